@@ -9,7 +9,7 @@ from torch import Tensor
 from agentrl.algorithms.segments import Total, dense, sequence_of, sum_by, unchanged
 from agentrl.core.errors import UserError
 
-LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 def token_weights(
@@ -25,6 +25,7 @@ def token_weights(
     """Weights f32 [T], 0 off the mask. Raises UserError for an unknown mode.
 
     - token-mean: equal weights of all model tokens (DAPO, arXiv 2503.14476);
+    - token-sum: the sum over all model tokens;
     - seq-mean-token-sum: mean over sequences of the sum over their tokens;
     - seq-mean-token-mean: mean over sequences of the mean over their tokens (GRPO, arXiv 2402.03300);
     - seq-mean-token-sum-norm: mean over sequences of the sum over their tokens divided by the constant `norm`
@@ -39,6 +40,8 @@ def token_weights(
     weights = mask.float()
     if mode == "token-mean":
         return weights / total(weights.sum()).clamp(min=1)
+    if mode == "token-sum":
+        return weights
     owner = sequence_of(cu_seqlens)
     n = cu_seqlens.numel() - 1
     if trajectory is not None:

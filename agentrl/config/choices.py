@@ -9,7 +9,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
 from agentrl.core.registry import Registry, is_path
 
-LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 
 CHOICES: dict[str, tuple[str, ...]] = {

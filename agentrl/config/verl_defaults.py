@@ -25,6 +25,7 @@ MARK = "verl_defaults"
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
 TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model.enable_", "model.lora_alpha")
 """Keys that answering alone does not read begin so."""
+OPTIMIZERS = ("actor.optim", "critic.optim", "optim")
 SCORE_ALONE = ("grpo", "rloo", "opo")
 """Estimators whose groups of one have scores for advantages in verl."""
 NO_LIMIT = 1_000_000
@@ -103,7 +104,10 @@ class VerlDefaults:
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
-        notes = self.notes(config, settled)
+        for optim in (_get(config, section) for section in OPTIMIZERS):
+            if optim is not None and optim.lr_warmup_steps == 0:  # verl reads it as not set
+                optim.lr_warmup_steps = -1
+        notes = self.notes(config, settled) + self._ignored_mean(config)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:
             return notes
@@ -113,6 +117,17 @@ class VerlDefaults:
             "its group, an answer has its score for its advantage; agentrl would take rollout.n=8"
         )
         return [*notes, alone]
+
+    def _ignored_mean(self, config: Any) -> list[str]:
+        """Before 0.9, verl's gspo has a mean of its own, whatever is set."""
+        mode = _get(config, "actor.loss_agg_mode")
+        before = VERSIONS.index(self.version.number) < VERSIONS.index("0.9")
+        if mode is None or not before or _get(config, "actor.policy_loss.loss_mode") != "gspo":
+            return []
+        config.actor.loss_agg_mode = None
+        return [
+            f"actor.loss_agg_mode={mode} does nothing in verl {self.version.number} with gspo: null is the same here"
+        ]
 
     def _shown(self, path: str, value: Any) -> str:
         if value == NO_LIMIT:

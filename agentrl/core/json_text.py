@@ -90,6 +90,12 @@ def cleaned(value: Any, plain: Plain = repr, above: tuple[int, ...] = ()) -> Any
     return cleaned(_plain(value, plain), plain, inside)
 
 
+def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of what code of the user's gives for the record: arrays as lists, unknown objects as their repr."""
+    found: dict[str, Any] = cleaned(values, lambda value: value.tolist() if hasattr(value, "tolist") else repr(value))
+    return found
+
+
 def _plain(value: Any, plain: Plain) -> Any:
     try:
         return plain(value)

@@ -51,7 +51,8 @@ POLICY_LOSSES: Registry[Any] = Registry(
     marks=("by_sequence", "choose"),
 )
 """`actor.policy_loss.loss_mode`. `config` is the section `actor`. Marks: `by_sequence`, it is defined as a mean over
-sequences of means over their tokens, whatever `loss_agg_mode` says; `choose`, the function that singles out tokens."""
+sequences of means over their tokens, whatever `loss_agg_mode` says ("usually": where that is null); `choose`, the
+function that singles out tokens."""
 
 KL_ESTIMATORS: Registry[Any] = Registry(
     "a KL estimator",

@@ -20,7 +20,7 @@ from agentrl.data.files import first_record, paths
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MediaKeys
 from agentrl.data.rows import Rows, make_row, read_rows
-from agentrl.data.sources import from_scored_source, joined, source_rows, split_files
+from agentrl.data.sources import all_source_rows, from_scored_source, joined, source_rows, split_files
 from agentrl.trajectory.row import Row
 
 SECTION = "data.custom_cls"
@@ -37,14 +37,14 @@ def load_dataset(
     """
     named, sources = split_files(files)
     parts = [_file_rows(data, named, tokenizer, processor, what)] if named or not sources else []
-    return joined([*parts, *(source_rows(source, data, what) for source in sources)])
+    return joined([*parts, *all_source_rows(sources, data, what)])
 
 
 def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
     named, sources = split_files(files)
     parts: list[Sequence[Row]] = [_plain_rows(data, named, what)] if named or not sources else []
-    return [*parts, *(source_rows(source, data, what) for source in sources)]
+    return [*parts, *all_source_rows(sources, data, what)]
 
 
 def first_row(data: Data) -> Row | None:

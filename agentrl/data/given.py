@@ -1,6 +1,7 @@
 """Rows as Python objects: lists of dicts, data sets of Hugging Face, any iterable.
 
-Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart.
+Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart; a
+`Row` keeps its own, numbered where it is given again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.data.lazy import LazyRows
+from agentrl.data.lazy import LazyRows, distinct_rows
 from agentrl.data.media import MEDIA_KEYS, MediaKeys
 from agentrl.data.rows import READ, make_row
 from agentrl.trajectory.row import Row
@@ -73,7 +74,7 @@ def given_rows(
     reward_fn_key: str,
     media_keys: MediaKeys = MEDIA_KEYS,
     interaction: bool = False,
-) -> GivenRows:
+) -> Sequence[Row]:
     """The rows of a list, a data set, or whatever else can be iterated. Raises UserError, for the first 100 at once."""
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise UserError(f"{name} is a {type(given).__name__}: pass a list of dicts, such as [{EXAMPLE}]")
@@ -93,7 +94,8 @@ def given_rows(
         raise UserError(f"{name} is empty: pass a list of dicts, such as [{EXAMPLE}]")
     for place in range(min(len(rows), 100)):
         rows[place]
-    return rows
+    mine = isinstance(records, list | tuple) and any(isinstance(record, Row) for record in records)
+    return distinct_rows([rows])[0] if mine else rows
 
 
 def numbered(records: Iterable[Any], name: str = "rows") -> Iterator[tuple[str, Any]]:

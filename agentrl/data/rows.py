@@ -1,7 +1,7 @@
 """Creates rows from records in verl's format and its variants.
 
 Invariant: a Row holds plain Python only, and its uid depends on nothing but the file's name and the record's number in
-it, so that it is the same after a restart, a shuffle or a filter.
+it (and how often the file was listed before), so that it is the same after a restart, a shuffle or a filter.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.data.files import Record, Table, paths, read_records
-from agentrl.data.lazy import LazyRows
+from agentrl.data.lazy import LazyRows, distinct
 from agentrl.data.media import MEDIA_KEYS, MediaKeys, with_media
 from agentrl.data.plain import mapping, plain
 from agentrl.trajectory.row import Row
@@ -152,9 +152,9 @@ def _says(message: Mapping[str, Any]) -> bool:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """File names for uids; whole paths where two files share a name."""
-    count = Counter(file.name for file in files)
-    return [file.name if count[file.name] == 1 else str(file) for file in files]
+    """File names for uids; whole paths where two files share a name, numbered where a file is listed again."""
+    count = Counter(file.name for file in set(files))
+    return distinct(file.name if count[file.name] == 1 else str(file) for file in files)
 
 
 def _check_columns(records: Sequence[Record], file: Path, prompt_key: str, reward_fn_key: str) -> None:

@@ -14,7 +14,7 @@ from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES
 from agentrl.core.row_sources import split_source
-from agentrl.data.lazy import LazyRows
+from agentrl.data.lazy import LazyRows, distinct_rows
 from agentrl.trajectory.row import Row
 
 
@@ -44,6 +44,11 @@ def split_files(files: Any) -> tuple[Any, list[str]]:
     sources = [value for value in values if split_source(value)]
     named = [value for value in values if value not in sources]
     return (named or None, sources) if sources else (files, [])
+
+
+def all_source_rows(sources: Sequence[str], data: Data, what: str) -> list[Sequence[Row]]:
+    """The rows of each source; two may have rows in common. Raises UserError."""
+    return distinct_rows([source_rows(source, data, what) for source in sources])
 
 
 def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
 from agentrl.data.overlong import filter_overlong
@@ -43,7 +44,7 @@ class Reader:
         filter_groups = self.config.algorithm.filter_groups
         size = data.gen_batch_size if filter_groups.enable and data.gen_batch_size else data.train_batch_size
         loader = Loader(self._read("train"), size, shuffle=data.shuffle, seed=data.seed, sampler=data.row_sampler)
-        total_steps = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
+        total_steps = limit_of(trainer.total_training_steps) or trainer.total_epochs * loader.steps_per_epoch
         return Splits(loader, self.validation(), total_steps)
 
     def validation(self) -> list[Sequence[Row]]:
@@ -58,9 +59,9 @@ class Reader:
 
     def _read(self, split: str) -> Sequence[Row]:
         data, given = self.config.data, getattr(self, split)
-        limit = getattr(data, f"{split}_max_samples")
+        limit = limit_of(getattr(data, f"{split}_max_samples"))
         rows = self._from_files(f"data.{split}_files") if given is None else given
-        rows = rows if limit < 0 else [rows[i] for i in range(min(limit, len(rows)))]
+        rows = rows if limit is None else [rows[i] for i in range(min(limit, len(rows)))]
         if data.filter_overlong_prompts:
             workers = data.filter_overlong_prompts_workers
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)

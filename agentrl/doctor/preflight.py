@@ -13,6 +13,7 @@ from typing import Any
 from agentrl.config.checks.files import as_list
 from agentrl.config.given import file_named, is_given
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.core.outputs import check_folder
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
@@ -141,9 +142,7 @@ def check_enough_rows(config: Any, rows: int) -> None:
 
     data = config.data
     batch = data.gen_batch_size if config.algorithm.filter_groups.enable else None
-    check_batch(
-        rows if data.train_max_samples < 0 else min(rows, data.train_max_samples), batch or data.train_batch_size
-    )
+    check_batch(min(rows, limit_of(data.train_max_samples) or rows), batch or data.train_batch_size)
 
 
 def _has_user(messages: list[dict[str, Any]]) -> bool:

@@ -42,7 +42,7 @@ class Report:
     failed: int
     mean: Figure
     passes: dict[int, Figure] = field(default_factory=dict)
-    """pass@k by k, over the rows with at least k answers."""
+    """pass@k by k, over the rows with at least k scored answers."""
 
 
 def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
@@ -59,9 +59,9 @@ def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
 def report(data_source: str, rows: Sequence[RowScores], evaluation: Evaluation) -> Report:
     """Statistics of `rows`; the mean is over the rows' means, as in verl."""
     scored = [row for row in rows if row.scores]
-    fewest = min((len(row.scores) for row in scored), default=0)
+    fewest = min((len(row.scores) + row.failed for row in scored), default=0)
     most = max((len(row.scores) for row in scored), default=0)
-    ks = [k for k in evaluation.k if k <= most] or powers_of_two(fewest)
+    ks = [k for k in evaluation.k or powers_of_two(fewest) if k <= most] or powers_of_two(min(fewest, most))
     return Report(
         data_source,
         rows=len(scored),

@@ -14,10 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.json_text import whole
+from agentrl.core.json_text import recorded, whole
 from agentrl.core.user_code import Cleanup, Threads, UserFunction
 from agentrl.tools.options import IN_THREAD_FIX
 from agentrl.tools.response import read_number
+from agentrl.trajectory.trajectory import TurnReward
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,10 @@ class InteractionReply:
     score: float = 0.0
     """For the model's last turn."""
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def earned(self, turn: int) -> TurnReward:
+        """The score for the record."""
+        return TurnReward(turn, self.score, "interaction", recorded(self.extra))
 
 
 class InteractionRunner:

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.config.schema.reward import Reward
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import recorded
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.failures import without_verdict
@@ -146,7 +147,7 @@ class Scorer:
             raise InfraError(f"the agent loop set the reward {reward}, not a finite number")
         return reward
 
-    async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
+    async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, Any]]:
         if trajectory.reward is not None:
             return self._given_by_loop(trajectory.key, trajectory.reward), {}
         if self.manager is None:
@@ -176,8 +177,12 @@ def _last_line(error: Exception) -> str:
     return f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
 
 
-def _parts(result: Any, name: str) -> tuple[float, dict[str, float]]:
-    """Score and numeric extras of what a reward function returned. Raises InfraError when there is no finite score."""
+def _parts(result: Any, name: str) -> tuple[float, dict[str, Any]]:
+    """The score in what a reward function returned, and all values of its dict: numbers as floats, others as plain
+    data.
+
+    Raises InfraError when there is no finite score.
+    """
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     if "score" not in values:
         raise InfraError(
@@ -187,7 +192,7 @@ def _parts(result: Any, name: str) -> tuple[float, dict[str, float]]:
     score = numbers.get("score")
     if score is None or not isfinite(score):
         raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
-    return score, numbers if isinstance(result, Mapping) else {}
+    return score, recorded(values) | numbers if isinstance(result, Mapping) else {}
 
 
 def _number(value: Any) -> float | None:

@@ -12,6 +12,7 @@ from agentrl.chat.byte_level import without_special
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
@@ -122,8 +123,8 @@ def limits(config: Config) -> Limits:
         model_length=model_length(config),
         truncation=data.truncation,
         images=sys.maxsize if rollout.limit_images is None else rollout.limit_images,
-        assistant_turns=multi_turn.max_assistant_turns,
-        user_turns=multi_turn.max_user_turns,
+        assistant_turns=limit_of(multi_turn.max_assistant_turns),
+        user_turns=limit_of(multi_turn.max_user_turns),
         parallel_calls=multi_turn.max_parallel_calls,
         consecutive_errors=multi_turn.max_consecutive_errors,
     )

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 
 from agentrl.algorithms.group_filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.data.splits import Splits
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
@@ -116,7 +118,7 @@ class Sampler:
 
     def _plain(self, step: int) -> Groups:
         groups = Groups()
-        batch = self.stream.take(step, partial(self._begin, step, ()))
+        batch = self.stream.take(step, partial(self._begin, ()))
         groups.rolled = groups.kept = self._result(batch, groups, partial(self._look, step, batch))
         self._check(step, groups.rolled)
         return groups
@@ -129,9 +131,9 @@ class Sampler:
         """
         size, filter_groups = self.config.data.train_batch_size, self.config.algorithm.filter_groups
         sample, groups, drawn, had = Groups(), list[list[Trajectory]](), 0, set[str]()
-        most = filter_groups.max_num_gen_batches or self.stream.loader.steps_per_epoch
+        most = limit_of(filter_groups.max_num_gen_batches) or self.stream.loader.steps_per_epoch
         while len(groups) < size and drawn < most:
-            batch = self.stream.take(step, partial(self._begin, step, had), len(groups))
+            batch = self.stream.take(step, partial(self._begin, had), len(groups))
             trajectories = self._result(batch, sample, partial(self._show, batch))
             had |= {row.uid for row in batch.rows}
             groups += kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep).values()
@@ -179,21 +181,21 @@ class Sampler:
     def _show(self, batch: AdmittedBatch) -> None:
         self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
 
-    def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
+    def _begin(self, had: Container[str], batch: AdmittedBatch) -> Pending:
         if self.ahead:
             return self.workers.begin(batch)
         rows = [row for row in batch.rows if row.uid not in had]
         scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
-        return Deferred(lambda: self._train(rows, step, scored=scored) if rows else [])
+        return Deferred(lambda: self._train(rows, batch.number, scored=scored) if rows else [])
 
     def _check(self, step: int, rolled: list[Trajectory]) -> None:
         """Stop a step that lost too much; what was sampled is written before."""
         self.tracker.rolled(step, rolled)
         check_drops(rolled, self.config.rollout.max_infra_drop_share)
 
-    def _train(self, rows: Sequence[Row], step: int, *, scored: bool = True) -> list[Trajectory]:
+    def _train(self, rows: Sequence[Row], number: int, *, scored: bool = True) -> list[Trajectory]:
         rollout = partial(self.workers.rollout, scored=scored)
-        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, rollout)
+        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, number, rollout)
 
     def _roll(
         self,
@@ -234,7 +236,10 @@ def kept_groups(
 def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
     if metric in SCORE:
         return earned(trajectory) - trajectory.length_penalty
-    if metric not in trajectory.reward_extra:
-        known = ", ".join(["score", *trajectory.reward_extra])
-        raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")
-    return float(trajectory.reward_extra[metric])
+    numbers = {name: value for name, value in trajectory.reward_extra.items() if isinstance(value, Real)}
+    if metric not in numbers:
+        known = ", ".join(dict.fromkeys(["score", *numbers]))
+        raise UserError(
+            f"algorithm.filter_groups.metric={metric}: no reward function returns such a number; take {known}"
+        )
+    return float(numbers[metric])

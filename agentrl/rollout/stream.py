@@ -11,7 +11,8 @@ Invariants:
 - the rows of a step depend on the loader alone, never on timing: a quick group does not overtake a slow one, so fast
   answers do not crowd out slow ones;
 - a checkpoint of step s has every row that is admitted and not trained on by step s, with the trajectories that are
-  finished: each row is trained on once. Trajectories that were under way start over.
+  finished: each row is trained on once. Trajectories that were under way start over. A resumed run admits these rows
+  again, before the loader's and under the same conditions, so its own bound holds, and no key is given twice.
 
 Order costs no speed. With all places in use, each version admits as many groups as a step trains on, and at each step
 one batch of groups has reached the bound: in any other order the trainer would wait for the same groups. A slow
@@ -21,6 +22,7 @@ trajectory delays a step only when it takes longer than bound + 1 steps.
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 from agentrl.data import Loader
@@ -64,7 +66,8 @@ class AdmittedBatch:
     """Rows that were admitted together."""
 
     number: int
-    """Batches are numbered in the order of admission; without filters, the number is the step that trains on it."""
+    """Batches are numbered in the order of admission, with bound 0 all of a step alike; without filters, the number is
+    the step that trains on it."""
     places: list[int]
     """Of the rows, in the loader's rows."""
     rows: list[Row]
@@ -83,7 +86,7 @@ class AdmittedBatch:
     def state_dict(self, media: MediaTable) -> dict[str, Any]:
         """Plain data; images and videos go to `media`."""
         finished = {i: to_plain(t, media) for i, t in self._sound().items()}
-        return {"number": self.number, "places": self.places, "finished": finished}
+        return {"number": self.number, "places": self.places, "finished": finished, "returned": self.returned}
 
     def _sound(self) -> dict[int, Trajectory]:
         """Without infrastructure failures, which a later start may not meet."""
@@ -103,6 +106,8 @@ class Stream:
         self.loader, self.bound, self.batch_size, self.n, self.last_step = loader, bound, batch_size, n, last_step
         self.window = Window(bound + 1, loader.batch_size * n)
         self._queue = deque[AdmittedBatch]()
+        self._restored = deque[AdmittedBatch]()
+        """From a checkpoint: admitted before the loader's next rows."""
         self._taken: list[AdmittedBatch] = []
         self._step = self._numbered = 0
         self._before: tuple[dict[str, Any], list[AdmittedBatch]] = {}, []
@@ -114,7 +119,8 @@ class Stream:
         """
         if step != self._step:
             self._step, self._taken = step, []
-            self._before = self.loader.state_dict(), list(self._queue)
+            self._before = self.loader.state_dict(), [*self._queue, *self._restored]
+            self._numbered = self._numbered if self.bound else max(self._numbered + 1, step)
         for batch in self._admitted(step, kept):
             batch.pending = batch.pending or begin(batch)
         self._taken.append(self._queue.popleft())
@@ -139,7 +145,8 @@ class Stream:
                 batch.restart()
         else:
             self.loader.load_state_dict(self._before[0])
-            self._queue = deque(self._before[1])
+            self._queue, self._restored = deque(), deque(self._before[1])
+            self._numbered -= 1
         self._step, self._taken = 0, []
 
     def waiting(self) -> tuple[int, int]:
@@ -154,13 +161,10 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's position and the rows that are admitted and not trained on, for an exact resume."""
-        state = self.loader.state_dict()
-        if self._queue:
-            media = MediaTable()
-            queue = [batch.state_dict(media) for batch in self._queue]
-            state |= {"queue": queue, "bound": self.bound, "numbered": self._numbered, "n": self.n}
-            state |= {"media": media.to_plain(), "window": self.window.size}
-        return state
+        media = MediaTable()
+        queue = [batch.state_dict(media) for batch in (*self._queue, *self._restored)]
+        state = {"queue": queue, "bound": self.bound, "numbered": self._numbered, "n": self.n}
+        return self.loader.state_dict() | state | {"media": media.to_plain(), "window": self.window.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at `state`. With a smaller bound than before, finished trajectories may be too old, and with another
@@ -171,7 +175,8 @@ class Stream:
         self.loader.load_state_dict(state)
         valid = self.bound >= state.get("bound", 0) and self.n == state.get("n", self.n)
         media = media_from_plain(state.get("media", ()))
-        self._queue = deque(self._restored(saved, media, valid) for saved in state.get("queue", ()))
+        queue = state.get("queue", ())
+        self._restored = deque(chain.from_iterable(self._batches(saved, media, valid) for saved in queue))
         self._numbered = state.get("numbered", 0)
         self.window = Window(self.bound + 1, self.loader.batch_size * self.n, state.get("window", LEAST))
 
@@ -183,23 +188,32 @@ class Stream:
         """Every batch that is admitted, old and new."""
         yield from list(self._queue)
         while self._has_room(step, kept):
-            self._numbered = max(self._numbered + 1, step) if self.bound else step
-            places = self.loader.next_places()
-            self._queue.append(AdmittedBatch(self._numbered, places, [self.loader.rows[i] for i in places]))
+            self._queue.append(self._restored.popleft() if self._restored else self._drawn(step))
             yield self._queue[-1]
+
+    def _drawn(self, step: int) -> AdmittedBatch:
+        """The loader's next batch."""
+        self._numbered = max(self._numbered + 1, step) if self.bound else self._numbered
+        places = self.loader.next_places()
+        return AdmittedBatch(self._numbered, places, [self.loader.rows[i] for i in places])
 
     def _has_room(self, step: int, kept: int) -> bool:
         """Whether another batch may be admitted. Nothing is admitted ahead that no step would train on."""
         ahead = min(self.bound, self.last_step - step) if self._queue else self.bound
-        fits = kept + self._queued + self.loader.batch_size <= (ahead + 1) * self.batch_size
+        more = len(self._restored[0].places) if self._restored else self.loader.batch_size
+        fits = kept + self._queued + more <= (ahead + 1) * self.batch_size
         wanted = sum(not batch.returned for batch in self._queue) < self.window.size
         return (fits and wanted) or not (self.bound or self._queue)
 
-    def _restored(self, saved: dict[str, Any], media: Sequence[Medium], valid: bool) -> AdmittedBatch:
-        rows = [self.loader.rows[i] for i in saved["places"]]
-        kept = saved["finished"].items() if valid else ()
-        finished = {i: from_plain(plain, rows[i // self.n], media) for i, plain in kept}
-        return AdmittedBatch(saved["number"], saved["places"], rows, finished)
+    def _batches(self, saved: dict[str, Any], media: Sequence[Medium], valid: bool) -> Iterator[AdmittedBatch]:
+        """A saved batch, in parts no larger than a batch is now."""
+        kept, size = saved["finished"] if valid else {}, self.loader.batch_size
+        for start in range(0, len(saved["places"]), size):
+            places, first = saved["places"][start : start + size], start * self.n
+            rows = [self.loader.rows[place] for place in places]
+            plain = {i: kept[first + i] for i in range(len(rows) * self.n) if first + i in kept}
+            finished = {i: from_plain(each, rows[i // self.n], media) for i, each in plain.items()}
+            yield AdmittedBatch(saved["number"], places, rows, finished, returned=saved.get("returned", False))
 
 
 def _whole(batch: AdmittedBatch, n: int) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from agentrl.core.json_text import cleaned, to_json
-from agentrl.trajectory.trajectory import Outcome
+from agentrl.core.json_text import cleaned, recorded, to_json
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
 class ModelError(Exception):
@@ -56,6 +56,11 @@ class ToolResult:
     """The failure in one line, for logs and dumps; None without one."""
     images: list[Any] = field(default_factory=list)
     videos: list[Any] = field(default_factory=list)
+
+    def record(self, turn: int, name: str, arguments: Any) -> ToolCallRecord:
+        """The call for dumps and metrics."""
+        metrics = recorded(self.metrics)
+        return ToolCallRecord(turn, name, arguments, self.text, self.outcome, self.seconds, self.reward, metrics)
 
     @classmethod
     def model_error(cls, text: str) -> Self:

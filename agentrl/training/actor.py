@@ -6,6 +6,7 @@ Invariants:
 - with a built-in loss, no KL loss and no entropy term, sequences of advantage 0 get no backward pass.
 """
 
+import logging
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import OptimizerStep, bind_loss, kl_penalty
+from agentrl.algorithms.kl import GRADIENT
+from agentrl.algorithms.ratios import ratio_of
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
@@ -30,6 +33,11 @@ from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
 from agentrl.training.trainable import Split, Steps, Trainable
+
+MOST_WAITS = 64
+"""Updates that are not begun early after many in a row that were begun in vain."""
+
+log = logging.getLogger(__name__)
 
 
 class PolicyActor(Trainable):
@@ -92,7 +100,9 @@ class PolicyActor(Trainable):
         self.used: EarlyGradients | None = None
         """What the last one used."""
         self.refused = False
-        """Whether an update was another than the one that was begun: no other is begun then."""
+        """Whether the last update was another than the one that was begun."""
+        self._refusals = self._waits = 0
+        self._warned = False
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
@@ -116,7 +126,7 @@ class PolicyActor(Trainable):
     def adds_up(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, which may be begun early."""
         alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
-        return alone and not self.refused and self.single_step(prompts) and not self.policy_loss.reads_sizes
+        return alone and not self._waits and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
     def begin(self, part: Batch) -> float:
         """Compute the gradients of whole groups that the next `update` is expected to train on; see `adds_up`. Returns
@@ -137,16 +147,26 @@ class PolicyActor(Trainable):
     def left(self, mini: Batch, whole: Split, report: Any) -> Split:
         early, self.early = self.early, None
         found = None if early is None else early.found_in(mini)
-        self.used = None if found is None else early
-        if early is None or found is None:
-            self.refused = self.refused or early is not None
+        self.used, self.refused = (early if isinstance(found, tuple) else None), isinstance(found, str)
+        if early is None or not isinstance(found, tuple):
+            if isinstance(found, str):
+                self._refuse(found)
             self.clear_gradients()
             return whole
+        self._refusals = 0
         rows, factor = found
         self.optimizer.scale_gradients(factor)
         report.absorb(early.report, factor)
         trained, others = ([i for i in part if i not in rows] for part in whole)
         return trained, others
+
+    def _refuse(self, why: str) -> None:
+        """Begin no update early for some steps, twice as many after each that was begun in vain."""
+        self._refusals += 1
+        self._waits = min(2 ** (self._refusals - 1), MOST_WAITS)
+        if self.micro_batching.ranks.first and not self._warned:
+            log.warning("an update that was begun early is computed again: %s (perf/early_refused counts further)", why)
+        self._warned = True
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages (and `ref_logprobs` for an estimated KL loss); returns metrics.
@@ -157,6 +177,7 @@ class PolicyActor(Trainable):
         batch = batch.to(self.device)
         if batch.advantages is None:
             raise ValueError("the batch has no advantages")
+        self._waits = max(self._waits - 1, 0)
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
@@ -228,13 +249,29 @@ class PolicyActor(Trainable):
             details |= {"rollout_is": importance, "rollout_is_capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
+        drawn, sampled = self._importance_of_terms(logprobs, old, importance)
         if actor.entropy_coeff != 0:
-            losses = losses - actor.entropy_coeff * entropy
+            losses = losses - actor.entropy_coeff * drawn * entropy
         if actor.use_kl_loss:
-            details["kl_loss"] = exact[0] if exact else self._estimated_kl(logprobs, micro)
+            details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
         return (losses * micro.weights).sum()
+
+    def _importance_of_terms(
+        self, logprobs: Tensor, old: Tensor, importance: Tensor | None
+    ) -> tuple[Tensor | float, Tensor | float]:
+        """Factors of terms that follow from a token's context (entropy, exact KL), and of an estimate from the token.
+
+        The estimate's expectation under the policy needs the policy's own ratio, with its gradient where the estimator
+        does not stand for the gradient already.
+        """
+        if not self.rollout_correction.rollout_is_all_terms:
+            return 1.0, 1.0
+        drawn = 1.0 if importance is None else importance
+        ratio = ratio_of(logprobs, old)
+        ratio = ratio.detach() if self.actor.kl_loss_type.endswith(GRADIENT) else ratio
+        return drawn, ratio if self.rollout_correction.bypass_mode else ratio * drawn
 
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
         if micro.ref_logprobs is None:

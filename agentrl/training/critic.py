@@ -44,7 +44,7 @@ class ValueCritic(Trainable):
 
         `ranks`: `module` is sharded over them; `balance`: they get shares of equal work.
         """
-        self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode)
+        self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode) or "token-mean"
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         super().__init__(

@@ -65,15 +65,17 @@ class EarlyGradients:
         """The column of all parts."""
         return torch.cat([part.ref_logprobs for part in self.parts if part.ref_logprobs is not None])
 
-    def found_in(self, mini: Batch) -> tuple[set[int], float] | None:
-        """(the sequences of a mini-batch with weights whose gradients are there, the factor of these), or None where a
-        sequence is not there, or is another. Collective."""
+    def found_in(self, mini: Batch) -> tuple[set[int], float] | str:
+        """(the sequences of a mini-batch with weights whose gradients are there, the factor of these), or the reason
+        why they do not count. Collective."""
         begun = self._begun()
         mine = {i: (facts, begun[key]) for i, (key, facts) in enumerate(_facts(mini)) if key in begun}
         there = self.ranks.sum(len(mine)) == len(begun)
         others = sum(not _same(now, then) for now, then in mine.values())
-        if self.ranks.sum(others) or not there:
-            return None
+        if not there:
+            return "the step does not train on all groups that were finished"
+        if self.ranks.sum(others):
+            return "tokens or advantages of a group depended on groups that were not finished"
         return set(mine), self._agreed([now[0] / then[0] for now, then in mine.values() if then[0]])
 
     def _begun(self) -> dict[int, Facts]:

@@ -171,7 +171,8 @@ class Learner:
             if (early := self._require_actor().used) is not None:
                 spent(-self.ranks.sum(early.flops))
                 metrics["perf/early_share"] = self.ranks.sum(early.num_tokens) / self.ranks.sum(batch.num_tokens)
-        return metrics | self.meter.take()
+        refused = {"perf/early_refused": 1.0} if self._require_actor().refused else {}
+        return metrics | refused | self.meter.take()
 
     def _needs_old_logprobs(self, prompts: int) -> bool:
         algorithm = self.config.algorithm

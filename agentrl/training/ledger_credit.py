@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from math import isfinite
+from numbers import Real
 
 import torch
 
@@ -40,13 +41,16 @@ def _weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> l
 
 def _given(trajectory: Trajectory) -> list[float]:
     """The weights of a trajectory's trained ledgers, as its reward function gave them; 1 without any."""
-    extra: Mapping[str, Any] = trajectory.reward_extra
-    given, ledgers = extra.get(WEIGHTS), trajectory.ledgers
-    if given is None:
-        given = [1.0] * len(ledgers)
-    if len(given) != len(ledgers):
+    ledgers = trajectory.ledgers
+    given = trajectory.reward_extra.get(WEIGHTS)
+    weights = {} if given is None else given
+    if isinstance(weights, Mapping):
+        named = {str(number): weight for number, weight in weights.items()}
+        weights = [named.pop(str(number), 1.0) for number in range(len(ledgers))] + list(named)
+    fits = isinstance(weights, Sequence) and len(weights) == len(ledgers)
+    if not (fits and all(isinstance(weight, Real) and isfinite(weight) for weight in weights)):
         raise UserError(
-            f"the reward function gave {len(given)} {WEIGHTS} for the {len(ledgers)} ledgers of {trajectory.key}: "
-            "give one for each"
+            f"the reward function gave {given!r:.200} as {WEIGHTS} for the {len(ledgers)} ledgers of {trajectory.key}: "
+            "give a list with a number for each, or a dict by their numbers from 0"
         )
-    return [float(weight) for weight, ledger in zip(given, ledgers, strict=True) if ledger.model_tokens]
+    return [float(weight) for weight, ledger in zip(weights, ledgers, strict=True) if ledger.model_tokens]

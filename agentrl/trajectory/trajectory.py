@@ -37,6 +37,8 @@ class ToolCallRecord:
     outcome: Outcome
     seconds: float
     reward: float = 0.0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """What the tool returned as the third part of its answer."""
 
 
 @dataclass
@@ -46,6 +48,8 @@ class TurnReward:
     turn: int
     value: float
     source: Literal["tool", "interaction", "environment"]
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What an interaction returned as the last part of its reply."""
 
 
 SpanKind = Literal[
@@ -96,7 +100,7 @@ class Trajectory:
     length_penalty: float = 0.0
     """The part of `reward` for the length alone: 0 or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
-    """Other values of the reward function's dict: logged as metrics."""
+    """All values of the reward function's dict, as plain data; numbers are logged as metrics."""
     spans: list[Span] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """For the user's agent loops and tools; the reward function gets it in `extra_info`."""

@@ -195,7 +195,7 @@ def _loss(name: str) -> Callable[..., tuple[Tensor, dict[str, float]]]:
         log_prob: Tensor,
         advantages: Tensor,
         response_mask: Tensor,
-        loss_agg_mode: str = "token-mean",
+        loss_agg_mode: str | None = None,
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
         **_: Any,

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import recorded
 from agentrl.core.user_code import construct
 from agentrl.core.user_errors import reported_as
 from agentrl.engines.engine import Sampling
@@ -142,7 +143,7 @@ class VerlLoop(AgentLoop):
         )
         trajectory.finish = "stop" if ended else "length"
         trajectory.extra |= getattr(output, "extra_fields", None) or {}
-        trajectory.reward_extra |= _numbers(trajectory.extra.pop("reward_extra_info", None) or {})
+        trajectory.reward_extra |= recorded(trajectory.extra.pop("reward_extra_info", None) or {})
         score = getattr(output, "reward_score", None)
         trajectory.reward = None if score is None else float(score)
 
@@ -199,7 +200,3 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
 def _stretches(tokens: Sequence[Sampled | None]) -> Iterator[tuple[bool, list[int]]]:
     for sampled, group in groupby(range(len(tokens)), key=lambda i: tokens[i] is not None):
         yield sampled, list(group)
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

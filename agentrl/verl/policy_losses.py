@@ -114,6 +114,8 @@ def agg_loss(
     tokens = loss_mask.sum(-1)
     if loss_agg_mode == "token-mean":
         return losses.sum() / _at_least_one(batch_num_tokens, tokens.sum()) * dp_size
+    if loss_agg_mode == "token-sum":
+        return losses.sum() * dp_size
     sequences = _at_least_one(global_batch_size, (tokens > 0).sum())
     if loss_agg_mode == "seq-mean-token-sum":
         return losses.sum() / sequences * dp_size
@@ -157,20 +159,20 @@ class PaddedLoss:
         if not share > 0:  # a pass in which nobody is scored
             return logprobs * 0.0, {}
         rows, whole = rows_of(mask, cu_seqlens), Whole(step)
-        mode, response_mask = config.loss_agg_mode, rows.pad(mask.long())
+        mode, response_mask = config.loss_agg_mode or "token-mean", rows.pad(mask.long())
         given = {
             "old_log_prob": rows.pad(old_logprobs),
             "log_prob": rows.pad(logprobs),
             "advantages": rows.pad(advantages),
             "response_mask": response_mask,
             "loss_agg_mode": mode,
-            "config": ActorConfig(config, global_batch_info=whole),
+            "config": ActorConfig(config, global_batch_info=whole, loss_agg_mode=mode),
             "rollout_is_weights": None if importance is None else rows.pad(importance),
         }
         with part_of(whole):
             said = self.function(**{k: v for k, v in given.items() if self.takes_any or k in self.names})
         loss, metrics = _read(said)
-        if not whole.used:
+        if not whole.used and mode != "token-sum":
             here = OptimizerStep.of(mask, cu_seqlens)
             loss = loss * (here.tokens / step.tokens if mode == "token-mean" else here.sequences / step.sequences)
         details = {name: torch.full_like(advantages, value) for name, value in metrics.items()}

@@ -21,6 +21,7 @@ def verl_config(config: Config) -> DictConfig:
         "ref": tree["ref"],
         "hybrid_engine": True,
     }
+    tree["actor"]["loss_agg_mode"] = tree["actor"]["loss_agg_mode"] or "token-mean"
     tree["reward_model"] = reward["reward_model"] | {"reward_manager": reward["reward_manager"]["name"]}
     tree["custom_reward_function"] = reward["custom_reward_function"]
     return OmegaConf.create(tree, flags={"allow_objects": True})

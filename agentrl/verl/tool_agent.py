@@ -16,7 +16,7 @@ from agentrl.rollout.loops.tool_agent import ToolAgent
 from agentrl.tools import ToolSession
 from agentrl.tools.response import ToolResponse
 from agentrl.trajectory.medium import media_of
-from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, TurnReward
+from agentrl.trajectory.trajectory import Outcome, TurnReward
 from agentrl.verl.agent_data import AgentData, AgentState, asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl.verl.calls import FunctionCall, ToolParser
@@ -160,9 +160,7 @@ class ToolAgentLoop(AgentLoopBase):
         user = await self._user()
         reply = await user.respond(agent_data.messages)
         agent_data.turn_scores.append(reply.score)
-        self.server_manager.trajectory.turn_rewards.append(
-            TurnReward(agent_data.assistant_turns - 1, reply.score, "interaction")
-        )
+        self.server_manager.trajectory.turn_rewards.append(reply.earned(agent_data.assistant_turns - 1))
         if reply.stop:
             return AgentState.TERMINATED
         return self._show([{"role": "user", "content": reply.text}], agent_data)
@@ -174,8 +172,7 @@ class ToolAgentLoop(AgentLoopBase):
         tools, arguments = await self._session(tools_kwargs, agent_data), json.loads(tool_call.arguments)
         result = await tools.call(tool_call.name, arguments)
         trajectory, turn = self.server_manager.trajectory, agent_data.assistant_turns - 1
-        record = (tool_call.name, arguments, result.text, result.outcome, result.seconds, result.reward)
-        trajectory.tool_calls.append(ToolCallRecord(turn, *record))
+        trajectory.tool_calls.append(result.record(turn, tool_call.name, arguments))
         if result.reward:
             trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
         if result.outcome is Outcome.INFRA_ERROR:

@@ -21,6 +21,8 @@ def reference(losses, mask, groups_of_tokens, mode):
     if mode == "token-mean":
         flat = [v for values in per_sequence for v in values]
         return sum(flat) / len(flat)
+    if mode == "token-sum":
+        return sum(sum(values) for values in per_sequence)
     score = {
         "seq-mean-token-sum": sum,
         "seq-mean-token-mean": lambda values: sum(values) / len(values),

@@ -166,8 +166,11 @@ def test_clip_cov_draws_by_its_generator():
 
 
 def test_aggregation_and_names():
-    assert bind_loss("gspo").aggregation("token-mean") == "seq-mean-token-mean"
-    assert bind_loss("cispo").aggregation("token-mean") == "token-mean"
+    means = {name: [bind_loss(name).aggregation(given) for given in (None, "token-sum")] for name in POLICY_LOSSES}
+    by_sequence = "seq-mean-token-mean"
+    assert means.pop("gspo") == [by_sequence, "token-sum"]
+    assert means.pop("geo_mean") == means.pop("sapo") == [by_sequence, by_sequence]
+    assert list(means.values()) == [["token-mean", "token-sum"]] * len(means)
     with pytest.raises(UserError, match=r"loss_mode=ppo: choose vanilla, .*sapo, or file.py:function"):
         bind_loss("ppo")
     assert all("arXiv" in loss.__doc__ for loss in map(POLICY_LOSSES.__getitem__, POLICY_LOSSES))

@@ -90,6 +90,20 @@ def test_a_run_ahead(settings: Settings, rows: Rows, more: Settings) -> None:
         assert all(step.metrics["staleness/mixed"] == 0 for step in steps)
 
 
+@pytest.mark.parametrize("bounds", [(2, 2, 2, 2), (3, 3, 1, 0)])
+def test_a_run_that_ends_after_each_step_keeps_its_keys_and_its_bound(
+    settings: Settings, rows: Rows, bounds: tuple[int, ...]
+) -> None:
+    trained, filtered = Counter[str](), {"algorithm.filter_groups.enable": True, "data.gen_batch_size": 2}
+    for number, bound in enumerate(bounds, start=1):
+        with agentrl.training(ahead(settings, bound, **filtered), rows=rows, reward=score) as run:
+            step = next(iter(run))
+        assert step.number == number
+        trained.update(t.key for t in step.trajectories)
+        assert step.metrics.get("staleness/max", 0) <= bound
+    assert set(trained.values()) == {1}
+
+
 class BesideAServer(LocalRuntime):
     """A runtime whose engine takes turns with the trainer, though the trainer works as it would beside a server."""
 
@@ -126,7 +140,7 @@ def test_an_update_begins_with_the_groups_that_are_finished(
     if estimator != "reinforce_plus_plus":
         assert all(share is not None and 0 <= share < 1 for share in shares), shares
         assert max(filter(None, shares)) > 0.2
-    else:  # advantages depend on the whole batch: seen once, and not tried again
+    else:  # advantages depend on the whole batch: seen, and not tried again for some steps
         assert not any(shares)
         assert None in shares
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,21 @@ def test_notes_on_settings_are_logged(model: Path, caplog: pytest.LogCaptureFixt
     assert run.config.rollout.n == 2
     assert run.config.algorithm.adv_estimator == "rloo"
     assert agentrl.training(run.config, preset="unread", rows=rows, reward=score).config.rollout.n == 2
+
+
+def test_rows_given_twice_are_groups_of_their_own(settings: Settings, tmp_path: Path) -> None:
+    settings["data"]["train_batch_size"], settings["trainer"]["total_training_steps"] = 4, 1
+    (tmp_path / "half.jsonl").write_text('{"prompt": "say 0"}\n{"prompt": "say 1"}\n')
+    row = agentrl.Row("mine", [{"role": "user", "content": "say 0"}])
+    for rows in ([tmp_path / "half.jsonl"] * 2, [row, row, agentrl.Row("mine#2", row.prompt), row]):
+        made = agentrl.train(settings, rows=rows, reward=lambda **_: 1.0).trajectories
+        assert len({trajectory.key for trajectory in made}) == 8
+        assert set(Counter(trajectory.row.uid for trajectory in made).values()) == {2}
+        settings["trainer"]["default_local_dir"] = tmp_path / "again"
+
+
+def test_0_and_minus_1_keep_all_checkpoints(settings: Settings, rows: Rows, tmp_path: Path) -> None:
+    settings["trainer"] |= {"save_freq": 1, "max_actor_ckpt_to_keep": -1, "max_critic_ckpt_to_keep": 0}
+    settings["algorithm.adv_estimator"] = "gae"
+    agentrl.train(settings, rows=rows, reward=score)
+    assert len(list((tmp_path / "run/checkpoints").glob("global_step_*/critic-00000.safetensors"))) == 2

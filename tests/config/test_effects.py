@@ -91,6 +91,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "algorithm.rollout_correction.rollout_is_threshold": ("0.01", LEARNS),
     "algorithm.rollout_correction.rollout_is_mode": ("mask", CORRECTED),
     "algorithm.rollout_correction.rollout_is_batch_normalize": ("true", LEARNS),
+    "algorithm.rollout_correction.rollout_is_all_terms": ("true", (*LEARNS, "actor.entropy_coeff=0.5")),
     "algorithm.rollout_correction.rollout_rs": ("token", REJECTING),
     "critic.enable": ("true", ()),
     "critic.ppo_mini_batch_size": ("1", CRITIC),

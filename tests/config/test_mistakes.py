@@ -98,7 +98,7 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
         (["rollout.val_kwargs.top_p=0"], ["rollout.val_kwargs.top_p=0"]),
         (["data.max_response_length=0"], ["data.max_response_length=0", "at least 1"]),
         (["actor.ppo_micro_batch_size_per_gpu=0"], ["actor.ppo_micro_batch_size_per_gpu=0"]),
-        (["rollout.multi_turn.max_assistant_turns=0"], ["rollout.multi_turn.max_assistant_turns=0"]),
+        (["rollout.multi_turn.max_parallel_calls=0"], ["rollout.multi_turn.max_parallel_calls=0"]),
         (["rollout.multi_turn.tool_config_path=nope.yaml"], ["rollout.multi_turn.tool_config_path", "nope.yaml"]),
         (["rollout.multi_turn.interaction_config_path=nope.yaml"], ["rollout.multi_turn.interaction_config_path"]),
         (["rollout.multi_turn.function_tool_path=nope.py"], ["rollout.multi_turn.function_tool_path", "nope.py"]),

@@ -26,6 +26,7 @@ from agentrl.config.verl_version import VARIABLE, VERSIONS, find_version, read_v
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
+from agentrl.training.optimizer import warmup_steps
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
@@ -202,6 +203,27 @@ def test_each_version(version: str, monkeypatch: pytest.MonkeyPatch, ready: list
     assert (multi_turn.max_tool_response_length == 256, multi_turn.max_parallel_calls == 1) == (not old, not old)
     assert resolved.config.rollout.val_kwargs.do_sample is (False if version < "0.7" else None)
     assert resolved.notes[0].startswith(f"verl {version}'s defaults ({VARIABLE}) for what is not set: data.train_batch")
+
+
+@pytest.mark.parametrize(
+    ("version", "unset", "given"), [("0.6", None, None), ("0.8", None, None), ("0.9", "token-mean", "token-sum")]
+)
+def test_gspo_has_the_mean_that_its_version_of_verl_gives_it(
+    version: str, unset: str | None, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, version)
+    gspo = ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"]
+    assert resolve(gspo, config_name="ppo_trainer", checks=()).config.actor.loss_agg_mode == unset
+    resolved = resolve([*gspo, "actor_rollout_ref.actor.loss_agg_mode=token-sum"], config_name="ppo_trainer", checks=())
+    assert resolved.config.actor.loss_agg_mode == given
+    ignored = [note for note in resolved.notes if "does nothing in verl" in note]
+    assert len(ignored) == (given is None)
+
+
+def test_no_warm_up_steps_leave_it_to_the_ratio() -> None:
+    warm = ["actor.optim.lr_warmup_steps=0", "actor.optim.lr_warmup_steps_ratio=0.1"]
+    found = [warmup_steps(unchecked(*warm, name=name).actor.optim, 100) for name in ("ppo_trainer", "train")]
+    assert found == [10, 0]  # verl reads 0 as not set; here it is a number of steps
 
 
 def test_agentrls_own_files_are_as_they_were() -> None:

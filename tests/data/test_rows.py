@@ -150,3 +150,12 @@ def test_wrong_column_names_the_columns_there_are(tmp_path: Path) -> None:
 def test_missing_files(files: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_rows(files, what="data.val_files")
+
+
+def test_a_file_listed_again_gives_rows_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    once, other = (write(folder, "a.jsonl", [record(1), record(2)]) for folder in (tmp_path, tmp_path / "b"))
+    assert [row.uid for row in read_rows([once, once])] == ["a.jsonl:1", "a.jsonl:2", "a.jsonl#2:1", "a.jsonl#2:2"]
+    rows = read_rows([once, other, once])
+    assert [row.uid for row in rows] == [uid for uid, _ in rows.prompts()]
+    assert len({row.uid for row in rows}) == 6

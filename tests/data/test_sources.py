@@ -41,8 +41,8 @@ def file(tmp_path: Path) -> str:
 
 def test_a_source_and_a_file_together(file: str) -> None:
     rows = load_dataset(Data(), ["count:3", file, "count:1"], None)
-    assert [row.uid for row in rows] == ["a.jsonl:1", "a.jsonl:2", "count:0", "count:1", "count:2", "count:0"]
-    assert rows[-1].uid == "count:0"
+    assert [row.uid for row in rows] == ["a.jsonl:1", "a.jsonl:2", "count:0", "count:1", "count:2", "count:0#2"]
+    assert rows[-1].uid == "count:0#2"
     assert [row.uid for row in rows[1:3]] == ["a.jsonl:2", "count:0"]
 
 
@@ -133,3 +133,12 @@ def test_rows_that_score_themselves_need_no_reward_function() -> None:
     something_scores(Reward(), Rollout(), Data(train_files=["judged:", "count:1"], prompt_key="mine"))
     with pytest.raises(UserError, match="nothing scores"):
         something_scores(Reward(), Rollout(), Data(train_files="count:1", prompt_key="mine"))
+
+
+def test_rows_that_several_sources_have_in_common_have_uids_of_their_own(file: str) -> None:
+    rows = load_dataset(Data(), [file, "count:2", file, "count:3", "count:2"], None)
+    uids = [row.uid for row in rows]
+    assert len(rows) == 11
+    assert uids[:6] == ["a.jsonl:1", "a.jsonl:2", "a.jsonl#2:1", "a.jsonl#2:2", "count:0", "count:1"]
+    assert uids[6:] == ["count:0#2", "count:1#2", "count:2", "count:0#3", "count:1#3"]
+    assert [row.prompt[0]["content"] for row in rows][-2:] == ["0", "1"]

@@ -73,6 +73,16 @@ def test_a_report_for_each_source_and_all() -> None:
     assert list(found["all"].passes) == [1, 2]
 
 
+def test_a_lost_answer_leaves_its_row_out_of_the_largest_k_alone() -> None:
+    rows = [scores("a", 0.0, 0.0, 0.0, 1.0), scores("a", 1.0, 0.0, 0.0, failed=1)]
+    (found,) = reports(rows, Evaluation(resamples=0))
+    assert {k: figure.value for k, figure in found.passes.items()} == pytest.approx(
+        {1: (1 / 4 + 1 / 3) / 2, 2: (1 / 2 + 2 / 3) / 2, 4: 1.0}
+    )
+    (alone,) = reports([rows[1], scores("a", 1.0, failed=3)], Evaluation(resamples=0))
+    assert list(alone.passes) == [1, 2]  # no row has four
+
+
 def test_asked_ks_leave_out_rows_with_fewer_answers() -> None:
     rows = [scores("a", 1.0), scores("a", 0.0, 0.0, 0.0)]
     (found,) = reports(rows, Evaluation(k=[3, 9]))

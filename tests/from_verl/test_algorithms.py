@@ -3,6 +3,7 @@
 import importlib
 from collections import defaultdict
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate, reads
+from agentrl.algorithms.segments import sequence_of
 from agentrl.config.checks.algorithm import critic_fits, loss_options
 from agentrl.config.schema import Actor, Algorithm, PolicyLoss
 from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
 from agentrl.verl import modules
+from agentrl.verl.padded import rows_of
 from tests.algorithms.packings import Packing, packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
@@ -431,8 +435,34 @@ def test_verl_s_functions_under_verl_s_names(rows, width, seed):
         mine = ours.compute_grpo_outcome_advantage(rewards, mask, index, norm_adv_by_std_in_grpo=norm)[0]
         reference = theirs.compute_grpo_outcome_advantage(rewards, mask, index, norm_adv_by_std_in_grpo=norm)[0]
         torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-5)
-    for mode in MODES:
+    for mode in (*MODES, "token-sum"):
         torch.testing.assert_close(ours.agg_loss(rewards, mask, mode), theirs.agg_loss(rewards, mask, mode))
+
+
+@needs_verl
+@pytest.mark.parametrize("mode", [*MODES, "token-sum"])
+@pytest.mark.parametrize("name", ["vanilla", "gspo", "geo_mean", "sapo", "cispo", "gpg"])
+def test_the_gradient_of_a_loss_is_verl_s_under_each_mean(name, mode):
+    config = type(
+        "ActorConfig", (SimpleNamespace,), {"get": lambda self, key, default=None: vars(self).get(key, default)}
+    )
+    names, function = ("agg_loss", f"compute_policy_loss_{name}"), f"compute_policy_loss_{name}"
+    theirs = functions(CORE, names, verl_F=masked(), ActorConfig=config, DictConfig=type(None))
+    ranges = {"clip_ratio": 0.2, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "clip_ratio_c": 3.0}
+    module, batch = off_policy()
+    batch.trajectory, owner = torch.arange(batch.num_sequences), sequence_of(batch.cu_seqlens)
+    batch.advantages = torch.linspace(-1, 1.3, batch.num_sequences)[owner] * batch.mask  # one a sequence
+    info = {"dp_size": 1, "loss_scale_factor": 20}
+    settings = config(**ranges, tau_pos=1.0, tau_neg=1.05, global_batch_info=info, policy_loss=SimpleNamespace())
+    rows = rows_of(batch.mask, batch.cu_seqlens)
+    logprobs = TokenLogprobs(module)(batch)[0]
+    padded = [rows.pad(column) for column in (batch.old_logprobs, logprobs, batch.advantages, batch.mask.long())]
+    loss, *_ = getattr(theirs, function)(*padded, loss_agg_mode=mode, config=settings)
+    (loss[0] if isinstance(loss, tuple) else loss).backward()
+    expected = {n: p.grad.clone() for n, p in module.named_parameters()}
+    module.zero_grad()
+    mine = gradient_of(module, batch, policy_loss=PolicyLoss(name), loss_agg_mode=mode, **ranges)
+    assert_same(mine, expected, tolerance=1e-4)
 
 
 @needs_verl

@@ -132,10 +132,10 @@ async def test_async_functions() -> None:
     assert (await scored(function)).reward == 0.5
 
 
-async def test_dicts_keep_their_numbers_for_metrics() -> None:
+async def test_dicts_keep_all_their_values_and_numbers_as_floats() -> None:
     subject = await scored(lambda **_: {"score": 1, "acc": True, "pred": "42", "len": np.int32(3)})
     assert subject.reward == 1.0
-    assert subject.reward_extra == {"score": 1.0, "acc": 1.0, "len": 3.0}
+    assert subject.reward_extra == {"score": 1.0, "acc": 1.0, "pred": "42", "len": 3.0}
 
 
 async def test_scores_add_up() -> None:

@@ -96,7 +96,7 @@ def test_groups_may_differ_by_another_value():
     sample, _ = sampler([[0.6, 1.0], [0.2, 1.0]], FILTER, "algorithm.filter_groups.metric=acc")
     assert uids(sample(1)) == ["r1"]
     sample, _ = sampler([DIFFER, DIFFER], FILTER, "algorithm.filter_groups.metric=beauty")
-    with pytest.raises(UserError, match=r"metric=beauty: no reward function returns it; take score, acc"):
+    with pytest.raises(UserError, match=r"metric=beauty: no reward function returns such a number; take score, acc"):
         sample(1)
 
 

@@ -279,8 +279,9 @@ def test_a_smaller_bound_or_another_n_starts_over():
         batch.pending.result()
     for overrides in ([], ["rollout.n=3"]):
         again = resumed(sample, workers, 1 if not overrides else 4, *overrides)
-        assert again.stream._queue
-        assert not any(batch.finished for batch in again.stream._queue)
+        restored = list(again.stream._restored)
+        assert restored
+        assert not any(batch.finished for batch in restored)
     assert resumed(sample, workers, bound=1)(2).metrics["staleness/max"] <= 1
 
 

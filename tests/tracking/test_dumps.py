@@ -26,7 +26,7 @@ def test_what_happened_is_there(record, told):
     assert (record["outcome"], record["finish"], record["error"]) == ("ok", "stop", None)
     assert record["prompt"] == told.row.prompt
     assert record["messages"] == told.messages
-    assert record["turn_rewards"] == [{"turn": 0, "value": 0.5, "source": "tool"}]
+    assert record["turn_rewards"] == [{"turn": 0, "value": 0.5, "source": "tool", "extra": {}}]
     call = record["tool_calls"][0]
     assert (call["name"], call["outcome"], call["seconds"], call["reward"]) == ("calculator", "ok", 0.012, 0.5)
     assert record["spans"][1] == {"kind": "tool", "start": 101.0, "end": 101.5}

@@ -39,11 +39,12 @@ def test_the_latest_is_the_highest_step_and_pruning_keeps_the_newest(tmp_path):
         checkpoints.save(tmp_path, step, STATE)
     (tmp_path / "global_step_99.txt").write_text("no checkpoint")
     assert latest(tmp_path).name == "global_step_10"
-    checkpoints.prune(tmp_path, None)
-    assert len(list(tmp_path.glob("global_step_*/"))) >= 3
+    for everything in (None, 0, -1):
+        checkpoints.prune(tmp_path, everything)
+        assert len(list(tmp_path.glob("global_step_*/"))) >= 3
     checkpoints.prune(tmp_path, 2)
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["global_step_10", "global_step_9"]
-    checkpoints.prune(tmp_path, 0)
+    checkpoints.prune(tmp_path, 1)
     assert latest(tmp_path).name == "global_step_10"
 
 

@@ -135,6 +135,31 @@ def test_a_batch_that_differs_is_computed_whole(change: str) -> None:
     assert sum(passes) == batch.num_sequences
 
 
+def test_updates_begin_early_again_after_one_that_was_begun_in_vain(caplog: pytest.LogCaptureFixture) -> None:
+    actor, batch = actor_of(tiny()), batch_of()
+    other = replace(batch, advantages=batch.advantages + 0.5)  # type: ignore[operator]
+
+    def refused(trained_on: Batch) -> bool:
+        actor.begin(part_of(batch, [0]))
+        actor.update(trained_on)
+        return actor.refused
+
+    def waits() -> int:
+        count = 0
+        while not actor.adds_up(5):
+            actor.update(batch)
+            count += 1
+        assert not actor.refused
+        return count
+
+    assert [(refused(other), waits()) for _ in range(4)] == [(True, 1), (True, 2), (True, 4), (True, 8)]
+    assert not refused(batch)
+    assert actor.used is not None
+    assert (refused(other), waits()) == (True, 1)
+    (said,) = (record.message for record in caplog.records if "begun early" in record.message)
+    assert "advantages of a group depended on groups that were not finished" in said
+
+
 def test_an_update_without_room_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     actor, batch = actor_of(tiny(), ppo_max_token_len_per_gpu=400), batch_of()
     actor.begin(part_of(batch, [0, 2]))

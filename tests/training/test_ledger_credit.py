@@ -52,9 +52,10 @@ def test_the_advantage_of_each_ledger(credit: str) -> None:
     assert batch.mask.tolist() == [kept for _, kept in expected]
 
 
-def test_weights_that_do_not_fit_are_named() -> None:
+@pytest.mark.parametrize("given", [[1.0], 2.0, "1 1 1", [1.0, None, 1.0], [[1], [1], [1]], {"3": 1.0}, {"0": {"a": 1}}])
+def test_weights_that_do_not_fit_are_named(given: object) -> None:
     made = rollouts()
-    made[0].reward_extra["ledger_weights"] = [1.0]
+    made[0].reward_extra["ledger_weights"] = given
     compute = ComputeAdvantages(Algorithm(ledger_credit="weighted"), seed=0)
-    with pytest.raises(UserError, match="gave 1 ledger_weights for the 3 ledgers of 0/a/0: give one for each"):
+    with pytest.raises(UserError, match=r"as ledger_weights for the 3 ledgers of 0/a/0: give a list with a number"):
         compute(pack_tokens(made), made, None, 1)

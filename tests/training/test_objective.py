@@ -70,12 +70,17 @@ def test_losses_that_choose_tokens_ask_for_old_logprobs():
     assert actor.update(batch)["actor/optimizer_steps"] == 1  # computed where they are missing
 
 
-def test_gspo_counts_every_trajectory_the_same():
+def test_gspo_counts_every_trajectory_the_same_unless_a_mean_is_set():
     module, batch = off_policy()
     by_default = gradient_of(module, batch, policy_loss=PolicyLoss("gspo"))
     assert_same(
         by_default, gradient_of(module, batch, policy_loss=PolicyLoss("gspo"), loss_agg_mode="seq-mean-token-mean")
     )
+    by_token = gradient_of(module, batch, policy_loss=PolicyLoss("gspo"), loss_agg_mode="token-mean")
+    assert any((by_token[name] - by_default[name]).abs().max() > 1e-3 for name in by_token)
+    for name in ("geo_mean", "sapo"):  # defined as means over sequences, in verl too
+        fixed = gradient_of(module, batch, policy_loss=PolicyLoss(name), loss_agg_mode="token-mean")
+        assert_same(fixed, gradient_of(module, batch, policy_loss=PolicyLoss(name)))
 
 
 def test_clip_ranges_reach_the_loss():

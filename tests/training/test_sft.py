@@ -185,6 +185,10 @@ def test_a_part_of_the_rows_and_arguments_for_the_template(home, tmp_path):
     settings.data.val_files, settings.data.val_max_samples = settings.data.train_files, 3
     run = Run(settings)
     assert (len(run.conversations.ledgers), len(run.held_out)) == (5, 3)
+    settings.data.train_max_samples = settings.data.val_max_samples = settings.trainer.total_training_steps = 0
+    every = Run(settings)
+    assert len(every.conversations.ledgers) == len(every.held_out) > 5
+    assert every.total == settings.trainer.total_epochs * every.loader.steps_per_epoch
     settings.model.chat_template = "{{ motto }}" + load_tokenizer(settings.model).chat_template
     settings.data.apply_chat_template_kwargs = {"motto": "carry on"}
     run = Run(settings)

@@ -121,9 +121,12 @@ class PolicyLoss:
         chosen: Tensor = function(old_logprobs, advantages, mask, **_read_by(function, given))
         return chosen
 
-    def aggregation(self, loss_agg_mode: str) -> str:
-        """`loss_agg_mode`, or the one that is part of the loss's definition."""
-        return "seq-mean-token-mean" if self.entry.marks.get("by_sequence") else loss_agg_mode
+    def aggregation(self, loss_agg_mode: str | None) -> str:
+        """`loss_agg_mode`, or the one that is part of the loss's definition; where it is None, the loss's usual one."""
+        by_sequence = self.entry.marks.get("by_sequence")
+        if by_sequence is True or (by_sequence and loss_agg_mode is None):
+            return "seq-mean-token-mean"
+        return loss_agg_mode or "token-mean"
 
 
 def bind_loss(name: str, **options: Any) -> PolicyLoss:

@@ -13,7 +13,7 @@ from agentrl.algorithms.segments import sequence_mean
 from agentrl.core.points import policy_loss
 
 
-@policy_loss("gspo", by_sequence=True)
+@policy_loss("gspo", by_sequence="usually")
 def gspo(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -27,7 +27,8 @@ def gspo(
     """PPO's clip on the sequence's ratio, the geometric mean of its tokens' (GSPO, arXiv 2507.18071).
 
     All tokens of a sequence are clipped together, or none; the gradient goes to each token's log-prob (GSPO-token).
-    Its clip ranges are small: 3e-4 and 4e-4 in the paper. More stable than vanilla for mixtures of experts.
+    Its clip ranges are small: 3e-4 and 4e-4 in the paper. More stable than vanilla for mixtures of experts. It is
+    the mean over sequences of means over their tokens, unless `loss_agg_mode` is set.
     """
     mean = sequence_mean((logprobs - old_logprobs).detach(), mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = mean.exp() * (logprobs - logprobs.detach()).exp()

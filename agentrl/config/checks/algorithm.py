@@ -23,7 +23,7 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     at_least("rollout", rollout, 1, "n_gpus_per_node")
     at_least("rollout", rollout, 0, "nnodes infra_retries max_infra_drop_share")
     multi_turn = rollout.multi_turn
-    at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
+    at_least("rollout.multi_turn", multi_turn, 1, "max_parallel_calls max_tool_response_length")
     sizes = "micro_batch_size_per_gpu forward_max_token_len_per_gpu max_length"
     at_least("reward.reward_model", reward.reward_model, 1, sizes)
     at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")

@@ -37,8 +37,7 @@ class PolicyLoss:
     """The policy loss."""
 
     loss_mode: str = "vanilla"
-    """The loss of each token; vanilla is PPO's. Some always aggregate by seq-mean-token-mean and ignore
-    `loss_agg_mode`: docs/algorithm-reference.md."""
+    """The loss of each token; vanilla is PPO's. geo_mean and sapo always aggregate by seq-mean-token-mean."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the loss, by name."""
     clip_cov_ratio: float = 0.0002
@@ -102,9 +101,9 @@ class Actor:
     """The loss."""
     clip_ratio_c: float = 3.0
     """Bound of dual clip on the loss for negative advantages (arXiv 1912.09729)."""
-    loss_agg_mode: str = "token-mean"
-    """token-mean, seq-mean-token-sum, seq-mean-token-mean, or seq-mean-token-sum-norm (divided by
-    `data.max_response_length`, arXiv 2503.20783)."""
+    loss_agg_mode: str | None = None
+    """token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean, or seq-mean-token-sum-norm (divided by
+    `data.max_response_length`, arXiv 2503.20783). null: token-mean, and seq-mean-token-mean for gspo."""
     loss_scale_factor: int | None = None
     """seq-mean-token-sum-norm: divide by this instead of `data.max_response_length`."""
     entropy_coeff: float = 0.0

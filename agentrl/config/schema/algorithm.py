@@ -36,6 +36,9 @@ class RolloutCorrection:
     """truncate (clip ratios at the threshold), or mask (drop tokens with a ratio outside 1/threshold to threshold)."""
     rollout_is_batch_normalize: bool = False
     """Divide the weights by their mean over the batch (with `bypass_mode`: over the mini-batch)."""
+    rollout_is_all_terms: bool = False
+    """Multiply the KL loss and the entropy bonus by the weights too. An estimated KL also gets the ratio of the policy
+    to the one before the step, with its gradient: an unbiased KL on tokens of older weights (arXiv 2512.02556)."""
     rollout_rs: str | None = None
     """Rejection by ratio: token drops tokens; sequence and geometric drop whole sequences, by the product or the
     geometric mean of their ratios; or verl's token_k1 to _k3, seq_sum_k1 to _k3, seq_mean_k1 to _k3, seq_max_k2 and
@@ -62,7 +65,7 @@ class FilterGroups:
     keep: str = "differing"
     """Groups to train on, by the values of this metric."""
     max_num_gen_batches: int = 10
-    """Most batches of prompts per step; after that, the step trains on the prompts it has. 0: one epoch."""
+    """Most batches of prompts per step; after that, the step trains on the prompts it has. 0 or less: one epoch."""
 
 
 @dataclass

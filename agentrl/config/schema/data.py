@@ -57,9 +57,9 @@ class Data:
     filter_overlong_prompts_workers: int = 1
     """Processes for this filter."""
     train_max_samples: int = -1
-    """Use only the first N training rows; -1: all."""
+    """Use only the first N training rows; -1 or 0: all."""
     val_max_samples: int = -1
-    """Use only the first N validation rows; -1: all."""
+    """Use only the first N validation rows; -1 or 0: all."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the chat template, for example enable_thinking."""
     truncation: str = "error"

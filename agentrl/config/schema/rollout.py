@@ -27,9 +27,9 @@ class MultiTurn:
     enable: bool = False
     """Run rows as conversations with tools; false: one answer per prompt."""
     max_assistant_turns: int | None = None
-    """Most turns of the model; null: limited only by the length."""
+    """Most turns of the model; null or 0: limited only by the length."""
     max_user_turns: int | None = None
-    """Most replies of the interaction; null: no limit."""
+    """Most replies of the interaction; null or 0: no limit."""
     max_parallel_calls: int = 8
     """Most tool calls run per turn; further calls return an error to the model."""
     max_consecutive_errors: int = 4

@@ -56,9 +56,9 @@ class SftData:
     """A dataset class of your own, called as in verl: (parquet_files, tokenizer, config). Its items have
     `input_ids` and `loss_mask`."""
     train_max_samples: int = -1
-    """Use only the first N conversations; -1: all."""
+    """Use only the first N conversations; -1 or 0: all."""
     val_max_samples: int = -1
-    """Use only the first N validation conversations; -1: all."""
+    """Use only the first N validation conversations; -1 or 0: all."""
     max_length: int = 2048
     """Longest conversation in tokens; `truncation` handles longer ones."""
     truncation: str | None = None
@@ -96,7 +96,7 @@ class SftTrainer:
     """Steps between checkpoints (in output_dir/checkpoints), or after_each_epoch; -1: none; null: every 10 minutes or
     more (longer if saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
-    """Number of newest checkpoints to keep; null: all."""
+    """Number of newest checkpoints to keep; null, 0 or -1: all."""
     resume_mode: str = "auto"
     """auto (resume from the newest complete checkpoint, if any), disable, or resume_path. With disable and resume_path,
     other checkpoints in the folder are moved to a subfolder."""

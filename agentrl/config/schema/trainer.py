@@ -60,9 +60,9 @@ class Trainer:
     """Remote folder (hdfs://, s3://, any URL of fsspec) to copy finished checkpoints to; resume_mode=auto resumes from
     there if this machine has no checkpoint."""
     max_actor_ckpt_to_keep: int | None = None
-    """Number of newest checkpoints to keep; null: all (with `save_freq=null`: two)."""
+    """Number of newest checkpoints to keep; 0 or -1: all; null: all (with `save_freq=null`: two)."""
     max_critic_ckpt_to_keep: int | None = None
-    """Number of newest checkpoints that keep their critic; null: all."""
+    """Number of newest checkpoints that keep their critic; null, 0 or -1: all."""
     resume_mode: str = "auto"
     """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
     disable and resume_path, other checkpoints in the folder are moved to a subfolder."""

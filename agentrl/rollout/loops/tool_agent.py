@@ -21,7 +21,7 @@ from agentrl.rollout.episode import Episode
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.tools import ToolResult
 from agentrl.trajectory.message import Call, Reply
-from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Trajectory, TurnReward
+from agentrl.trajectory.trajectory import Message, Outcome, Trajectory, TurnReward
 
 
 class Tools(Protocol):
@@ -96,7 +96,7 @@ class ToolAgent(AgentLoop):
         trajectory = episode.trajectory
         with episode.span("interaction"):
             response = await interaction.respond(trajectory.messages)
-        trajectory.turn_rewards.append(TurnReward(trajectory.turns - 1, response.score, "interaction"))
+        trajectory.turn_rewards.append(response.earned(trajectory.turns - 1))
         if response.stop:
             episode.finish("terminated")
             return
@@ -145,11 +145,7 @@ class ToolAgent(AgentLoop):
     def _record(self, trajectory: Trajectory, calls: list[Call], results: list[ToolResult]) -> None:
         turn = trajectory.turns - 1
         for call, result in zip(calls, results, strict=True):
-            trajectory.tool_calls.append(
-                ToolCallRecord(
-                    turn, call.name, call.arguments, result.text, result.outcome, result.seconds, result.reward
-                )
-            )
+            trajectory.tool_calls.append(result.record(turn, call.name, call.arguments))
             if result.reward:
                 trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
 

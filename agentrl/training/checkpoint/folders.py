@@ -27,6 +27,7 @@ import torch
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside
+from agentrl.core.limit import limit_of
 from agentrl.training.checkpoint.lineage import complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -126,14 +127,17 @@ def has_weights(path: Path) -> bool:
 
 
 def prune(folder: Path, keep: int | None) -> None:
-    """Delete all but the `keep` newest checkpoints (None: keep all; at least one stays)."""
-    if keep is None:
-        return
-    steps = visible(folder)
-    for step in sorted(steps)[: -max(keep, 1)]:
+    """Delete all but the `keep` newest checkpoints (None, 0 or less: keep all)."""
+    for path in _older(folder, keep):
         # Renamed first: a half deleted checkpoint must not look complete.
-        steps[step].rename(folder / f"{_NEW}{steps[step].name}")
+        path.rename(folder / f"{_NEW}{path.name}")
     tidy(folder)
+
+
+def _older(folder: Path, keep: int | None) -> list[Path]:
+    """All checkpoints but the `keep` newest."""
+    steps, most = visible(folder), limit_of(keep)
+    return [] if most is None else [steps[step] for step in sorted(steps)[:-most]]
 
 
 def prune_automatic(folder: Path, keep: int) -> list[str]:
@@ -154,16 +158,13 @@ def _is_automatic(path: Path) -> bool:
 
 
 def prune_part(folder: Path, part: str, keep: int | None) -> None:
-    """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None: from none)."""
-    if keep is None:
-        return
-    steps = visible(folder)
-    for step in sorted(steps)[: -max(keep, 1)]:
-        gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
+    """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None, 0 or less: from none)."""
+    for path in _older(folder, keep):
+        gone = sorted(path.glob(f"{part}-*{SUFFIX}"))
         with suppress(DamagedCheckpoint):  # a damaged old checkpoint must not end the run
-            manifest = _read_manifest(steps[step])
-            files = {n: stamp for n, stamp in manifest["files"].items() if steps[step] / n not in gone}
-            _write_manifest(steps[step], manifest | {"files": files})
+            manifest = _read_manifest(path)
+            files = {n: stamp for n, stamp in manifest["files"].items() if path / n not in gone}
+            _write_manifest(path, manifest | {"files": files})
         for file in gone:
             file.unlink()
 

@@ -13,6 +13,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.core.plurals import plural
 from agentrl.data.files import paths, read_records
 from agentrl.data.media import with_media
@@ -43,7 +44,8 @@ class Conversations:
 def read_conversations(
     data: SftData, chat: Chat, files: Any = None, *, limit: int = -1, what: str = "data.train_files"
 ) -> Conversations:
-    """The first `limit` rows (-1: all) of `files` (default: data.train_files) as ledgers; `what`: their key in errors.
+    """The first `limit` rows (-1 or 0: all) of `files` (default: data.train_files) as ledgers; `what`: their key in
+    errors.
 
     Raises UserError for a row that is no conversation, and when no row fits.
     """
@@ -51,7 +53,7 @@ def read_conversations(
     if sources := split_files(files or data.train_files)[1]:
         raise UserError(f"{what}: {sources[0]} makes prompts without answers; name files of conversations")
     read = custom_ledgers if data.custom_cls.path else _ledgers
-    rows = islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None)
+    rows = islice(read(data, chat, files or data.train_files, what), limit_of(limit))
     for whole, where in rows:
         ledger = whole and _fitted(whole, data, where=where)
         if ledger:

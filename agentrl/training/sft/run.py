@@ -16,6 +16,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
+from agentrl.core.limit import limit_of
 from agentrl.core.outputs import model_folder, writing
 from agentrl.data import Loader
 from agentrl.tracking.loggers import CONFIG_FILE
@@ -69,7 +70,7 @@ class Run:
         rows: Any = self.conversations.ledgers
         size = min(data.train_batch_size, len(rows))
         self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
-        self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
+        self.total = limit_of(trainer.total_training_steps) or trainer.total_epochs * self.loader.steps_per_epoch
         self.module = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
         self.model = self._sft_model(size)
         self.step = 0
