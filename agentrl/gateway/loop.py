@@ -179,7 +179,7 @@ def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
 
 def require_packages() -> None:
     """Raises UserError where the gateway's packages are not installed."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("httptools", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
 

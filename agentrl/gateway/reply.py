@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from agentrl.chat import Chat
-from agentrl.chat.thinking import BLOCKS, begins_with
+from agentrl.chat.thinking import BLOCKS
 from agentrl.gateway.branch import Drawn
-from agentrl.trajectory.message import Call, Message, Reply, as_tool_call, call_id
+from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
@@ -51,16 +51,3 @@ def after_thinking(text: str) -> str:
     for closing in BLOCKS.values():
         text = text.rpartition(closing)[2]
     return text.strip()
-
-
-def shown(message: Message) -> tuple[str, str]:
-    """Text and reasoning of a turn, apart."""
-    text = str(message.get("content") or "")
-    if "reasoning_content" in message:
-        return text.strip(), str(message["reasoning_content"]).strip()
-    opened = begins_with(text)
-    closing = BLOCKS.get(opened, "")
-    if not opened:
-        return text.strip(), ""
-    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
-    return (rest.strip(), thought.strip()) if found else ("", thought.strip())

@@ -10,13 +10,15 @@ import openai
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.standalone import OpenGateway, serve
-from agentrl.tracking import load_trajectories, write_trajectories
+from agentrl.tracking import load_trajectories
+from agentrl.tracking.dumps import Appended
 from tests.rollout.scripted import environment, says
 
 
 async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
     env, engine = environment(says("The answer is 5 .", "Yes"), model_length=2048)
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", "127.0.0.1", 0)
+    kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
+    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(gateway, url.set_result))
     base = f"{await url}/v1"
@@ -31,8 +33,7 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
         assert answer.status_code == 401
         assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
     os.kill(os.getpid(), signal.SIGTERM)
-    made = await serving
-    write_trajectories(tmp_path / "seen.jsonl", 0, made, env.chat.decode)
+    await serving
     records = load_trajectories(tmp_path / "seen.jsonl")
     assert [(record["key"], record["turns"]) for record in records] == [("gateway/a", 2), ("gateway/b", 1)]
     assert engine.opened == engine.released == ["gateway/a", "gateway/b"]

@@ -1,7 +1,7 @@
 """Reads fields of a request, and writes what the protocols share."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
@@ -9,6 +9,15 @@ from agentrl.gateway.request import Body, Refused
 
 CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
+MOST_STOPS, LONGEST_STOPS = 64, 4096
+LONGEST_NAME = 64
+HOTTEST = 100
+SERVED = frozenset({"model", "tools", "tool_choice", "stream", "temperature", "top_p", "metadata", "service_tier"})
+"""Fields of all protocols that are read, or that ask nothing of the model."""
+OPENAI = SERVED | {
+    *("stream_options", "parallel_tool_calls", "user", "store"),
+    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+}
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
 
@@ -46,7 +55,14 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value or []
     if not isinstance(given, list) or not all(isinstance(stop, str) for stop in given):
         raise Refused(f"{name}: expected a string or a list of strings, got {_short(value)}")
+    if len(given) > MOST_STOPS or sum(map(len, given)) > LONGEST_STOPS:
+        raise Refused(f"{name}: give {MOST_STOPS} strings at most, of {LONGEST_STOPS} characters together")
     return tuple(filter(None, given))
+
+
+def unmet(body: Body, served: Collection[str]) -> list[str]:
+    """Names of the fields that ask for something and change nothing here."""
+    return [name[:LONGEST_NAME] for name, value in body.items() if value and name not in served]
 
 
 def required_tool(choice: Any, function: str = "") -> str | None:
@@ -68,7 +84,7 @@ def positive(body: Body, *names: str) -> int | None:
     for name in names:
         value: int | None = field(body, name, int)
         if value is not None and value < 1:
-            raise Refused(f"{name}: give 1 or more, not {value}")
+            raise Refused(f"{name}: give 1 or more, not {_short(value)}")
         if value is not None:
             return value
     return None
@@ -77,10 +93,10 @@ def positive(body: Body, *names: str) -> int | None:
 def sampling(body: Body) -> dict[str, Any]:
     """Temperature and top_p. Raises Refused."""
     temperature, top_p = field(body, "temperature", float), field(body, "top_p", float)
-    if temperature is not None and not 0 <= temperature < float("inf"):
-        raise Refused(f"temperature: give 0 or more, not {temperature}")
+    if temperature is not None and not 0 <= temperature <= HOTTEST:
+        raise Refused(f"temperature: give a number from 0 to {HOTTEST}, not {_short(temperature)}")
     if top_p is not None and not 0 < top_p <= 1:
-        raise Refused(f"top_p: give a number above 0, up to 1, not {top_p}")
+        raise Refused(f"top_p: give a number above 0, up to 1, not {_short(top_p)}")
     return {"temperature": temperature, "top_p": top_p}
 
 
