@@ -46,10 +46,9 @@ class ViewServer(ThreadingHTTPServer):
             raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread, unless there are too many."""
+        """Answer a connection in a thread; it takes the place of the one that has waited longest."""
         if len(self.open) >= MOST:
-            self.shutdown_request(request)
-            return
+            self._cut(min(self.open, key=self.open.__getitem__))
         self.open[request] = time.monotonic()
         super().process_request(request, client_address)
 
@@ -62,8 +61,13 @@ class ViewServer(ThreadingHTTPServer):
         """Close the connections whose clients are too slow."""
         for request, since in list(self.open.items()):
             if time.monotonic() - since > SECONDS:
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+                self._cut(request)
+
+    def _cut(self, request: Any) -> None:
+        """End the thread of a connection."""
+        self.open.pop(request, None)
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
