@@ -16,11 +16,11 @@ def cut_at_stop(chat: Chat, drawn: Drawn, stops: Sequence[str]) -> str | None:
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not found:
         return None
-    at, stop = min(found)
+    _, stop = min(found)
     low, high = 1, len(drawn.ids)
     while low < high:
         middle = (low + high) // 2
-        if len(chat.decode(drawn.ids[:middle])) >= at + len(stop):
+        if stop in chat.decode(drawn.ids[:middle]):
             high = middle
         else:
             low = middle + 1

@@ -267,7 +267,7 @@ class Session:
         if reply.calls and not schemas:  # calls of tools that the client did not name are text
             text = after_thinking(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
-            text = text.partition(stopped)[0]
+            text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
         id = call_id(name, 0)
