@@ -191,7 +191,6 @@ async def test_a_client_that_is_too_slow_is_cut_off(
 @each
 async def test_many_silent_connections_keep_nobody_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MOST", 8)
-    monkeypatch.setattr(view_server, "MOST", 8)
     async with server() as target, AsyncExitStack() as opened:
         for _ in range(30):
             connection = socket.create_connection(("127.0.0.1", target.port), 20)

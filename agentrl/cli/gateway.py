@@ -4,7 +4,7 @@
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=try-1 python my_agent.py
 
 The API key, or KEY in http://127.0.0.1:8000/s/KEY/v1, names the conversation. --out gets each one as it ends, as
-training would get it: after ten minutes without a request, at DELETE /s/KEY, and at Ctrl-C. `agentrl view seen.jsonl`
+training would get it: after ten minutes without a request, and at Ctrl-C. `agentrl view seen.jsonl`
 shows them. It takes the settings of `agentrl train` as well.
 """
 

@@ -57,9 +57,6 @@ class Sessions(Protocol):
     def find(self, key: str | None) -> Session:
         """The session with this key. Raises Refused."""
 
-    def close(self, key: str | None) -> None:
-        """The client needs the session no more. Raises Refused."""
-
 
 def make_app(sessions: Sessions) -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
@@ -78,7 +75,6 @@ def make_app(sessions: Sessions) -> ASGIApp:
         routes.append(Route(f"{start}/messages/count_tokens", Guarded(serve.count, "POST")))
         routes.append(Route(f"{start}/models", Guarded(serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", Guarded(serve.model)))
-    routes.append(Route("/s/{key}", Guarded(serve.close, "DELETE")))
     routes.append(Route("/{rest:path}", Guarded(_nothing_here, "")))
     return Plain(Router(routes), sessions)
 
@@ -173,11 +169,6 @@ class Handlers:
         """Whatever a client calls the model, it is the policy."""
         self.sessions.check(_key(http))
         return _json(self._about(http.path_params["name"]))
-
-    async def close(self, http: HttpRequest) -> Response:
-        """The end of a conversation."""
-        self.sessions.close(_key(http))
-        return Response(status_code=204)
 
     async def _asked(self, http: HttpRequest) -> tuple[Session, bytes]:
         """The session and the body of a request. Raises Refused."""

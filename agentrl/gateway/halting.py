@@ -5,7 +5,6 @@ and where not the answer goes on after that token.
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,10 +34,6 @@ class Halts:
         """Whether the token after `text` has to be drawn alone: white space may complete a stop string."""
         begun = (stop[:n] for stop in self.stops for n in range(len(_trigger(stop)), len(stop)))
         return self.always or any(map(text.endswith, begun))
-
-    def tail(self, chat: Chat, ids: Sequence[int], new: int) -> str:
-        """The text of the `new` last tokens, and of those before them in which a stop string may begin."""
-        return chat.decode(ids[-(new + 4 * max(map(len, self.stops))) :]) if self.stops else ""
 
 
 class Halting:

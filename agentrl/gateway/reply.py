@@ -9,10 +9,9 @@ from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
-def cut_at_stop(chat: Chat, drawn: Drawn, stops: Sequence[str]) -> str | None:
+def cut_at_stop(chat: Chat, drawn: Drawn, text: str, stops: Sequence[str]) -> str | None:
     """End the answer with the token that completes a stop string, as if generation had ended there. The first of the
     strings that the text has; None: it has none."""
-    text = chat.decode(drawn.ids) if stops else ""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not found:
         return None

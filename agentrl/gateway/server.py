@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 
 from agentrl.core.errors import InfraError
-from agentrl.core.open_files import allow_files
 from agentrl.gateway.app import make_app
 from agentrl.gateway.request import Refused
 from agentrl.gateway.session import Session
+from agentrl_sandbox.open_files import allow_open_files
 from agentrl_sandbox.server.protocol import BoundedProtocol
 
 LOCAL = "127.0.0.1"
@@ -59,10 +59,6 @@ class Gateway:
         """Raises Refused for a key without a session."""
         self.find(key)
 
-    def close(self, key: str | None) -> None:
-        """Raises Refused: a rollout ends with its program."""
-        raise Refused("a rollout's conversation ends with its program", "missing")
-
     @asynccontextmanager
     async def serving(self, key: str, session: Session) -> AsyncIterator[str]:
         """Serve a session within the body; gives the address of its `/v1`."""
@@ -91,7 +87,7 @@ class Gateway:
             await task
 
     async def _start(self) -> None:
-        allow_files()
+        allow_open_files()
         listener = _listening(self.host, self.port)
         host, port = listener.getsockname()[:2]
         self.url = f"http://{LOCAL if host == '0.0.0.0' else host}:{port}"

@@ -43,9 +43,6 @@ MOST_AT_ONCE = 256
 LAST_ANSWERS = 16
 """Answers that a client gets again where they were lost on their way."""
 
-MOST_UNMET = 100
-"""Names of wishes."""
-
 
 @dataclass
 class Session:
@@ -132,7 +129,7 @@ class Session:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
         pending = self._begun(self.forest.begin(request))
         self.requests += 1
-        self._miss(*request.unmet)
+        self.unmet.update(request.unmet)
         return pending
 
     def _full(self) -> bool:
@@ -158,13 +155,9 @@ class Session:
             if again is None:
                 break
             answer, wrong = await self._attempt(request, again)
-        self._miss(*(() if wrong is None else ("response_format",)))
-        self._miss(*(("parallel_tool_calls",) if request.one_call and len(answer.calls) > 1 else ()))
+        missed = {"response_format": wrong is not None, "parallel_tool_calls": request.one_call and answer.calls[1:]}
+        self.unmet.update(name for name, so in missed.items() if so)
         return answer
-
-    def _miss(self, *wishes: str) -> None:
-        """Count wishes that were not met."""
-        self.unmet.update(wish for wish in wishes if wish in self.unmet or len(self.unmet) < MOST_UNMET)
 
     def _again(self, answer: Answer, wrong: Message, pending: Pending) -> Pending | None:
         """The next attempt at an answer; None where the conversation has no room for it."""
@@ -229,9 +222,8 @@ class Session:
             drawn.ids += generation.token_ids
             drawn.logprobs += generation.logprobs
             drawn.versions += generation.versions or [generation.weight_version] * n
-            text = halts.tail(self.chat, drawn.ids, n)
-            met = any(stop in text for stop in request.stop)
-            stopped = (cut_at_stop(self.chat, drawn, request.stop) if met else None) or self._cut_media(drawn)
+            text = self.chat.decode(drawn.ids) if request.stop else ""
+            stopped = cut_at_stop(self.chat, drawn, text, request.stop) or self._cut_media(drawn)
             more = most - len(drawn.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
         return drawn, stopped
 

@@ -26,7 +26,7 @@ Ended = Callable[[Trajectory], None]
 class OpenGateway(Gateway):
     """Opens a session for every key; with a `token`, for every key that begins with it.
 
-    `ended` gets each conversation with an answer as it ends: by its client, after `IDLE` seconds, or with the server.
+    `ended` gets each conversation with an answer as it ends: after `IDLE` seconds, or with the server.
     """
 
     def __init__(
@@ -64,13 +64,6 @@ class OpenGateway(Gateway):
         self.sessions[name] = self.sessions.pop(name)  # the last one has had the last request
         self._seen[name] = time.monotonic()
         return self.sessions[name]
-
-    def close(self, key: str | None) -> None:
-        """End a conversation. Raises Refused where there is none."""
-        self.check(key)
-        if self._name(key) not in self.sessions:
-            raise Refused("no conversation has this key", "missing")
-        self._end(self._name(key), "its client has closed it")
 
     def end_idle(self) -> None:
         """End the conversations that have had no request for too long."""

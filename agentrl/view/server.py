@@ -24,8 +24,6 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 SECONDS = 30.0
 """In which a client has to send a request, and to read an answer."""
-MOST = 256
-"""Connections at once."""
 POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'"
 
 
@@ -46,9 +44,7 @@ class ViewServer(ThreadingHTTPServer):
             raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread; it takes the place of the one that has waited longest."""
-        if len(self.open) >= MOST:
-            self._cut(min(self.open, key=self.open.__getitem__))
+        """Answer a connection in a thread."""
         self.open[request] = time.monotonic()
         super().process_request(request, client_address)
 
@@ -61,13 +57,8 @@ class ViewServer(ThreadingHTTPServer):
         """Close the connections whose clients are too slow."""
         for request, since in list(self.open.items()):
             if time.monotonic() - since > SECONDS:
-                self._cut(request)
-
-    def _cut(self, request: Any) -> None:
-        """End the thread of a connection."""
-        self.open.pop(request, None)
-        with suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:

@@ -11,7 +11,6 @@ from agentrl.gateway.answer_format import AnswerFormat, read_format
 from agentrl.gateway.conversation import Conversation, optional, turns_joined
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
-    SERVED,
     chunks,
     event,
     field,
@@ -42,10 +41,6 @@ TYPES = {
     "internal": "api_error",
 }
 HISTORY = "messages"
-READ = SERVED | {
-    *("messages", "system", "max_tokens", "stop_sequences", "thinking", "thread"),
-    *("output_config", "output_format", "context_management"),
-}
 KEEP_ALIVE = event({"type": "ping"}, "ping")
 PRIVATE = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""
@@ -73,7 +68,7 @@ def read(body: Body) -> Request:
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         must_call=required_tool(choice),
         format=_format(body),
-        unmet=(*others, *unmet(body, READ)),
+        unmet=(*others, *unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
         body=body,
         **sampling(body),

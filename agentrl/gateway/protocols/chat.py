@@ -7,7 +7,6 @@ from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
 from agentrl.gateway.protocols.reading import (
-    OPENAI,
     chunks,
     event,
     field,
@@ -40,7 +39,6 @@ CODES = {
     "large": "too_large",
 }
 HISTORY = "messages"
-READ = OPENAI | {"messages", "n", "max_tokens", "max_completion_tokens", "stop", "logprobs", "response_format"}
 KEEP_ALIVE = b": the model thinks\n\n"
 THOUGHTS = ("reasoning_content", "reasoning")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
@@ -67,7 +65,7 @@ def read(body: Body) -> Request:
         logprobs=field(body, "logprobs", bool, False),
         format=read_format(body.get("response_format"), "response_format"),
         must_call=required_tool(choice, "function"),
-        unmet=tuple(unmet(body, READ)),
+        unmet=tuple(unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
         body=body,
         **sampling(body),

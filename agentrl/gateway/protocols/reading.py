@@ -1,7 +1,7 @@
 """Reads fields of a request, and writes what the protocols share."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
@@ -12,12 +12,18 @@ CHUNK = 1024
 MOST_STOPS, LONGEST_STOPS = 64, 4096
 LONGEST_NAME = 64
 HOTTEST = 100
-SERVED = frozenset({"model", "tools", "tool_choice", "stream", "temperature", "top_p", "metadata", "service_tier"})
-"""Fields of all protocols that are read, or that ask nothing of the model."""
-OPENAI = SERVED | {
-    *("stream_options", "parallel_tool_calls", "user", "store"),
-    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+READ = {
+    *("model", "messages", "input", "system", "instructions", "thread", "previous_response_id", "tools", "tool_choice"),
+    *("parallel_tool_calls", "stream", "stream_options", "temperature", "top_p", "n", "max_tokens", "stop", "include"),
+    *("max_completion_tokens", "max_output_tokens", "stop_sequences", "logprobs", "response_format", "text"),
+    *("output_config", "output_format", "thinking"),
 }
+"""Fields that the protocols read."""
+UNASKING = {
+    *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    *("prompt_cache_retention", "truncation", "context_management"),
+}
+"""Fields that ask nothing of the model."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
 
@@ -60,9 +66,9 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     return tuple(filter(None, given))
 
 
-def unmet(body: Body, served: Collection[str]) -> list[str]:
+def unmet(body: Body) -> list[str]:
     """Names of the fields that ask for something and change nothing here."""
-    return [name[:LONGEST_NAME] for name, value in body.items() if value and name not in served]
+    return [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
 
 
 def required_tool(choice: Any, function: str = "") -> str | None:

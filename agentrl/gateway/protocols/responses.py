@@ -12,7 +12,6 @@ from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import REFERENCE, THOUGHT, Conversation, turns_joined
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
-    OPENAI,
     chunks,
     event,
     field,
@@ -32,10 +31,6 @@ from agentrl.trajectory.message import Message
 
 STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
 HISTORY = "input"
-READ = OPENAI | {
-    *("input", "instructions", "previous_response_id", "max_output_tokens", "include", "text", "truncation"),
-    "client_metadata",
-}
 TEXT = "input"
 REASONING = "rs"
 """Begins the id of a reasoning item."""
@@ -66,7 +61,7 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
         format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
-        unmet=(*others, *unmet(body, READ)),
+        unmet=(*others, *unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
         must_call=required_tool(choice),
         body=body,
