@@ -22,6 +22,8 @@ READ_SECONDS = 60.0
 """In which a client has to take what waits for it."""
 MOST = 4096
 """Connections at once; fewer where the process may open few files."""
+AT_ONCE = 32
+"""The part of the idle connections that is closed together: to find them takes a look at all."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -108,7 +110,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         idle: list[BoundedProtocol] = [each for each in self.connections if each.idle]  # type: ignore[union-attr, misc]
         owned = Counter(each.owner for each in idle)
-        max(idle, key=lambda each: (owned[each.owner], -each.since), default=self).transport.abort()
+        worst = sorted(idle or [self], key=lambda each: (-owned[each.owner], each.since))
+        for each in worst[: 1 + len(worst) // AT_ONCE]:
+            each.transport.abort()
 
     def _end_last(self) -> None:
         if self._last and not self._receiving and self.cycle.response_complete:
