@@ -102,13 +102,16 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def idle(self) -> bool:
         """Whether nothing here works for the client."""
-        waits = self._receiving or self.cycle is None or self.cycle.response_complete
-        return waits and not self.transport.is_closing()
+        return self._receiving or self.cycle is None or self.cycle.response_complete
 
     def _make_room(self) -> None:
-        if len(self.connections) <= min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
+        most = min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        if len(self.connections) <= most:
             return
-        idle: list[BoundedProtocol] = [each for each in self.connections if each.idle]  # type: ignore[union-attr, misc]
+        here: list[BoundedProtocol] = [c for c in self.connections if not c.transport.is_closing()]  # type: ignore[misc]
+        if len(here) <= most:
+            return
+        idle = [each for each in here if each.idle]
         owned = Counter(each.owner for each in idle)
         worst = sorted(idle or [self], key=lambda each: (-owned[each.owner], each.since))
         for each in worst[: 1 + len(worst) // AT_ONCE]:
