@@ -12,6 +12,7 @@ import pytest
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.loop import _say_that_it_runs_here
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -250,9 +251,12 @@ async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
     monkeypatch.setenv("SECRET_TOKEN", "s")
     monkeypatch.setenv("SECRET_GIVEN", "given")
     path = written(tmp_path, SPY, env="{GIVEN: '<${SECRET_GIVEN}>'}")
+    _say_that_it_runs_here.cache_clear()
     seen = (await play(path, says("Hi"))).extra["program"]["output"].splitlines()
     assert seen[:-1] == ["closed environ", "closed cwd/pyproject.toml", "closed maps", "closed mem", "may not signal"]
     assert seen[-1] == "[] <given> True"
+    await play(path, says("Hi"))
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["agent mine runs on this host, as you"]
     monkeypatch.delenv("SECRET_GIVEN")
     with pytest.raises(UserError, match="mine: env: the environment variable SECRET_GIVEN is not set"):
         await play(path, says("Hi"))
