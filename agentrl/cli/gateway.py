@@ -3,21 +3,26 @@
     agentrl gateway --model models/smollm2 --port 8000 --out seen.jsonl
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=try-1 python my_agent.py
 
-The API key, or KEY in http://127.0.0.1:8000/s/KEY/v1, names the conversation. Ctrl-C writes them all to --out, as
-training would get them; `agentrl view seen.jsonl` shows them. It takes the settings of `agentrl train` as well.
+The API key, or KEY in http://127.0.0.1:8000/s/KEY/v1, names the conversation. --out gets each one as it ends, as
+training would get it: after ten minutes without a request, and at Ctrl-C. `agentrl view seen.jsonl`
+shows them. It takes the settings of `agentrl train` as well.
 """
 
 import argparse
+import os
+import secrets
 from contextlib import closing
 from pathlib import Path
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.core.plurals import plural
+from agentrl_sandbox.guard import is_loopback
 
 HELP = "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
 PORT = 8000
 CONTEXT = 16_384
 OUT = "gateway.jsonl"
+TOKEN = "AGENTRL_GATEWAY_TOKEN"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument("--model", metavar="PATH", help="the model: short for model.path=PATH")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
+    parser.add_argument(
+        "--token", help=f"what API keys have to begin with (default: the variable {TOKEN}; made up for other hosts)"
+    )
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}; 0: any)")
     parser.add_argument(
         "--context", type=int, default=CONTEXT, metavar="N", help=f"tokens of prompt and answer (default {CONTEXT})"
@@ -33,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted, then write the conversations."""
+    """Serve until interrupted; write each conversation as it ends."""
     from agentrl.config import ANSWERING
     from agentrl.core.outputs import check_file
     from agentrl.evaluation.settings import scoring_something, untrained
@@ -49,26 +57,28 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.engines.engine import Sampling
     from agentrl.gateway.loop import MODEL, require_packages
     from agentrl.runtime import LocalRuntime
-    from agentrl.tracking import write_trajectories
+    from agentrl.tracking.dumps import Appended
 
     require_packages()
     console = Console(highlight=False, soft_wrap=True)
+    token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))
     with closing(LocalRuntime(config)) as runtime:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
-        rollout = config.rollout
+        rollout, kept = config.rollout, Appended(Path(args.out), runtime.decode)
         sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=rollout.seed)
-        gateway = OpenGateway(runtime.rollouts.env, sampling, MODEL, args.host, args.port)
-        trajectories = runtime.runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url))))
-        if not trajectories:
-            print_notes(["no agent has asked for anything: nothing is written"])
-            return 0
-        write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
-    console.print(f"{plural(len(trajectories), 'conversation')}: agentrl view {args.out}")
+        env = runtime.rollouts.env
+        gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)
+        key = f"{token}.try-1" if token else "try-1"
+        runtime.runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key))))
+    if not kept.count:
+        print_notes(["no agent has asked for anything: nothing is written"])
+        return 0
+    console.print(f"{plural(kept.count, 'conversation')}: agentrl view {args.out}")
     return 0
 
 
-INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops and writes the conversations)
-  OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=try-1
-  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=try-1"""
+INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)
+  OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}
+  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}"""

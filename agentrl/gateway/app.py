@@ -18,11 +18,18 @@ from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
 from agentrl.gateway.request import Answer, Refused
 from agentrl.gateway.session import Session
+from agentrl_sandbox.guard import header_fields, refusal
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 64 * 2**20
-"""Of a request's body."""
+MOST_BYTES = 32 * 2**20
+"""Of a request's body, as in Anthropic's service."""
+MOST_WAITING = 16 * MOST_BYTES
+"""Of all bodies that arrive at the same time."""
+BODY_SECONDS = 60.0
+"""In which a body has to arrive."""
+MEMBERS = 1000
+"""Most packed parts that one body may have."""
 ANY_HEADER = 32
 """Tells zlib to expect gzip's header or its own."""
 QUIET = 10.0
@@ -38,6 +45,14 @@ class Sessions(Protocol):
 
     model: str
     """The name under which /v1/models lists the policy."""
+
+    host: str
+    """The address that they are served at."""
+    guarded: bool
+    """Whether keys are secret."""
+
+    def check(self, key: str | None) -> None:
+        """Raises Refused for a key that cannot have a session."""
 
     def find(self, key: str | None) -> Session:
         """The session with this key. Raises Refused."""
@@ -56,22 +71,32 @@ def make_app(sessions: Sessions) -> ASGIApp:
     )
     routes = []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.answering(protocol), methods=["POST"]) for path, protocol in protocols]
-        routes.append(Route(f"{start}/messages/count_tokens", Guarded(anthropic, serve.count), methods=["POST"]))
-        routes.append(Route(f"{start}/models", Guarded(chat, serve.models), methods=["GET"]))
-        routes.append(Route(f"{start}/models/{{name:path}}", Guarded(chat, serve.model), methods=["GET"]))
-    routes.append(Route("/{rest:path}", Guarded(chat, _nothing_here)))
-    return Plain(Router(routes))
+        routes += [Route(start + path, serve.answering(protocol)) for path, protocol in protocols]
+        routes.append(Route(f"{start}/messages/count_tokens", Guarded(serve.count, "POST")))
+        routes.append(Route(f"{start}/models", Guarded(serve.models)))
+        routes.append(Route(f"{start}/models/{{name:path}}", Guarded(serve.model)))
+    routes.append(Route("/{rest:path}", Guarded(_nothing_here, "")))
+    return Plain(Router(routes), sessions)
 
 
 class Plain:
-    """An ASGI application at addresses without `/v1` and empty parts: clients put base URLs together in many ways."""
+    """An ASGI application at addresses without `/v1` and empty parts: clients put base URLs together in many ways.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    Requests of foreign web pages do not reach it.
+    """
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self.app, self.sessions = app, sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app({**scope, "path": _plain(scope["path"])}, receive, send)
+        scope = {**scope, "path": _plain(scope["path"])}
+        fields, sessions = header_fields(scope["headers"]), self.sessions
+        refused = refusal(scope["method"], fields, host=sessions.host, guarded=sessions.guarded)
+        if refused is None:
+            await self.app(scope, receive, send)
+        else:
+            error = _protocol_of(scope).error(Refused(refused[1]))
+            await _json(error, refused[0])(scope, receive, send)
 
 
 def _plain(path: str) -> str:
@@ -82,11 +107,19 @@ def _plain(path: str) -> str:
     return "/" + "/".join(parts)
 
 
+def _protocol_of(scope: Scope) -> WireProtocol:
+    """The protocol whose clients sent a request."""
+    if "/messages" in scope["path"] or any(name == b"anthropic-version" for name, _ in scope["headers"]):
+        return anthropic
+    return responses if "/responses" in scope["path"] else chat
+
+
 class Guarded:
     """An ASGI application around a handler, with errors in the protocol's own form."""
 
-    def __init__(self, protocol: WireProtocol, handle: Callable[[HttpRequest], Awaitable[Response]]) -> None:
-        self.protocol, self.handle = protocol, handle
+    def __init__(self, handle: Callable[[HttpRequest], Awaitable[Response]], method: str = "GET") -> None:
+        """`method`: the one that is served; empty: any."""
+        self.handle, self.method = handle, method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(HttpRequest(scope, receive))
@@ -94,13 +127,13 @@ class Guarded:
 
     async def _response(self, http: HttpRequest) -> Response:
         try:
-            return await self.handle(http)
+            return await (self.handle if self.method in ("", http.method) else _nothing_here)(http)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
-            refused = _as_refusal(error)
-            status = self.protocol.STATUS[refused.fault]
-            return _json(self.protocol.error(refused), status, RETRY if status in LATER else None)
+            refused, protocol = _as_refusal(error), _protocol_of(http.scope)
+            status = protocol.STATUS[refused.fault]
+            return _json(protocol.error(refused), status, RETRY if status in LATER else None)
 
 
 class Handlers:
@@ -108,38 +141,63 @@ class Handlers:
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
+        self._waiting = 0
+        """Bytes of the bodies that arrive."""
 
     def answering(self, protocol: WireProtocol) -> Guarded:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
-            session = self._session(http)
-            request = protocol.read(session.bodies.read(await _body(http), protocol.HISTORY))
-            work = session.ask(request)
+            session, body = await self._asked(http)
+            request = protocol.read(session.bodies.read(body, protocol.HISTORY))
+            work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return Guarded(protocol, answer)
+        return Guarded(answer, "POST")
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
-        session = self._session(http)
-        return _json({"input_tokens": session.count(anthropic.read(parse(await _body(http))))})
+        session, body = await self._asked(http)
+        return _json({"input_tokens": session.count(anthropic.read(parse(body)))})
 
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of either protocol read."""
-        self._session(http)
+        self.sessions.check(_key(http))
         return _json({"object": "list", "data": [self._about(self.sessions.model)], "has_more": False})
 
     async def model(self, http: HttpRequest) -> Response:
         """Whatever a client calls the model, it is the policy."""
-        self._session(http)
+        self.sessions.check(_key(http))
         return _json(self._about(http.path_params["name"]))
 
-    def _session(self, http: HttpRequest) -> Session:
-        headers = http.headers
-        bearer = headers.get("authorization", "").split()[-1:]
-        keys = (http.path_params.get("key"), headers.get("x-api-key"), headers.get("api-key"), *bearer)
-        return self.sessions.find(next(filter(None, keys), None))
+    async def _asked(self, http: HttpRequest) -> tuple[Session, bytes]:
+        """The session and the body of a request. Raises Refused."""
+        key = _key(http)
+        self.sessions.check(key)
+        if (connection := http.scope.get("agentrl_sandbox.connection")) is not None:
+            connection.owner = key
+        body = await self._body(http)
+        session = self.sessions.find(key)
+        session.forest.size.check_body(body)
+        return session, body
+
+    async def _body(self, http: HttpRequest) -> bytes:
+        """The bytes of a request. Raises Refused."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in http.stream():
+                    body += chunk
+                    self._waiting += len(chunk)
+                    _check(len(body))
+                    if self._waiting > MOST_WAITING:
+                        raise Refused("too many requests arrive at once: ask again later", "busy")
+        except TimeoutError:
+            raise Refused(f"the body takes more than {BODY_SECONDS:g} s to arrive", "slow") from None
+        finally:
+            self._waiting -= len(body)
+        coding = http.headers.get("content-encoding", "identity")
+        return bytes(body) if coding == "identity" else await asyncio.to_thread(_unpacked, bytes(body), coding)
 
     @staticmethod
     def _about(name: str) -> dict[str, Any]:
@@ -147,29 +205,37 @@ class Handlers:
         return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl", **anthropic_fields}
 
 
-async def _body(http: HttpRequest) -> bytes:
-    """The bytes of a request. Raises Refused."""
-    chunks, size = [], 0
-    async for chunk in http.stream():
-        chunks.append(chunk)
-        size += len(chunk)
-        _check(size)
-    return _unpacked(b"".join(chunks), http.headers.get("content-encoding", "identity"))
+def _key(http: HttpRequest) -> str | None:
+    headers = http.headers
+    bearer = headers.get("authorization", "").split()[-1:]
+    keys = (http.path_params.get("key"), headers.get("x-api-key"), headers.get("api-key"), *bearer)
+    return next(filter(None, keys), None)
+
+
+def _sent_again(http: HttpRequest) -> str | None:
+    """A name of a request that its client may have sent before, without an answer: the name is the same then."""
+    name = http.headers.get("idempotency-key", "")
+    return name if name or http.headers.get("x-stainless-retry-count", "0") != "0" else None
 
 
 def _unpacked(body: bytes, coding: str) -> bytes:
     """Raises Refused."""
-    if coding == "identity":
-        return body
     if coding not in ("gzip", "deflate"):
         raise Refused(f"content-encoding: {coding!r} is not served; use gzip, or none")
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | ANY_HEADER)
-    try:
-        text = unpacker.decompress(body, MOST_BYTES + 1)
-    except zlib.error as error:
-        raise Refused(f"the body is no {coding}: {error}") from error
-    _check(len(text))
-    return text
+    text = bytearray()
+    for _ in range(MEMBERS):
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | ANY_HEADER)
+        try:
+            text += unpacker.decompress(body, MOST_BYTES + 1 - len(text))
+        except zlib.error as error:
+            raise Refused(f"the body is no {coding}: {error}") from error
+        _check(len(text))
+        body = unpacker.unused_data
+        if not unpacker.eof:
+            raise Refused(f"the body is no whole {coding}: its end is missing")
+        if not body:
+            return bytes(text)
+    raise Refused(f"the body is {coding} of more than {MEMBERS} parts")
 
 
 def _check(size: int) -> None:

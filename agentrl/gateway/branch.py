@@ -41,6 +41,8 @@ class Turn:
     digest: Digest
     """Of its conversation."""
     closed: bool
+    marks: frozenset[str]
+    """What tells it from a turn of the same text."""
     continued: bool = False
     """Whether its ledger goes on after it, or a request is about to do that."""
 
@@ -55,17 +57,19 @@ class Place:
     """Of those up to the model's last turn; None: it has taken none."""
     tail: tuple[Message, ...] = ()
     """Those after that turn; empty while there is none."""
+    marks: frozenset[str] = frozenset()
+    """Of that turn, as its client repeats it."""
 
     def after(self, messages: Sequence[Message]) -> "Place":
         """The place where the history ends that goes on with `messages`."""
-        digest, turn, tail = self.digest, self.turn, list(self.tail)
+        digest, turn, tail, marks = self.digest, self.turn, list(self.tail), self.marks
         for message in messages:
             digest = canonical.after(digest, message)
             if message["role"] == "assistant":
-                turn, tail = digest, []
+                turn, tail, marks = digest, [], canonical.marks(message)
             elif turn is not None:
                 tail.append(message)
-        return Place(digest, turn, tuple(tail))
+        return Place(digest, turn, tuple(tail), marks)
 
 
 @dataclass

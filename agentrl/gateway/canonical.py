@@ -53,6 +53,26 @@ def canonical(message: Message) -> list[Any]:
     return [ROLES.get(role, role), said, calls]
 
 
+def marks(message: Message) -> frozenset[str]:
+    """What two answers of one canonical form may differ in: the ids of their calls, and their thinking."""
+    _, thought = shown(message)
+    return frozenset(filter(None, (thought, *(call["id"] for call in message.get("tool_calls") or ()))))
+
+
+def shown(message: Message) -> tuple[str, str]:
+    """Text and thinking of a turn, apart."""
+    text = str(message.get("content") or "")
+    apart = message.get("reasoning_content", message.get("thought"))
+    if apart is not None:
+        return text.strip(), str(apart).strip()
+    opened = begins_with(text)
+    closing = BLOCKS.get(opened, "")
+    if not opened:
+        return text.strip(), ""
+    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
+    return (rest.strip(), thought.strip()) if found else ("", thought.strip())
+
+
 def _text(role: str, content: str) -> str:
     """Without the white space at its ends, and the model's without its reasoning."""
     opened = begins_with(content) if role == "assistant" else ""

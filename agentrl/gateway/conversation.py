@@ -18,6 +18,8 @@ from agentrl.trajectory.message import Message, text_of
 
 REFERENCE = "reference"
 """Field of a message that stands for an item of an earlier answer: the item's id."""
+THOUGHT = "thought"
+"""Field of a message with the thinking that its client repeats: it tells equal answers apart, and is not rendered."""
 Reader = Callable[[Sequence[Any], int], list[Message]]
 """Messages of items that the protocol writes from position `int` on. Raises Refused."""
 
@@ -62,18 +64,29 @@ class Conversation:
 
 
 def turns_joined(messages: Sequence[Message]) -> list[Message]:
-    """Assistant messages in a row as one: these protocols write a turn's text and its calls apart."""
+    """Assistant messages in a row as one: these protocols write a turn's thinking, its text and its calls apart."""
     whole: list[Message] = []
     for said, run in groupby(messages, _said):
         found = list(run)
         whole += [_joined(found)] if said and len(found) > 1 else found
-    return whole
+    return [message for message in whole if "content" in message or REFERENCE in message]  # thinking of no turn
 
 
 def _joined(said: Sequence[Message]) -> Message:
     text = "\n".join(filter(None, map(text_of, said)))
     calls = [call for message in said for call in message.get("tool_calls", ())]
-    return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+    thought = "\n".join(message[THOUGHT] for message in said if THOUGHT in message)
+    return {"role": "assistant", "content": text} | optional(tool_calls=calls, thought=thought)
+
+
+def optional(**fields: Any) -> Message:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def rendered(messages: Sequence[Message]) -> list[Message]:
+    """The messages as a template sees them."""
+    return [{name: m[name] for name in m if name != THOUGHT} if THOUGHT in m else m for m in messages]
 
 
 def _said(message: Message) -> bool:
@@ -96,7 +109,29 @@ def _told(name: str, told: Mapping[str, Message]) -> Message:
 def name_results(messages: Sequence[Message], names: dict[str, str]) -> None:
     """Give results of tools the names of their tools. `names`: those of earlier calls, by id; it gets the new ones."""
     for message in messages:
-        for call in message.get("tool_calls") or ():
-            names[call["id"]] = call["function"]["name"]
+        names.update(called(message))
         if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
             message["name"] = names[message["tool_call_id"]]
+
+
+def called(message: Message) -> dict[str, str]:
+    """Names of the tools that a message calls, by the ids of the calls."""
+    return {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
+
+
+def in_call_order(messages: Sequence[Message], names: Mapping[str, str]) -> list[Message]:
+    """The messages, with results that follow each other in the order of their calls: templates show no ids. `names`: by
+    the ids of all calls, in their order."""
+    if not any(map(lambda one, other: _is_result(one) and _is_result(other), messages, messages[1:])):
+        return list(messages)
+    order = {id: i for i, id in enumerate(names)}
+    runs = (list(run) for _, run in groupby(messages, _is_result))
+    return [m for run in runs for m in (sorted(run, key=lambda m: _rank(m, order)) if _is_result(run[0]) else run)]
+
+
+def _rank(result: Message, order: Mapping[str, int]) -> int:
+    return order.get(result.get("tool_call_id", ""), 0)
+
+
+def _is_result(message: Message) -> bool:
+    return message["role"] == "tool"

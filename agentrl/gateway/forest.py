@@ -18,7 +18,7 @@ from agentrl.core.errors import UserError
 from agentrl.gateway import canonical
 from agentrl.gateway.branch import Branch, Drawn, Pending, Place, Turn
 from agentrl.gateway.canonical import Digest
-from agentrl.gateway.conversation import Marked, name_results, referred
+from agentrl.gateway.conversation import Marked, called, in_call_order, name_results, referred, rendered
 from agentrl.gateway.opening import opening
 from agentrl.gateway.request import Refused, Request
 from agentrl.gateway.size import Size
@@ -33,7 +33,7 @@ class Forest:
 
     def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
         """`longest`: tokens of prompt and answer."""
-        self.chat, self._size = chat, Size(chat, longest)
+        self.chat, self.size = chat, Size(chat, longest)
         self.inference_template = inference_template
         self.branches: list[Branch] = []
         """Those with an answer, in the order of their first."""
@@ -75,15 +75,15 @@ class Forest:
         return self._openings[name]
 
     def _begin(self, request: Request) -> Pending:
-        self._size.check_items(len(request.conversation.items))
+        self.size.check_items(len(request.conversation.items))
         if request.previous:
             return self._following(request)
         place, whole = self._place(request)
         known = self._turns.get(place.turn, ()) if place.turn else ()
-        turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
+        turn = max(known, key=lambda turn: (len(turn.marks & place.marks), not turn.continued), default=None)
         if turn is not None:
             return self._after(turn, [*place.tail, *_instructions(request, turn)], place.digest)
-        whole = [*request.conversation.head, *(self._read(request, 0) if whole is None else whole)]
+        whole = [*request.conversation.head, *(rendered(self._read(request, 0)) if whole is None else whole)]
         if not whole:
             raise Refused("messages: give at least one")
         return self._new(request.tools, [*whole, *_instructions(request)], place.digest)
@@ -114,10 +114,12 @@ class Forest:
         branch.messages += [*pending.new, message]
         branch.turns += 1
         digest = canonical.after(pending.digest, sent)
-        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed)
+        marks = canonical.marks(message) | called(sent).keys()
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed, marks)
         self._turns[digest].append(turn)
         self._answers[name] = turn
         self._told.update(_items(name, sent))
+        self._names.update(called(sent))
 
     @property
     def turns(self) -> int:
@@ -132,7 +134,7 @@ class Forest:
     def _following(self, request: Request) -> Pending:
         """After the answer that the request names; with other instructions or tools in a new ledger. Raises Refused."""
         turn = self._answered(request)
-        new, head = self._read(request, 0), request.conversation.head
+        new, head = rendered(self._read(request, 0)), request.conversation.head
         digest = Place(turn.digest).after(new).digest
         history = turn.branch.messages[: turn.messages]
         same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
@@ -163,7 +165,7 @@ class Forest:
         read = self._read(request, known)
         place = place.after(read)
         self._places[marks[-1]] = place
-        return place, None if known else read
+        return place, None if known else rendered(read)
 
     @staticmethod
     def _beginning(request: Request) -> Place:
@@ -171,10 +173,10 @@ class Forest:
 
     def _read(self, request: Request, first: int) -> list[Message]:
         messages = request.conversation.since(first)
-        self._size.check(messages)
+        self.size.check(messages)
         messages = referred(messages, self._told)
         name_results(messages, self._names)
-        return messages
+        return in_call_order(messages, self._names)
 
     def _begun(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
         """In a new ledger. Raises UserError."""

@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 import json
+import logging
 import secrets
 import shutil
 import sys
@@ -20,6 +21,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +43,8 @@ from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import text_of
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
 
 MODEL = "policy"
 NEAR = "127.0.0.1,localhost"
@@ -167,8 +171,18 @@ class ProgramAgent(AgentLoop):
         if self.shared is not None and self.shared.containers is not None:
             words = program.words(values)
             return await self.shared.containers.run(words, env, folder, program.timeout, session.over.wait)
-        log = folder.parent / "output.log"
-        return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
+        _say_that_it_runs_here(program.name)
+        output = folder.parent / "output.log"
+        return await run_command(program.words(values), folder, output, env, program.timeout, session.over.wait())
+
+
+@cache
+def _say_that_it_runs_here(name: str) -> None:
+    log.warning(
+        "agent %s runs on this host, as you: what the model asks it to do can read and change your files; "
+        "`image` or `container: task` in its entry puts it into a container (docs/agent-containers.md)",
+        name,
+    )
 
 
 def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
@@ -179,7 +193,7 @@ def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
 
 def require_packages() -> None:
     """Raises UserError where the gateway's packages are not installed."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("httptools", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
 

@@ -17,6 +17,8 @@ from typing import Any
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
 
+PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM")
+"""Variables of this process that a program gets: no other can hold a secret of the trainer's."""
 TAIL = 20_000
 """Bytes of a program's output that are kept."""
 
@@ -40,14 +42,15 @@ async def run_command(
     words: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], timeout: float, until: Awaitable[Any]
 ) -> Ended:
     """Run a program in `folder` until it ends, `until` is done or `timeout` seconds have passed."""
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-S", "-E", watchdog.__file__, str(folder.parent), *words],
+            *[sys.executable, "-S", "-E", watchdog.__file__, "--apart", str(folder.parent), *words],
             stdin=PIPE,  # its end tells the watchdog that we are gone
             stdout=file,
             stderr=STDOUT,
             cwd=folder,
-            env={**os.environ, **env, "PWD": str(folder)},  # ours would send programs that trust it elsewhere
+            env={**passed, **env, "PWD": str(folder)},
             start_new_session=True,  # Ctrl-C is for us; we then stop the program
         )
     waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(until)]

@@ -17,6 +17,7 @@ from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
 from agentrl.core.user_errors import did_you_mean
 from agentrl.gateway.containers import ContainerSettings
+from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
 
 TIMEOUT = 600.0
@@ -163,7 +164,7 @@ def _function(path: Any, where: str, beside: Path) -> UserFunction:
 def _env(env: Any, where: str) -> dict[str, str]:
     if not isinstance(env, Mapping):
         raise UserError(f"{where}: env: write a mapping of names to values")
-    return {str(name): str(value) for name, value in env.items()}
+    return {str(name): with_variables(str(value), f"{where}: env") for name, value in env.items()}
 
 
 def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:

@@ -3,24 +3,23 @@
 from collections.abc import Sequence
 
 from agentrl.chat import Chat
-from agentrl.chat.thinking import BLOCKS, begins_with
+from agentrl.chat.thinking import BLOCKS
 from agentrl.gateway.branch import Drawn
-from agentrl.trajectory.message import Call, Message, Reply, as_tool_call, call_id
+from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
-def cut_at_stop(chat: Chat, drawn: Drawn, stops: Sequence[str]) -> str | None:
+def cut_at_stop(chat: Chat, drawn: Drawn, text: str, stops: Sequence[str]) -> str | None:
     """End the answer with the token that completes a stop string, as if generation had ended there. The first of the
     strings that the text has; None: it has none."""
-    text = chat.decode(drawn.ids) if stops else ""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not found:
         return None
-    at, stop = min(found)
+    _, stop = min(found)
     low, high = 1, len(drawn.ids)
     while low < high:
         middle = (low + high) // 2
-        if len(chat.decode(drawn.ids[:middle])) >= at + len(stop):
+        if stop in chat.decode(drawn.ids[:middle]):
             high = middle
         else:
             low = middle + 1
@@ -51,16 +50,3 @@ def after_thinking(text: str) -> str:
     for closing in BLOCKS.values():
         text = text.rpartition(closing)[2]
     return text.strip()
-
-
-def shown(message: Message) -> tuple[str, str]:
-    """Text and reasoning of a turn, apart."""
-    text = str(message.get("content") or "")
-    if "reasoning_content" in message:
-        return text.strip(), str(message["reasoning_content"]).strip()
-    opened = begins_with(text)
-    closing = BLOCKS.get(opened, "")
-    if not opened:
-        return text.strip(), ""
-    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
-    return (rest.strip(), thought.strip()) if found else ("", thought.strip())

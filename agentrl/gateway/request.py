@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 Body = Mapping[str, Any]
 """The JSON object of a request."""
 
-Fault = Literal["invalid", "context", "key", "missing", "lost", "large", "busy", "overloaded", "internal"]
+Fault = Literal["invalid", "context", "key", "missing", "lost", "large", "slow", "busy", "overloaded", "internal"]
 """Why a request is refused: it is wrong, too long for the model, without a rollout, to an unknown address, after an
-unknown answer, too many bytes, one of too many at a time, or it came while the engine fails; or agentrl has a bug."""
+unknown answer, too many bytes, too slow, one of too many at a time, or it came while the engine fails; or agentrl has a
+bug."""
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -66,6 +67,8 @@ class Request:
     """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
     """Wishes that change nothing here, such as a tool that runs at the provider."""
+    one_call: bool = False
+    """Whether the client wants one call in an answer at the most."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
 

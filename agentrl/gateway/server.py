@@ -15,6 +15,8 @@ from agentrl.core.errors import InfraError
 from agentrl.gateway.app import make_app
 from agentrl.gateway.request import Refused
 from agentrl.gateway.session import Session
+from agentrl_sandbox.open_files import allow_open_files
+from agentrl_sandbox.server.protocol import BoundedProtocol
 
 LOCAL = "127.0.0.1"
 KEEP_ALIVE = 600
@@ -33,6 +35,9 @@ class _Server(uvicorn.Server):
 class Gateway:
     """Serves sessions by their keys. Belongs to one event loop."""
 
+    guarded = True
+    """Whether keys are secret."""
+
     def __init__(self, model: str = "policy", host: str = LOCAL, port: int = 0) -> None:
         self.model, self.host, self.port = model, host, port
         self.sessions: dict[str, Session] = {}
@@ -49,6 +54,10 @@ class Gateway:
             return session
         trouble = "the request names no rollout" if key is None else "its key is of no rollout that runs"
         raise Refused(f"{trouble}: use the base URL {self.url}/s/KEY/v1, or KEY as the API key", "key")
+
+    def check(self, key: str | None) -> None:
+        """Raises Refused for a key without a session."""
+        self.find(key)
 
     @asynccontextmanager
     async def serving(self, key: str, session: Session) -> AsyncIterator[str]:
@@ -78,11 +87,13 @@ class Gateway:
             await task
 
     async def _start(self) -> None:
+        allow_open_files()
         listener = _listening(self.host, self.port)
         host, port = listener.getsockname()[:2]
         self.url = f"http://{LOCAL if host == '0.0.0.0' else host}:{port}"
         config = uvicorn.Config(
             make_app(self),
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

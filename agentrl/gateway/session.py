@@ -9,18 +9,21 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.engine import Sampling
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.answer_format import unfenced
 from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
+from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.forest import Forest
-from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls, shown
+from agentrl.gateway.halting import Halting
+from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
@@ -36,6 +39,9 @@ MORE_ATTEMPTS = 2
 
 MOST_AT_ONCE = 256
 """Requests of one rollout: what comes beyond them is asked to come again later."""
+
+LAST_ANSWERS = 16
+"""Answers that a client gets again where they were lost on their way."""
 
 
 @dataclass
@@ -64,6 +70,8 @@ class Session:
     unmet: Counter[str] = field(default_factory=Counter)
     bodies: BodyReader = field(default_factory=BodyReader)
     """Reads the JSON of its requests."""
+    _sent: dict[Digest, tuple[str, Answer]] = field(default_factory=dict)
+    """The last answers and the names of their requests, by the conversations that they end."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -74,19 +82,41 @@ class Session:
         """The run's chat format."""
         return self.env.chat
 
-    def ask(self, request: Request) -> asyncio.Future[Answer]:
-        """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind."""
+    def ask(self, request: Request, *, again: str | None = None) -> asyncio.Future[Answer]:
+        """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind.
+
+        `again`: the request may be one that has an answer already, with this name or, if that is empty, of any.
+        """
+        if again is not None and (answer := self._answered(request, again)) is not None:
+            work: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            work.set_result(answer)
+            return work
         if self.waiting >= MOST_AT_ONCE:
             raise Refused(f"{MOST_AT_ONCE} requests of this rollout wait for their answers: ask again later", "busy")
         pending = self.begin(request)
         self.waiting += 1
         work = asyncio.ensure_future(self.answer(request, pending))
-        work.add_done_callback(lambda _: self._over(pending))
+        work.add_done_callback(lambda work: self._over(pending, work, again or ""))
         return work
 
-    def _over(self, pending: Pending) -> None:
+    def _answered(self, request: Request, again: str) -> Answer | None:
+        """The answer that the request has had."""
+        name, answer = self._sent.get(self._placed(request).digest, ("", None))
+        return None if answer is None or again not in ("", name) else replace(answer, body=request.body)
+
+    def _over(self, pending: Pending, work: "asyncio.Future[Answer]", name: str) -> None:
         self.waiting -= 1
         pending.give_up()  # one that was cancelled before its first step
+        if not work.cancelled() and work.exception() is None:
+            self._sent[pending.digest] = name, replace(work.result(), body={})
+            for old in list(self._sent)[:-LAST_ANSWERS]:
+                del self._sent[old]
+
+    def _placed(self, request: Request) -> Pending:
+        """Where the request would go on. Raises Refused."""
+        pending = self.forest.begin(request)
+        pending.give_up()
+        return pending
 
     def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
@@ -125,7 +155,8 @@ class Session:
             if again is None:
                 break
             answer, wrong = await self._attempt(request, again)
-        self.unmet.update(() if wrong is None else ("response_format",))
+        missed = {"response_format": wrong is not None, "parallel_tool_calls": request.one_call and answer.calls[1:]}
+        self.unmet.update(name for name, so in missed.items() if so)
         return answer
 
     def _again(self, answer: Answer, wrong: Message, pending: Pending) -> Pending | None:
@@ -154,9 +185,7 @@ class Session:
 
     def count(self, request: Request) -> int:
         """Tokens of a request's prompt. Raises Refused."""
-        pending = self.forest.begin(request)
-        pending.give_up()
-        return len(pending.ids)
+        return len(self._placed(request).ids)
 
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
@@ -176,12 +205,16 @@ class Session:
     async def _draw(self, request: Request, pending: Pending) -> tuple[Drawn, str | None]:
         """The tokens of the answer, and the stop string that ended it."""
         drawn, most, wishes = Drawn(), self._room(request, pending), self._wishes(request)
-        stopped, more = None, most
+        halts = await self.env.shared.setdefault(Halting, Halting(self.chat)).at(request.stop)
+        ends = wishes["stop_token_ids"]
+        wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
+        stopped, more, text = None, most, ""
         while more > 0:
+            alone = halts.single(text)
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
                 [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
-                replace(self.sampling, max_new_tokens=more, seed=seed, **wishes),
+                replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes),
                 key=self.trajectory.key,
                 media=pending.media,
             )
@@ -189,9 +222,9 @@ class Session:
             drawn.ids += generation.token_ids
             drawn.logprobs += generation.logprobs
             drawn.versions += generation.versions or [generation.weight_version] * n
-            stopped = cut_at_stop(self.chat, drawn, request.stop) or self._cut_media(drawn)
-            finished = stopped is not None or generation.finish_reason != "abort"
-            more = 0 if finished else most - len(drawn.ids)
+            text = self.chat.decode(drawn.ids) if request.stop else ""
+            stopped = cut_at_stop(self.chat, drawn, text, request.stop) or self._cut_media(drawn)
+            more = most - len(drawn.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
         return drawn, stopped
 
     def _room(self, request: Request, pending: Pending) -> int:
@@ -226,7 +259,7 @@ class Session:
         if reply.calls and not schemas:  # calls of tools that the client did not name are text
             text = after_thinking(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
-            text = text.partition(stopped)[0]
+            text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
         id = call_id(name, 0)
@@ -261,6 +294,12 @@ class Session:
         # The comparison with the template counts turns from the end of the row's prompt on.
         begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
         trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
+
+
+def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
+    """Whether the answer goes on after what the engine gave."""
+    reason, ids = generation.finish_reason, generation.token_ids
+    return reason == "abort" or (alone and reason == "length") or (reason == "stop" and ids[-1] in halts)
 
 
 def _asked_again(request: Request, answer: Answer) -> Message | None:

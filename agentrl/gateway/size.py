@@ -13,6 +13,8 @@ MOST_PER_TOKEN, USUAL_TOKEN = 16, 4
 """Characters of a token: in a long text on average at the most, and usually."""
 FEW = 1000
 """Messages that need no count."""
+FEW_VALUES, PER_TOKEN = 200_000, 4
+"""Values of a body that need no look at the model's length, and those beyond them that a token may stand for."""
 PAIRS = 8
 """Of messages that are rendered to see what one takes."""
 PER_MESSAGE = 2
@@ -24,6 +26,12 @@ class Size:
 
     def __init__(self, chat: Chat, longest: int) -> None:
         self.chat, self.longest = chat, longest
+
+    def check_body(self, body: bytes) -> None:
+        """Raises Refused for JSON of more values than fit: reading them would keep all rollouts waiting."""
+        values = body.count(b",")
+        if values > max(FEW_VALUES, PER_TOKEN * self.longest):
+            raise too_long(values, self.longest)
 
     def check_items(self, count: int) -> None:
         """Raises Refused for more items than fit."""

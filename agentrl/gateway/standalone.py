@@ -1,61 +1,120 @@
-"""The gateway alone: an agent that a person starts talks to the policy, and its ledgers are kept."""
+"""The gateway alone: an agent that a person starts talks to the policy, and its conversations are kept."""
 
 import asyncio
+import hmac
 import signal
+import time
 from collections.abc import Callable
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.request import Refused
-from agentrl.gateway.server import Gateway
+from agentrl.gateway.server import LOCAL, Gateway
 from agentrl.gateway.session import Session
 from agentrl.rollout.loops.base import Environment
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-MOST = 10_000
-"""Sessions: whoever reaches the port can open them."""
+MOST = 4096
+"""Sessions at once: a new one ends the one that has waited longest, first of those without an answer."""
+IDLE = 600.0
+"""Seconds without a request after which a conversation has ended."""
+LOOK = 15.0
+"""Seconds between two looks for those."""
+Ended = Callable[[Trajectory], None]
 
 
 class OpenGateway(Gateway):
-    """Opens a session for every key that it is given."""
+    """Opens a session for every key; with a `token`, for every key that begins with it.
 
-    def __init__(self, env: Environment, sampling: Sampling, model: str, host: str, port: int) -> None:
+    `ended` gets each conversation with an answer as it ends: after `IDLE` seconds, or with the server.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        sampling: Sampling,
+        model: str,
+        host: str = LOCAL,
+        port: int = 0,
+        *,
+        token: str = "",
+        ended: Ended = lambda _: None,
+    ) -> None:
         super().__init__(model, host, port)
-        self.env, self.sampling = env, sampling
+        self.env, self.sampling, self.token, self.ended = env, sampling, token, ended
+        self.guarded = bool(token)
+        self._seen: dict[str, float] = {}
+        """When each session had its last request."""
+
+    def check(self, key: str | None) -> None:
+        """Raises Refused for a request without a key, or whose key does not begin with the token."""
+        start = f"{self.token}." if self.token else ""
+        given = f"{key or ''}."[: len(start)]
+        if key is None or not hmac.compare_digest(given.encode(), start.encode()):
+            wanted = f"use the base URL {self.url}/s/KEY/v1, or KEY as the API key"
+            what = "the request names no rollout" if key is None else "the key does not begin with the server's token"
+            raise Refused(f"{what}: {wanted}{', KEY being TOKEN.NAME' if start else ''}", "key")
 
     def find(self, key: str | None) -> Session:
-        """The session with this key, or a new one. Raises Refused without a key."""
-        if key is None or key in self.sessions:
-            return super().find(key)
-        if len(self.sessions) == MOST:
-            raise Refused(f"{MOST} keys are in use: start the gateway again", "overloaded")
-        trajectory = Trajectory(Row(key, [], data_source="gateway"), f"gateway/{key}", len(self.sessions))
+        """The session with this key, or a new one. Raises Refused."""
+        self.check(key)
+        name = self._name(key)
+        if name not in self.sessions:
+            self._open(name)
+        self.sessions[name] = self.sessions.pop(name)  # the last one has had the last request
+        self._seen[name] = time.monotonic()
+        return self.sessions[name]
+
+    def end_idle(self) -> None:
+        """End the conversations that have had no request for too long."""
+        for name, session in list(self.sessions.items()):
+            if session.waiting:
+                self._seen[name] = time.monotonic()
+            elif time.monotonic() - self._seen[name] > IDLE:
+                self._end(name, f"it had no request for {IDLE:g} s")
+
+    def end(self) -> None:
+        """End all conversations."""
+        for name in list(self.sessions):
+            self._end(name, "the gateway has stopped")
+
+    def _name(self, key: str | None) -> str:
+        return (key or "").removeprefix(self.token).removeprefix("." if self.token else "") or "agent"
+
+    def _open(self, name: str) -> None:
+        if len(self.sessions) >= MOST:
+            idle = [other for other, session in self.sessions.items() if not session.waiting]
+            if not idle:
+                raise Refused(f"{MOST} conversations wait for an answer: ask again later", "overloaded")
+            self._end(
+                min(idle, key=lambda other: bool(self.sessions[other].trajectory.ledgers)), "others need its room"
+            )
+        trajectory = Trajectory(Row(name, [], data_source="gateway"), f"gateway/{name}", len(self.sessions))
         self.env.engine.open(trajectory.key)
-        session = self.sessions[key] = Session(trajectory, self.env, self.sampling, own_sampling=True)
-        return session
+        self.sessions[name] = Session(trajectory, self.env, self.sampling, own_sampling=True)
 
-    def trajectories(self) -> list[Trajectory]:
-        """Those with an answer."""
-        sessions = list(self.sessions.values())
-        for session in sessions:
-            session.end("the gateway has stopped")
-            self.env.engine.release(session.trajectory.key)
-        return [session.trajectory for session in sessions if session.trajectory.ledgers]
+    def _end(self, name: str, why: str) -> None:
+        session = self.sessions.pop(name)
+        del self._seen[name]
+        session.end(why)
+        self.env.engine.release(session.trajectory.key)
+        if session.trajectory.ledgers:
+            self.ended(session.trajectory)
 
 
-async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> list[Trajectory]:
-    """Serve until Ctrl-C or SIGTERM; gives the conversations. `ready` gets the address."""
+async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM. `ready` gets the address."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
         await gateway.start()
         ready(gateway.url)
-        await stop.wait()
+        while not stop.is_set():
+            await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=LOOK)
+            gateway.end_idle()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-    trajectories = gateway.trajectories()
-    gateway.sessions.clear()
+    gateway.end()
     await gateway.stop()
-    return trajectories

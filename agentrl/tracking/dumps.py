@@ -70,6 +70,21 @@ def write_packed(path: Path, trajectories: Iterable[PackedTrajectory], texts: To
     index.save(path)
 
 
+class Appended:
+    """A dump of trajectories that come one at a time. It replaces a file of that name with the first one."""
+
+    def __init__(self, path: Path, decode: Decode) -> None:
+        self.path, self.count = path, 0
+        self._texts, self._index = TokenTexts(decode), Index()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Write one more, and the index."""
+        with self.path.open("a" if self.count else "w", encoding="utf-8", newline="") as file:
+            file.writelines(_lines(packed_trajectories(0, [trajectory], {}), self._texts, self._index))
+        self._index.save(self.path)
+        self.count += 1
+
+
 def reason(error: Exception) -> str:
     """Why a dump cannot be written."""
     if isinstance(error, Unwritable):

@@ -6,7 +6,10 @@ can read a run through a browser; nothing is ever written for a request.
 
 import json
 import math
+import socket
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,10 +18,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentrl.core.errors import UserError
 from agentrl.view.api import Api
+from agentrl_sandbox.guard import is_loopback, refusal
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+SECONDS = 30.0
+"""In which a client has to send a request, and to read an answer."""
 POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'"
 
 
@@ -29,10 +34,31 @@ class ViewServer(ThreadingHTTPServer):
 
     def __init__(self, api: Api, port: int = 0, host: str = "127.0.0.1") -> None:
         self.api = api
+        self.open: dict[Any, float] = {}
+        """Connections, and since when each waits for its client."""
+        if not is_loopback(host):
+            raise UserError(f"--host {host}: the page is for this machine alone; reach it through ssh -L")
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
             raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread."""
+        self.open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self.open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close the connections whose clients are too slow."""
+        for request, since in list(self.open.items()):
+            if time.monotonic() - since > SECONDS:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -44,12 +70,20 @@ class Handler(BaseHTTPRequestHandler):
 
     server: ViewServer
     protocol_version = "HTTP/1.1"
+    timeout = SECONDS  # of a single read or write
 
     def do_GET(self) -> None:
         """Answer one request."""
-        if self.headers.get("Host", "").rpartition(":")[0] not in LOOPBACK:
-            self._send(HTTPStatus.FORBIDDEN, b"this machine only", "text/plain")
-            return
+        self.server.open[self.connection] = math.inf
+        fields = {name.lower(): value for name, value in self.headers.items()}
+        refused = refusal(self.command, fields, host="", guarded=False)
+        if refused is not None:
+            self._send(HTTPStatus(refused[0]), refused[1].encode(), "text/plain")
+        else:
+            self._found()
+        self.server.open[self.connection] = time.monotonic()
+
+    def _found(self) -> None:
         url = urlsplit(self.path)
         if url.path.startswith("/api/"):
             self._answer(url.path.removeprefix("/api/"), dict(parse_qsl(url.query)))

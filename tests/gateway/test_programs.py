@@ -12,6 +12,7 @@ import pytest
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.loop import _say_that_it_runs_here
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -224,3 +225,49 @@ def test_the_loop_alone_has_nothing_to_run(tmp_path: Path) -> None:
     env, _ = environment(says())
     with pytest.raises(UserError, match="name its entry in rollout.agent.agent_loop_config_path"):
         asyncio.run(loop_class("program")(env).run(Trajectory(row(), "k", 0), Sampling(8)))
+
+
+SPY = """
+ask("Hi")
+watchdog = os.getppid()
+trainer = int(open(f"/proc/{watchdog}/stat").read().split(") ")[1].split()[1])
+for what in ("environ", "cwd/pyproject.toml", "maps", "mem"):
+    try:
+        print("read", what, open(f"/proc/{trainer}/{what}", "rb").read(9))
+    except PermissionError:
+        print("closed", what)
+try:
+    os.kill(trainer, 0)
+    print("may signal")
+except PermissionError:
+    print("may not signal")
+print(sorted(name for name in os.environ if "SECRET" in name), os.environ["GIVEN"], bool(os.environ["HOME"]))
+"""
+
+
+async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s")
+    monkeypatch.setenv("SECRET_GIVEN", "given")
+    path = written(tmp_path, SPY, env="{GIVEN: '<${SECRET_GIVEN}>'}")
+    _say_that_it_runs_here.cache_clear()
+    seen = (await play(path, says("Hi"))).extra["program"]["output"].splitlines()
+    assert seen[:-1] == ["closed environ", "closed cwd/pyproject.toml", "closed maps", "closed mem", "may not signal"]
+    assert seen[-1] == "[] <given> True"
+    await play(path, says("Hi"))
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["agent mine runs on this host, as you"]
+    monkeypatch.delenv("SECRET_GIVEN")
+    with pytest.raises(UserError, match="mine: env: the environment variable SECRET_GIVEN is not set"):
+        await play(path, says("Hi"))
+
+
+async def test_of_a_flood_of_output_both_ends_are_written(tmp_path: Path) -> None:
+    flood = 'ask("Hi")\nprint("begin")\nfor _ in range(200): sys.stdout.write("x" * 10**6)\nprint("end")\n'
+    trajectory = await play(written(tmp_path, flood), says("Hi"))
+    about = trajectory.extra["program"]
+    log = Path(about["folder"]).parent / "output.log"
+    text = log.read_text()
+    assert len(text) < 200_000
+    assert (text[:6], text[-5:], about["output"][-5:]) == ("begin\n", "xend\n", "xend\n")
+    assert f"[... {200_000_000 + 6 + 4 - 2 * (1 << 16)} bytes left out ...]" in text

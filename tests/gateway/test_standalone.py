@@ -7,16 +7,22 @@ from pathlib import Path
 
 import httpx
 import openai
+import pytest
 
 from agentrl.engines.engine import Sampling
+from agentrl.gateway import standalone
 from agentrl.gateway.standalone import OpenGateway, serve
-from agentrl.tracking import load_trajectories, write_trajectories
+from agentrl.tracking import load_trajectories
+from agentrl.tracking.dumps import Appended
+from agentrl.tracking.index import read_index
 from tests.rollout.scripted import environment, says
+from tests.waiting import until
 
 
 async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
     env, engine = environment(says("The answer is 5 .", "Yes"), model_length=2048)
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", "127.0.0.1", 0)
+    kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
+    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(gateway, url.set_result))
     base = f"{await url}/v1"
@@ -31,8 +37,29 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
         assert answer.status_code == 401
         assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
     os.kill(os.getpid(), signal.SIGTERM)
-    made = await serving
-    write_trajectories(tmp_path / "seen.jsonl", 0, made, env.chat.decode)
+    await serving
     records = load_trajectories(tmp_path / "seen.jsonl")
     assert [(record["key"], record["turns"]) for record in records] == [("gateway/a", 2), ("gateway/b", 1)]
     assert engine.opened == engine.released == ["gateway/a", "gateway/b"]
+
+
+async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "IDLE", 0.2)
+    monkeypatch.setattr(standalone, "LOOK", 0.05)
+    env, _ = environment(says("The answer is 5 .", "Yes"), model_length=2048)
+    kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
+    (tmp_path / "seen.jsonl").write_text("of an earlier time\n")
+    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.add)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(gateway, url.set_result))
+    for number, key in enumerate(("a", "b"), start=1):
+        client = openai.AsyncOpenAI(base_url=f"{await url}/v1", api_key=key)
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "What is 2 + 3 ?"}])
+        assert await until(lambda number=number: kept.count == number, 30)  # type: ignore[misc]
+        records = load_trajectories(tmp_path / "seen.jsonl")  # while it serves
+        assert [record["key"] for record in records] == ["gateway/a", "gateway/b"][:number]
+        assert len(read_index(tmp_path / "seen.jsonl")) == number
+        assert not gateway.sessions
+    os.kill(os.getpid(), signal.SIGTERM)
+    await serving
+    assert kept.count == 2

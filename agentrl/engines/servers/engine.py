@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentrl.core.errors import InfraError
-from agentrl.core.open_files import allow_files
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
 from agentrl.engines.servers.http import ServerLost
 from agentrl.engines.servers.replica import Progress, Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.servers.scratch import Scratch
+from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.transport import Transport
@@ -50,7 +50,7 @@ class RemoteEngine(ServerClient):
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
 
     async def start(self) -> None:
-        allow_files()
+        allow_open_files()
         for replica in self.pool.replicas:
             replica.launch()
         await asyncio.gather(*(r.ready(self.start_timeout, self.progress) for r in self.pool.replicas))

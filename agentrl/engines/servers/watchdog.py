@@ -1,9 +1,11 @@
 """Runs a server, and ends it with all its children when the trainer is gone.
 
-    python watchdog.py SCRATCH [COMMAND...]
+    python watchdog.py [--apart] SCRATCH [COMMAND...]
 
 Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die. Without a
-COMMAND that is all there is to do. The server's temporary files, and shared memory that it forgets, go with it.
+COMMAND that is all there is to do. The server's temporary files, and shared memory that it forgets, go with it. With
+--apart the COMMAND is a program that is not trusted: it does not see into other processes, and of its output no more
+than both ends are written.
 
 Invariant: nothing of the server outlives the trainer, however it ended. The pipe's other end closes with the trainer,
 after SIGKILL too; a changed parent says the same where a fork of the trainer still holds that end. The server has a
@@ -17,20 +19,30 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 
 STOP, GONE = b"s", b""
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446
+MAKE_BLOCK_DEVICES, SIGNALS = 1 << 11, 2
+CAPABILITIES = (19, 21, 38)
+"""SYS_PTRACE, SYS_ADMIN, PERFMON: with these root sees into all processes."""
+END = 1 << 16
+"""Bytes that are written of the beginning of an output, and of its end."""
 LEFT = re.compile(r"/dev/shm/(?:sglang_loads_|sem\.mp-|psm_)\S+")
 """Shared memory that SGLang makes and never removes, and that of Python's own which a killed process leaves."""
 
 
-def main(scratch: str, command: list[str]) -> int:
+def main(scratch: str, command: list[str], *, apart: bool = False) -> int:
     """Run until the server ends, the pipe closes, or the parent dies; gives the server's exit code."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -39,7 +51,14 @@ def main(scratch: str, command: list[str]) -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # a server's orphans come to us, so that the sweep at the end finds them
     parent = os.getppid()
     leavings = Leavings()
-    server = start(command, leavings.folder, libc) if command else None
+    if apart:
+        keep_apart(libc)
+    reading, writing = os.pipe() if apart else (-1, None)
+    server = start(command, leavings.folder, libc, writing) if command else None
+    writer = threading.Thread(target=write_ends, args=[reading], daemon=True)
+    if writing is not None:
+        os.close(writing)
+        writer.start()
     gone = False
     try:
         while server is None or server.poll() is None:
@@ -54,17 +73,56 @@ def main(scratch: str, command: list[str]) -> int:
         if server is not None:
             leavings.look(server.pid, now=True)
             stop(server)
+        if apart:
+            writer.join(5)
         leavings.remove()
         if scratch and gone:  # else the trainer is there: it may need the folder for another server
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def start(command: list[str], folder: str, libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
+def keep_apart(libc: ctypes.CDLL) -> None:
+    """Close the memory, environment and files of all other processes to this one and its children, and keep their
+    signals from them. Landlock does it, in kernels that have it; its rules on files here deny nothing that is used."""
+    _close_in(libc)
+    for capability in CAPABILITIES:
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def _close_in(libc: ctypes.CDLL) -> None:
+    version = libc.syscall(LANDLOCK_CREATE, None, 0, 1)
+    # Kernels before 6.12 know no rule on signals: they get one on files, whose price is that nothing can be mounted.
+    rules = struct.pack("=3Q", 0, 0, SIGNALS) if version >= 6 else struct.pack("=3Q", MAKE_BLOCK_DEVICES, 0, 0)
+    domain = libc.syscall(LANDLOCK_CREATE, rules, len(rules), 0) if version > 0 else -1
+    if domain < 0:
+        return
+    if libc.syscall(LANDLOCK_RESTRICT, domain, 0):  # without the right to it: a promise to gain no rights does
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc.syscall(LANDLOCK_RESTRICT, domain, 0)
+    os.close(domain)
+
+
+def write_ends(output: int) -> None:
+    """Write both ends of an output to our own, which is a file: the beginning at once."""
+    room, left_out, tail = END, 0, b""
+    while data := os.read(output, 1 << 16):
+        os.write(1, data[:room])
+        tail += data[room:]
+        room -= len(data[:room])
+        if len(tail) > 16 * END:
+            left_out, tail = left_out + len(tail) - END, tail[-END:]
+    if len(tail) > END or left_out:
+        os.write(1, b"\n[... %d bytes left out ...]\n" % (left_out + max(0, len(tail) - END)))
+    os.write(1, tail[-END:])
+
+
+def start(command: list[str], folder: str, libc: ctypes.CDLL, output: int | None) -> "subprocess.Popen[bytes]":
     """The server, in a process group of its own, dying with us; its temporary files go to `folder`."""
     kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")  # what the next server need not compile
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
         process_group=0,
         env={"TORCHINDUCTOR_CACHE_DIR": kept, **os.environ, "TMPDIR": folder},
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
@@ -139,4 +197,6 @@ def _children() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    apart = sys.argv[1] == "--apart"
+    scratch, *command = sys.argv[1 + apart :]
+    sys.exit(main(scratch, command, apart=apart))

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl.gateway.canonical import shown
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.reply import shown
 from agentrl.gateway.request import Answer
 from agentrl.trajectory.message import Call, Message, text_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import AnswerFormat, read_format
-from agentrl.gateway.conversation import Conversation, turns_joined
+from agentrl.gateway.conversation import Conversation, optional, turns_joined
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
     chunks,
@@ -24,6 +24,7 @@ from agentrl.gateway.protocols.reading import (
     sampling,
     stops,
     tool_call,
+    unmet,
 )
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
@@ -67,7 +68,8 @@ def read(body: Body) -> Request:
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         must_call=required_tool(choice),
         format=_format(body),
-        unmet=tuple(others),
+        unmet=(*others, *unmet(body)),
+        one_call=choice.get("disable_parallel_tool_use") is True,
         body=body,
         **sampling(body),
     )
@@ -173,7 +175,8 @@ def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
         for _, block in blocks
         if block.get("type") == "tool_use"
     ]
-    return {"role": "assistant", "content": "\n".join(texts)} | ({"tool_calls": calls} if calls else {})
+    thoughts = [str(block.get("thinking") or "") for _, block in blocks if block.get("type") == "thinking"]
+    return {"role": "assistant", "content": "\n".join(texts)} | optional(tool_calls=calls, thought="\n".join(thoughts))
 
 
 def _result(block: Mapping[str, Any], at: str) -> Any:

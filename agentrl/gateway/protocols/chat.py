@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
-from agentrl.gateway.conversation import Conversation
+from agentrl.gateway.conversation import Conversation, optional
 from agentrl.gateway.protocols.reading import (
     chunks,
     event,
@@ -20,11 +20,13 @@ from agentrl.gateway.protocols.reading import (
     sampling,
     stops,
     tool_call,
+    unmet,
 )
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
 STATUS = {"invalid": 400, "context": 400, "lost": 400, "key": 401, "missing": 404, "large": 413, "busy": 429} | {
+    "slow": 408,
     "overloaded": 503,
     "internal": 500,
 }
@@ -38,6 +40,7 @@ CODES = {
 }
 HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
+THOUGHTS = ("reasoning_content", "reasoning")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
     "tool": "tool",
     "function": "tool",
@@ -62,6 +65,8 @@ def read(body: Body) -> Request:
         logprobs=field(body, "logprobs", bool, False),
         format=read_format(body.get("response_format"), "response_format"),
         must_call=required_tool(choice, "function"),
+        unmet=tuple(unmet(body)),
+        one_call=body.get("parallel_tool_calls") is False,
         body=body,
         **sampling(body),
     )
@@ -119,7 +124,8 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     message: Message = {"role": role, "content": _content(item.get("content"), at)}
     if role == "assistant":
         calls = [_call(call, path) for path, call in items(item, "tool_calls", at)]
-        return message | ({"tool_calls": calls} if calls else {})
+        thought = next((item[name] for name in THOUGHTS if isinstance(item.get(name), str)), "")
+        return message | optional(tool_calls=calls, thought=thought)
     if role == "tool":
         message["tool_call_id"] = field(item, "tool_call_id", str, "", at)
     name = field(item, "name", str, "", at)

@@ -9,6 +9,21 @@ from agentrl.gateway.request import Body, Refused
 
 CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
+MOST_STOPS, LONGEST_STOPS = 64, 4096
+LONGEST_NAME = 64
+HOTTEST = 100
+READ = {
+    *("model", "messages", "input", "system", "instructions", "thread", "previous_response_id", "tools", "tool_choice"),
+    *("parallel_tool_calls", "stream", "stream_options", "temperature", "top_p", "n", "max_tokens", "stop", "include"),
+    *("max_completion_tokens", "max_output_tokens", "stop_sequences", "logprobs", "response_format", "text"),
+    *("output_config", "output_format", "thinking"),
+}
+"""Fields that the protocols read."""
+UNASKING = {
+    *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    *("prompt_cache_retention", "truncation", "context_management"),
+}
+"""Fields that ask nothing of the model."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
 
@@ -46,7 +61,14 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value or []
     if not isinstance(given, list) or not all(isinstance(stop, str) for stop in given):
         raise Refused(f"{name}: expected a string or a list of strings, got {_short(value)}")
+    if len(given) > MOST_STOPS or sum(map(len, given)) > LONGEST_STOPS:
+        raise Refused(f"{name}: give {MOST_STOPS} strings at most, of {LONGEST_STOPS} characters together")
     return tuple(filter(None, given))
+
+
+def unmet(body: Body) -> list[str]:
+    """Names of the fields that ask for something and change nothing here."""
+    return [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
 
 
 def required_tool(choice: Any, function: str = "") -> str | None:
@@ -68,7 +90,7 @@ def positive(body: Body, *names: str) -> int | None:
     for name in names:
         value: int | None = field(body, name, int)
         if value is not None and value < 1:
-            raise Refused(f"{name}: give 1 or more, not {value}")
+            raise Refused(f"{name}: give 1 or more, not {_short(value)}")
         if value is not None:
             return value
     return None
@@ -77,10 +99,10 @@ def positive(body: Body, *names: str) -> int | None:
 def sampling(body: Body) -> dict[str, Any]:
     """Temperature and top_p. Raises Refused."""
     temperature, top_p = field(body, "temperature", float), field(body, "top_p", float)
-    if temperature is not None and not 0 <= temperature < float("inf"):
-        raise Refused(f"temperature: give 0 or more, not {temperature}")
+    if temperature is not None and not 0 <= temperature <= HOTTEST:
+        raise Refused(f"temperature: give a number from 0 to {HOTTEST}, not {_short(temperature)}")
     if top_p is not None and not 0 < top_p <= 1:
-        raise Refused(f"top_p: give a number above 0, up to 1, not {top_p}")
+        raise Refused(f"top_p: give a number above 0, up to 1, not {_short(top_p)}")
     return {"temperature": temperature, "top_p": top_p}
 
 

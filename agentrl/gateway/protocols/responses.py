@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
-from agentrl.gateway.conversation import REFERENCE, Conversation, turns_joined
+from agentrl.gateway.conversation import REFERENCE, THOUGHT, Conversation, turns_joined
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
     chunks,
@@ -24,6 +24,7 @@ from agentrl.gateway.protocols.reading import (
     required_tool,
     sampling,
     tool_call,
+    unmet,
 )
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
@@ -60,7 +61,8 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
         format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
-        unmet=tuple(others),
+        unmet=(*others, *unmet(body)),
+        one_call=body.get("parallel_tool_calls") is False,
         must_call=required_tool(choice),
         body=body,
         **sampling(body),
@@ -135,8 +137,11 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
             kind, _, name = str(item.get("id") or "").partition("_")
             if kind != REASONING:
                 yield {"role": "assistant", "content": "", REFERENCE: name}
-        case "reasoning" | "compaction":
-            return  # the model's own thinking is in its ledger already
+        case "reasoning":
+            texts = [str(part.get("text") or "") for _, part in items(item, "content", at)]
+            yield {"role": "assistant", THOUGHT: "\n".join(texts)}
+        case "compaction":
+            return
         case kind:
             raise Refused(f"{at}type: {kind!r} is not served; use message, function_call or function_call_output")
 

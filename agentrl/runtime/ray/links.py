@@ -59,12 +59,12 @@ class ServerClients:
     """Requests to all servers. Each worker prefers another one of equally loaded servers."""
 
     def __init__(self, link: ServerLink, lost: Any) -> None:
-        from agentrl.core.open_files import allow_files
         from agentrl.engines.servers.client import ServerClient
         from agentrl.engines.servers.replica import Replica
         from agentrl.engines.servers.replica_pool import BorrowedPool
+        from agentrl_sandbox.open_files import allow_open_files
 
-        allow_files()
+        allow_open_files()
         replicas = [Replica(link.backend, url) for url in turned(link.urls)]
         for replica in replicas:
             replica.serving = True

@@ -65,7 +65,7 @@ def _spec(name: str, server: Any, where: str) -> ServerSpec:
     unknown = sorted(server.keys() - KEYS)
     if unknown:
         raise UserError(f"{place}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
-    server = _filled(server, place)
+    server = with_variables(server, place)
     if "command" in server:
         env = {key: str(value) for key, value in (server.get("env") or {}).items()}
         return ServerSpec(
@@ -87,12 +87,12 @@ def _is_sse(server: Mapping[str, Any], url: str, place: str) -> bool:
     return TRANSPORTS[named] == "sse"
 
 
-def _filled(value: Any, place: str) -> Any:
-    """With environment variables in place of `${NAME}`."""
+def with_variables(value: Any, place: str) -> Any:
+    """With environment variables in place of `${NAME}`. Raises UserError."""
     if isinstance(value, dict):
-        return {key: _filled(item, place) for key, item in value.items()}
+        return {key: with_variables(item, place) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, place) for item in value]
+        return [with_variables(item, place) for item in value]
     return VARIABLE.sub(lambda found: _variable(found[1], place), value) if isinstance(value, str) else value
 
 

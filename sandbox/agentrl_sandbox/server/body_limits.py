@@ -14,10 +14,7 @@ from agentrl_sandbox.server.settings import MIB
 
 @asynccontextmanager
 async def read_body(request: Request, service: Service) -> AsyncIterator[bytes]:
-    """The body, counted as pending until the request is answered. Raises HTTPException 408, 413 or 415, and Busy."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if not kind.endswith("json"):
-        raise HTTPException(415, f"{kind[:80]}: not JSON; send it with 'Content-Type: application/json'")
+    """The body, counted as pending until the request is answered. Raises HTTPException 408 or 413, and Busy."""
     declared = request.headers.get("content-length", "")
     check_size(int(declared) if declared.isdecimal() else 0, service)
     body = bytearray()

@@ -1,4 +1,4 @@
-"""Middleware of every request: the token, the log line, the counters, and the answer to unexpected errors.
+"""Middleware of every request: the guard, the token, the log line, the counters, and the answer to unexpected errors.
 
 Invariant: the log and the counters hold no text of a client, unless `log_code` is set.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentrl_sandbox.guard import header_fields, refusal
 from agentrl_sandbox.server.service import Service
 
 LOGGER = logging.getLogger("agentrl_sandbox.server")
@@ -70,15 +71,15 @@ class Gate:
             self._note(scope, status, time.perf_counter() - start, fields)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._allowed(scope):
-            refusal = Answer(
-                {"detail": "token missing or wrong; send it as 'Authorization: Bearer TOKEN'"},
-                401,
-                {"www-authenticate": "Bearer"},
-            )
-            await refusal(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
+        guarded = self._expected is not None
+        fields, host = header_fields(scope["headers"]), self.service.settings.host
+        refused = refusal(scope["method"], fields, host=host, guarded=guarded)
+        headers = {}
+        if refused is None and not self._allowed(scope):
+            refused = 401, "token missing or wrong; send it as 'Authorization: Bearer TOKEN'"
+            headers = {"www-authenticate": "Bearer"}
+        answer = self.app if refused is None else Answer({"detail": refused[1]}, refused[0], headers)
+        await answer(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         if self._expected is None or scope["path"] in OPEN:

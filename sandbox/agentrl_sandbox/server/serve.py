@@ -5,7 +5,6 @@ executor is left.
 """
 
 import asyncio
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentrl_sandbox.errors import UsageError
+from agentrl_sandbox.guard import is_loopback
 from agentrl_sandbox.open_files import allow_open_files
 from agentrl_sandbox.server.settings import Settings
 
@@ -28,14 +28,6 @@ def check_bind(settings: Settings) -> None:
         f"--host {settings.host} lets other machines run code here: give clients a token (--token, or "
         "AGENTRL_SANDBOX_TOKEN), or say --public if something else controls access"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the address is this machine's loopback."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def bind(settings: Settings) -> socket.socket:

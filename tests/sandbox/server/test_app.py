@@ -27,7 +27,8 @@ async def ask(service, body):
     """Status and JSON of one request; whatever the application raises is for its server to log."""
     sent = [{"type": "http.request", "body": json.dumps(body).encode()}]
     scope = {"type": "http", "method": "POST", "path": "/run_code", "raw_path": b"/run_code", "query_string": b""}
-    scope |= {"headers": [(b"content-type", b"application/json")], "client": ("10.0.0.1", 1), "server": ("x", 80)}
+    headers = [(b"host", b"x"), (b"content-type", b"application/json")]
+    scope |= {"headers": headers, "client": ("10.0.0.1", 1), "server": ("x", 80)}
     answers = []
 
     async def receive():
