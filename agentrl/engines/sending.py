@@ -23,7 +23,9 @@ SentWeights = PolicyWeights | AdapterWeights
 def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
     """What servers get of `module`: all of it, or, for kind "adapter", its adapter."""
     dtype = torch_dtype(server_dtype(config, device.type))
-    return AdapterWeights(module, dtype=dtype) if kind == "adapter" else PolicyWeights(module, dtype=dtype)
+    if kind == "adapter":
+        return AdapterWeights(module, dtype=dtype)
+    return PolicyWeights(module, dtype=dtype, check=config.rollout.weight_check != "never")
 
 
 def transport(

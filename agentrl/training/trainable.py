@@ -25,9 +25,10 @@ from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.dealing import Layout, prompts_of
 from agentrl.training.micro_batches import NO_ROOM, MicroBatching, fits, sequences_or_dummy
+from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.compute_copies import clear_copies, computing, use_compute_copies
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.parallel.shards import same_shapes, set_no_sync
+from agentrl.training.parallel.shards import fixed_shards, same_shapes, set_no_sync, unwrapped
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import flops_of_module
 from agentrl.training.report import Report
@@ -171,9 +172,12 @@ class Trainable:
         clear_copies(self.module)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's chunks of trainable parameters, optimizer, schedule, shuffling."""
+        """This rank's chunks of the model and the optimizer, schedule, shuffling, and the adapter's names in files."""
+        network = unwrapped(self.module)
         return {
             "parameters": {name: shard.local_chunk() for name, shard in self.optimizer.shards.items()},
+            "fixed": {name: shard.local_chunk() for name, shard in fixed_shards(self.module).items()},
+            "adapter": adapter_names(network) if hasattr(network, "get_base_model") else {},
             "optimizer": self.optimizer.state_dict(),
             "shuffling": self.shuffling.get_state(),
         }
@@ -185,6 +189,9 @@ class Trainable:
         """
         shards, saved = self.optimizer.shards, state.get("parameters")
         if saved is not None:
+            fixed = state.get("fixed", {})  # missing in checkpoints of older versions
+            shards = shards | {name: shard for name, shard in fixed_shards(self.module).items() if name in fixed}
+            saved = saved | fixed
             if not same_shapes(shards, saved):
                 raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
             for name, shard in shards.items():

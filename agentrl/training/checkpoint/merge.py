@@ -15,7 +15,7 @@ from agentrl.core.inside import check_links
 from agentrl.core.outputs import model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
-from agentrl.training.model.export import fold_adapter, model_files, save_adapter
+from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
 from agentrl.training.model.loading import language_head
 
 TRAINED = ("policy", "model")
@@ -36,19 +36,16 @@ def merge(
     check_links(checkpoint)  # its files are copied
     step, state = checkpoints.load(checkpoint)
     trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})
-    saved = trained.get("parameters")
-    if not saved and not checkpoints.has_weights(checkpoint):
+    if not trained.get("parameters") and not checkpoints.has_weights(checkpoint):
         raise UserError(f"{checkpoint} has no weights: actor.checkpoint.save_contents was without model")
-    described = checkpoint / checkpoints.HUGGINGFACE
-    whole = {name: tensor.whole() for name, tensor in saved.items()} if saved else _exported(described)
-    weights = {name: _cast(tensor, dtype) for name, tensor in whole.items()}
+    described, wanted = checkpoint / checkpoints.HUGGINGFACE, torch_dtype(dtype) if dtype else None
     with model_folder(out, f"the model in {out}") as draft:
         if (described / CONFIG).is_file():
-            _write_adapter(described, weights, draft)
+            _write_adapter(described, trained, draft, wanted)
             if adapter:
-                fold_adapter(draft, torch_dtype(dtype) if dtype else None)
+                fold_adapter(draft, wanted)
         else:
-            _write_model(described, weights, draft)
+            _write_model(described, trained, draft, wanted)
         AutoTokenizer.from_pretrained(described).save_pretrained(draft)
         for file in described.glob("*processor_config.json"):  # of models that read images
             shutil.copy(file, draft)
@@ -57,29 +54,35 @@ def merge(
     return step
 
 
-def _exported(described: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint that has them in Hugging Face format alone."""
-    return {
-        name: tensor for file in sorted(described.glob("*.safetensors")) for name, tensor in load_file(file).items()
-    }
-
-
-def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None:
+def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:
     config = AutoConfig.from_pretrained(described)
+    head = language_head(config)
+    if not trained.get("parameters"):  # the checkpoint has the model in Hugging Face format alone
+        write_whole(head.from_pretrained(described, dtype=dtype or "auto"), None, out)
+        return
+    tensors = _whole(trained["parameters"], dtype)
     with torch.device("meta"):
-        module = language_head(config).from_config(config, dtype=next(iter(weights.values())).dtype)
-    unknown = weights.keys() - dict(module.named_parameters()).keys()
-    if unknown:
-        raise UserError(f"{described} describes another model: it has no {min(unknown)}")
-    module.save_pretrained(out, state_dict=weights)
+        module = head.from_config(config, dtype=next(iter(tensors.values())).dtype)
+    parameters = dict(module.named_parameters())
+    for name, tensor in _whole(trained.get("fixed", {})).items():  # buffers, such as tables, have their own dtype
+        tensors[name] = _cast(tensor, dtype) if name in parameters else tensor
+    write_whole(module, tensors, out)
 
 
-def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> None:
+def _write_adapter(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:
     """Write an adapter as peft does: configuration and weights."""
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_bytes((described / CONFIG).read_bytes())
-    save_adapter(weights, out)
+    tensors = _whole(trained.get("fixed", {})) | _whole(trained.get("parameters", {}), dtype)
+    # Older checkpoints do not name the tensors: they have LoRA alone.
+    names = trained.get("adapter") or {name.replace(".default.", "."): name for name in tensors if ".lora_" in name}
+    whole = {name: tensors[own] for name, own in names.items()}
+    save_adapter(whole or {n: _cast(t, dtype) for n, t in load_file(described / ADAPTER).items()}, out)
 
 
-def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
-    return tensor if dtype is None else tensor.to(torch_dtype(dtype))
+def _whole(saved: dict[str, Any], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    return {name: _cast(tensor.whole(), dtype) for name, tensor in saved.items()}
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor

@@ -17,8 +17,8 @@ FULL = (
     "older checkpoints are complete: free the disk or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
     "command again"
 )
-PARTS = {"model": "parameters", "optimizer": "optimizer"}
-"""Words of save_contents and load_contents -> keys of a Trainable's state; `extra` is all other keys."""
+PARTS = {"parameters": "model", "fixed": "model", "adapter": "model", "optimizer": "optimizer"}
+"""Keys of a Trainable's state -> words of save_contents and load_contents; all other keys are `extra`."""
 
 
 RESUMABLE = ["model", "optimizer", "extra"]
@@ -42,8 +42,7 @@ def check_resumable(path: Path, state: dict[str, Any]) -> None:
 
 def chosen(state: dict[str, Any], contents: list[str]) -> dict[str, Any]:
     """The part of a Trainable's state that `contents` names: model, optimizer, extra."""
-    named = {key: word for word, key in PARTS.items()}
-    return {name: value for name, value in state.items() if named.get(name, "extra") in contents}
+    return {name: value for name, value in state.items() if PARTS.get(name, "extra") in contents}
 
 
 class Saver:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +39,67 @@ def new_adapter(module: "PreTrainedModel", model: Network, task: str = "CAUSAL_L
     from peft import LoraConfig, get_peft_model  # takes seconds to import
 
     targets, excluded = model.target_modules, model.exclude_modules
+    every = targets == "all-linear"
     lora = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
-        target_modules=targets if isinstance(targets, str) else list(targets),
+        target_modules=_linear(module) if every else targets if isinstance(targets, str) else list(targets),
         exclude_modules=excluded if excluded is None or isinstance(excluded, str) else list(excluded),
         task_type=task,
     )
+    if every:
+        _leave_experts_out(lora, module)
     try:
         with warnings.catch_warnings():  # peft uses an old name of transformers
             warnings.simplefilter("ignore", FutureWarning)
             return get_peft_model(module, lora)
     except ValueError as error:
         raise UserError(f"model.target_modules {targets!r} does not fit the model: {first_line(error)}") from error
+
+
+def _linear(module: "PreTrainedModel") -> list[str]:
+    """The names of all linear layers except heads; a router with its own forward pass, which gives several tensors,
+    is none."""
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    head, plain = module.get_output_embeddings(), (Linear.forward, Conv1D.forward)
+    named = module.named_modules()
+    return [name for name, part in named if type(part).forward in plain and part is not head and "." in name]
+
+
+def _leave_experts_out(lora: Any, module: "PreTrainedModel") -> None:
+    """Remove the names that peft would take for fused experts and routers, in families where it does so."""
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    converted = deepcopy(lora)
+    convert_peft_config_for_transformers(converted, module, None)
+    lora.target_modules = converted.target_modules
+
+
+def adapter_names(module: "PeftModel") -> dict[str, str]:
+    """peft's name in files of each tensor of the adapter -> the tensor's own name."""
+    from peft import get_peft_model_state_dict
+
+    first: dict[int, str] = {}
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
+    own = {name: first.setdefault(id(tensor), name) for name, tensor in named}
+    names: dict[str, str] = get_peft_model_state_dict(module, state_dict=own, save_embedding_layers=False)
+    return names
+
+
+def merged(module: "PeftModel") -> "PreTrainedModel":
+    """The base model with the adapter merged into it, in place; embeddings that differ then are not tied any more."""
+    base = module.get_base_model()
+    read, write = base.get_input_embeddings(), base.get_output_embeddings()
+    tied = base.config.get_text_config().tie_word_embeddings and write is not None
+    if tied and any(p.requires_grad for part in (read, write) for p in part.parameters()):
+        read, write = (part.get_base_layer() if hasattr(part, "get_base_layer") else part for part in (read, write))
+        if write.weight is read.weight:
+            write.weight = type(read.weight)(read.weight.detach().clone(), requires_grad=False)
+        for config in (base.config, base.config.get_text_config()):
+            config.tie_word_embeddings = False
+    return module.merge_and_unload()
 
 
 def saved_adapter(module: "PreTrainedModel", folder: str) -> "PeftModel":
@@ -60,6 +109,7 @@ def saved_adapter(module: "PreTrainedModel", folder: str) -> "PeftModel":
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("error", message="Found missing adapter keys")
             warnings.filterwarnings(
                 "ignore", message=".*non-meta parameter.*"
             )  # a model on the meta device has no weights

@@ -1,4 +1,8 @@
-"""Write models as folders in Hugging Face format, with or without weights."""
+"""Write models and adapters as folders in Hugging Face format, with or without weights.
+
+Invariants: a model that is written has every tensor that transformers reads for it; an adapter has the names and the
+configuration that peft reads. All exports go through here.
+"""
 
 import json
 import os
@@ -11,11 +15,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from agentrl.training.model.adapter import CONFIG
+from agentrl.core.errors import UserError
+from agentrl.training.model.adapter import CONFIG, adapter_names, merged, saved_adapter
 from agentrl.training.model.loading import language_head
-from agentrl.training.parallel.shards import gather_trainable, unwrapped
+from agentrl.training.parallel.shards import gather_trainable, saved_buffers, unwrapped
 
 ADAPTER = "adapter_model.safetensors"
+SHOWN = 5
+"""Most tensors that an error names."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
 DESCRIPTION = (
     "config.json",
@@ -38,15 +45,22 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
     `merge` writes a full model with the LoRA adapter merged; an unsharded `module` is merged in place. Collective for a
     sharded model: all ranks call it, the first one writes.
     """
-    if hasattr(module, "units"):
-        _save_sharded(module, tokenizer, path)
-        if merge and module.ranks.first and isinstance(module.module, PeftModel):
-            fold_adapter(path, next(module.module.parameters()).dtype)
-        return
-    if merge and isinstance(module, PeftModel):
-        module = module.merge_and_unload()
-    module.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    network, sharded = unwrapped(module), hasattr(module, "units")
+    if isinstance(network, PeftModel) and merge and not sharded:
+        write_whole(merged(network), None, path)
+    elif isinstance(network, PeftModel):
+        tensors = gather_adapter(module)
+        if not sharded or module.ranks.first:
+            write_description(network, path)
+            save_adapter(tensors, path)
+            if merge:
+                fold_adapter(path, next(network.parameters()).dtype)
+    else:
+        whole = _gathered(module) if sharded else None
+        if not sharded or module.ranks.first:
+            write_whole(network, whole, path)
+    if not sharded or module.ranks.first:
+        tokenizer.save_pretrained(path)
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -77,28 +91,43 @@ def write_description(module: Any, path: Path) -> None:
         module.generation_config.save_pretrained(path)
 
 
-def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Gather an adapter at once, a model unit by unit, in the first rank's CPU memory, and write it."""
+def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> None:
+    """Write a model with its own tensors, or with `tensors` by their names in it.
+
+    Raises UserError that names the tensors which transformers would not find there, or would not read.
+    """
+    module.save_pretrained(path, state_dict=tensors)
+    _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
+    lost = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
+    wrong = [f"it has no {', '.join(lost[:SHOWN])}"] * bool(lost)
+    unread = sorted(found["unexpected_keys"])
+    wrong += [f"a {type(module).__name__} has no {', '.join(unread[:SHOWN])}"] * bool(unread)
+    if wrong:
+        more = f" ({len(lost) + len(unread)} tensors in all)" * (len(lost) + len(unread) > SHOWN)
+        raise UserError(f"the exported model would be another one: {'; '.join(wrong)}{more}")
+
+
+def gather_adapter(module: Any) -> dict[str, Tensor]:
+    """The whole tensors of an adapter under peft's names in files. Collective for a sharded model."""
+    network = unwrapped(module)
+    tensors = gather_trainable(module) | saved_buffers(network)
+    return {name: tensors[own] for name, own in adapter_names(network).items()}
+
+
+def _gathered(module: Any) -> dict[str, Tensor]:
+    """The tensors of a sharded model, unit by unit, in the first rank's CPU memory; empty on other ranks."""
     whole: dict[str, Tensor] = {}
-    if isinstance(module.module, PeftModel):
-        whole = {name: tensor.cpu() for name, tensor in gather_trainable(module).items() if "lora_" in name}
+    for tensors in module.units():
         if module.ranks.first:
-            write_description(module.module, path)
-            save_adapter(whole, path)
-    else:
-        for tensors in module.units():
-            if module.ranks.first:
-                whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-        if module.ranks.first:
-            module.module.save_pretrained(path, state_dict=whole)
-    if module.ranks.first:
-        tokenizer.save_pretrained(path)
+            whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    return whole
 
 
-def save_adapter(weights: dict[str, Tensor], path: Path) -> None:
-    """Write an adapter's weights (CPU tensors) under peft's names, which leave out the adapter's name."""
+def save_adapter(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write an adapter's tensors, by their names in files."""
     file = path / ADAPTER
-    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, file.with_suffix(".new"))
+    whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    save_file(whole, file.with_suffix(".new"), metadata={"format": "pt"})
     os.replace(file.with_suffix(".new"), file)  # an engine may still have the old file mapped
 
 
@@ -106,7 +135,7 @@ def fold_adapter(path: Path, dtype: torch.dtype | None) -> None:
     """Replace an adapter in a folder by its base model with the adapter merged, in `dtype` (None: the base's own)."""
     base = json.loads((path / CONFIG).read_text())["base_model_name_or_path"]
     module = language_head(AutoConfig.from_pretrained(base)).from_pretrained(base, dtype=dtype or "auto")
-    merged = PeftModel.from_pretrained(module, str(path)).merge_and_unload()
+    whole = merged(saved_adapter(module, str(path)))
     for file in (path / CONFIG, path / ADAPTER):
         file.unlink()
-    merged.save_pretrained(path)
+    write_whole(whole, None, path)

@@ -25,7 +25,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from agentrl.core.errors import UserError
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.shards import Shard
+from agentrl.training.parallel.shards import Shard, saved_buffers
 
 T = TypeVar("T")
 Names = list[str]
@@ -110,12 +110,11 @@ class ShardedModel:
 
         Collective: all ranks iterate to the end.
         """
-        buffers = self._buffers()
         for _, names in self._units:
             with self._gathered(names):
                 tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
                 yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
-        yield buffers
+        yield saved_buffers(self.module)
 
     def shards(self) -> dict[str, Shard]:
         """This rank's shard of each parameter: some of its rows, maybe none."""
@@ -126,14 +125,6 @@ class ShardedModel:
 
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
-
-    def _buffers(self) -> dict[str, Tensor]:
-        saved = {}
-        for path, owner in self.module.named_modules():
-            for leaf, tensor in owner._buffers.items():
-                if tensor is not None and leaf not in owner._non_persistent_buffers_set:
-                    saved[plain_name(f"{path}.{leaf}")] = tensor
-        return saved
 
     def _reshard(self) -> None:
         for unit, _ in self._units:

@@ -68,9 +68,27 @@ def local(tensor: Any) -> Tensor:
 
 def trainable_shards(module: Any) -> dict[str, Shard]:
     """The trainable parameters of a model, sharded or not, by their names in a plain model."""
+    return {name: shard for name, shard in _shards(module).items() if shard.parameter.requires_grad}
+
+
+def fixed_shards(module: Any) -> dict[str, Shard]:
+    """All else that a checkpoint needs: saved buffers, and frozen parameters unless they are the base of an adapter."""
+    first, adapted = ranks_of(module).first, hasattr(unwrapped(module), "get_base_model")
+    frozen = {n: shard for n, shard in _shards(module).items() if not (adapted or shard.parameter.requires_grad)}
+    buffers = saved_buffers(unwrapped(module)).items()
+    return frozen | {name: Shard(tensor, tuple(tensor.shape), written=first) for name, tensor in buffers}
+
+
+def saved_buffers(module: Any) -> dict[str, Tensor]:
+    """The buffers that belong to a model's files, by name; every rank has them whole."""
+    saved = module.state_dict().keys()
+    return {name: tensor for name, tensor in module.named_buffers() if name in saved}
+
+
+def _shards(module: Any) -> dict[str, Shard]:
     if hasattr(module, "shards"):
-        return {name: shard for name, shard in module.shards().items() if shard.parameter.requires_grad}
-    return {n: Shard(p, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad}
+        return dict(module.shards())
+    return {name: Shard(p, tuple(p.shape)) for name, p in module.named_parameters()}
 
 
 @torch.no_grad()

@@ -17,8 +17,8 @@ from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.settings import AdapterSpec
 from agentrl.training.model.adapter import CONFIG
-from agentrl.training.model.export import save_adapter
-from agentrl.training.parallel.shards import gather_trainable, unwrapped
+from agentrl.training.model.export import gather_adapter, save_adapter
+from agentrl.training.parallel.shards import unwrapped
 
 LORA = re.compile(r".+\.lora_[AB]\.\w+\.weight")
 OTHERWISE = "set model.lora_merge=true, which sends whole weights"
@@ -48,7 +48,7 @@ class AdapterWeights:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, present value). Of a sharded model every process takes part, and the base stays where it is."""
-        for name, tensor in gather_trainable(self.module).items():
+        for name, tensor in gather_adapter(self.module).items():
             yield name, tensor.to(self.dtype or tensor.dtype)
 
 
@@ -72,7 +72,7 @@ class AdapterTransport:
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / CONFIG).write_text(json.dumps(self.weights.config))
-        save_adapter({name: tensor.cpu() for name, tensor in self.weights.tensors()}, self.folder)
+        save_adapter(dict(self.weights.tensors()), self.folder)
 
 
 def _check(module: Any) -> None:
@@ -82,5 +82,8 @@ def _check(module: Any) -> None:
     parts = {"the output layer": head, "the vision tower": None if encoder is base else encoder}
     found = [name for name, p in module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
     found += [name for name, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
+    found += [
+        f"{name}: its parameters, not its layers" for name, p in base.named_modules() if hasattr(p, "parameter_name")
+    ]
     if found:
         raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {OTHERWISE}")

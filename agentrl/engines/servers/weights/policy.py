@@ -1,72 +1,97 @@
 """The policy's weights in the form of a checkpoint: without adapters and tied copies, in the engine's dtype.
 
 Invariants: names and values equal those that `save_pretrained` of the merged model writes; the module is not changed;
-at most one merged or cast tensor exists at a time, except when fused experts are split.
+merged and converted tensors exist for one block of the model at a time, cast ones one at a time.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy, deepcopy
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
+from agentrl.training.parallel.shards import saved_buffers
 
-BASE = ".base_layer."
 WRAPPED = "base_model.model."
 """Prefix that peft adds to the names of the wrapped model."""
+BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
+"""The start of a tensor's name that it shares with its block; empty outside of blocks."""
+SHOWN = 3
+"""Most names of a kind in an error."""
 
 
 class PolicyWeights:
-    """A view of a causal LM, with or without peft's LoRA."""
+    """A view of a causal LM, with or without peft's adapters."""
 
-    def __init__(self, module: Any, *, dtype: torch.dtype | None = None) -> None:
-        """`dtype`: of the floating-point tensors that are sent; None: their own. Raises UserError for an adapter that
-        cannot be merged into the weights."""
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, check: bool = True) -> None:
+        """`dtype`: of the floating-point parameters that are sent; None: their own. `check`: account for all names at
+        the first pass. Raises UserError for an adapter that cannot be merged into the weights."""
         self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
         self.dtype = dtype
-        self._sharded = module if hasattr(module, "units") else None
-        """A sharded model: all processes gather each tensor together."""
-        self._adapted = hasattr(module, "get_base_model")
+        self._model = module
+        self._unchecked = check
+        self._sharded = hasattr(module, "units")
+        """Whether all processes gather each tensor together."""
+        self._adapted = dict(_adapted_layers(self.module)) if hasattr(module, "get_base_model") else {}
+        """The outermost layers that peft has wrapped, by name."""
+        self._owners = {f"{path}.{name}": path for path, layer in self._adapted.items() for name in _names(layer)}
+        """The wrapped layer of a tensor."""
         if self._adapted:
             self._check_tied()
-        if self._sharded is not None:
-            return
-        self._state = {name: tensor for name, tensor in self._read() if ".lora_" not in name}
-        saved = _as_saved(self.module, self._state)
-        mine = {tensor.untyped_storage().data_ptr() for tensor in self._state.values()}
-        self._rebuilt = any(tensor.untyped_storage().data_ptr() not in mine for tensor in saved.values())
-        """Whether the tensors are copies, to be made again for each update, and not views of the policy."""
-        if not self._rebuilt:
-            self._state = saved
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        if self._sharded is not None:
-            return next(self._sharded.parameters()).device
-        return next(iter(self._state.values())).device
+        device: torch.device = next(iter(self._model.parameters())).device
+        return device
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are sent."""
-        if self._sharded is not None:
-            return int(self._sharded.num_bytes)
-        return sum(t.numel() * (self.dtype or t.dtype).itemsize for t in self._state.values())
+        """Bytes that are sent, or a few more."""
+        if self._sharded:
+            return int(self._model.num_bytes)
+        return sum(t.numel() * (self.dtype or t.dtype).itemsize for state in self._states() for t in state.values())
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name in a checkpoint, current value), one at a time; a tensor is valid until the next one.
 
-        For a sharded model, every process iterates over all tensors, in step with the others.
+        For a sharded model, every process iterates over all tensors, in step with the others. Raises UserError after a
+        first pass that has not sent each tensor once under its name in a checkpoint: servers skip unknown names.
         """
+        sent: Counter[str] = Counter()
+        # A buffer such as a router's bias is in float32 in engines too.
+        buffers = {tensor.data_ptr() for tensor in saved_buffers(self.module).values()}
         for state in self._states():
-            for name, tensor in state.items():
-                if BASE in name:
-                    tensor = self._merged(name, tensor)
-                if self.dtype is not None and tensor.is_floating_point():
-                    tensor = tensor.to(self.dtype)
-                yield name.replace(BASE, "."), tensor
+            for name, tensor in _as_saved(self.module, self._merged(state)).items():
+                cast = self.dtype is not None and tensor.is_floating_point() and tensor.data_ptr() not in buffers
+                sent[name] += 1
+                yield name, tensor.to(self.dtype) if cast else tensor
+        if self._unchecked:
+            self._account(sent)
+            self._unchecked = False
+
+    def _account(self, sent: "Counter[str]") -> None:
+        with torch.device("meta"):
+            plain = type(self.module)(self.module.config)
+        state = plain.state_dict()
+        known = _as_saved(self.module, state).keys()
+        tied = _as_saved(self.module, {name: state[name] for name in plain.all_tied_weights_keys if name in state})
+        wrong = {
+            "unknown": sent.keys() - known,
+            "missing": known - sent.keys() - tied.keys(),
+            "repeated": {name for name, times in sent.items() if times > 1},
+        }
+        found = "; ".join(f"{what}: {', '.join(sorted(names)[:SHOWN])}" for what, names in wrong.items() if names)
+        if found:
+            raise UserError(
+                f"servers would not get all weights of this {type(self.module).__name__}: {found}; set rollout.name=hf"
+            )
 
     def _check_tied(self) -> None:
         """Raises UserError when the adapter changes only one of the tied input and output embeddings."""
@@ -79,46 +104,72 @@ class PolicyWeights:
             )
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
-        """The tensors under their names in a checkpoint: all at once, or unit by unit for a sharded model."""
-        if self._sharded is None:
-            yield _as_saved(self.module, self._state) if self._rebuilt else self._state
+        """The module's own tensors, each once: block by block, or for a sharded model unit by unit."""
+        if self._sharded:
+            prefix = WRAPPED if self._adapted else ""
+            for unit in self._model.units():
+                yield {name.removeprefix(prefix): tensor for name, tensor in unit.items()}
             return
-        for unit in self._sharded.units():
-            own = {name.removeprefix(WRAPPED) if self._adapted else name: t for name, t in unit.items()}
-            yield _as_saved(self.module, {name: t for name, t in own.items() if ".lora_" not in name})
-
-    def _read(self) -> Iterator[tuple[str, Tensor]]:
-        """The module's own tensors, each once, without the wrappers of whole modules."""
         seen: set[tuple[int, torch.Size]] = set()
-        for name, tensor in self.module.state_dict().items():
-            if ".original_module." in name:
-                continue
-            head, _, tail = name.partition(".modules_to_save.")
-            place = (tensor.data_ptr(), tensor.shape)
-            if place in seen and tensor.numel():
-                continue  # tied: the engine ties them as well
-            seen.add(place)
-            yield (f"{head}.{tail.partition('.')[2]}" if tail else name), tensor
+        for _, named in groupby(self.module.state_dict().items(), lambda item: BLOCK.match(item[0])[0]):  # type: ignore[index]  # it matches nothing too
+            state: dict[str, Tensor] = {}
+            for name, tensor in named:
+                place = (tensor.data_ptr(), tensor.shape)
+                if place not in seen or not tensor.numel():  # tied: the engine ties them as well
+                    state[name] = tensor
+                seen.add(place)
+            yield state
 
-    def _merged(self, name: str, tensor: Tensor) -> Tensor:
-        owner, _, leaf = name.partition(BASE)
-        layer = self.module.get_submodule(owner)
-        if leaf != "weight" or layer.disable_adapters or layer.merged:
-            return tensor
-        for adapter in layer.active_adapters:
-            if adapter not in layer.lora_A and adapter not in layer.lora_embedding_A:
-                continue
-            if getattr(layer, "use_dora", {}).get(adapter):
-                raise UserError("DoRA cannot be folded into an engine's weights: set rollout.name=hf, or plain LoRA")
-            tensor = tensor + layer.get_delta_weight(adapter).to(tensor.dtype)
-        return tensor
+    def _merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors with the adapter merged into them, under their names in the model without peft."""
+        plain = {name: tensor for name, tensor in state.items() if name not in self._owners}
+        for path in dict.fromkeys(self._owners[name] for name in state if name in self._owners):
+            layer = _merged_layer(self._adapted[path])
+            plain |= {f"{path}.{name}": tensor for name, tensor in layer.state_dict().items()}
+        return plain
+
+
+def _adapted_layers(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, part in module.named_children():
+        if hasattr(part, "base_layer") or hasattr(part, "original_module"):
+            yield prefix + name, part
+        else:
+            yield from _adapted_layers(part, f"{prefix}{name}.")
+
+
+def _names(layer: Any) -> list[str]:
+    return [name for name, _ in (*layer.named_parameters(), *layer.named_buffers())]
+
+
+def _merged_layer(layer: Any) -> Any:
+    """A copy of a layer as `merge_and_unload` leaves it."""
+    try:
+        if hasattr(layer, "original_module"):  # trained as a whole
+            return deepcopy(layer).unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+        layer = _copied(layer)
+        while hasattr(layer, "base_layer"):
+            layer.merge()
+            layer = layer.base_layer
+    except (RuntimeError, ValueError, NotImplementedError) as error:  # kinds of adapters that peft does not merge
+        raise UserError(f"the adapter cannot be merged into a server's weights: {error}; set rollout.name=hf") from None
+    return layer
+
+
+def _copied(layer: Any) -> Any:
+    """A layer with copies of what merging changes; `deepcopy` takes milliseconds for each."""
+    new = copy(layer)
+    if hasattr(layer, "base_layer"):
+        new.merged_adapters = list(layer.merged_adapters)
+        new._modules = layer._modules | {"base_layer": _copied(layer.base_layer)}
+    else:
+        own = {name: p for name, p in layer._parameters.items() if p is not None}
+        new._parameters = layer._parameters | {n: nn.Parameter(p.clone(), requires_grad=False) for n, p in own.items()}
+    return new
 
 
 def _as_saved(module: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as checkpoints have them, where transformers keeps others in memory (such as fused experts)."""
-    try:
-        from transformers.core_model_loading import revert_weight_conversion
-    except ImportError:
-        return state
+    from transformers.core_model_loading import revert_weight_conversion  # takes seconds to import
+
     saved: dict[str, Tensor] = revert_weight_conversion(module, dict(state))
     return saved
