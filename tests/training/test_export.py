@@ -38,6 +38,7 @@ KINDS = {
     "minimax": EXPERTS | {"layer_types": ["linear_attention", "full_attention"], "block_size": 16},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16},
     "gpt_oss": EXPERTS | {"layer_types": ["sliding_attention", "full_attention"]},
+    "qwen3_moe": EXPERTS,
     "llama": {"tie_word_embeddings": True},
 }
 
