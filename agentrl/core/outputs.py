@@ -18,7 +18,9 @@ BLOCK = 4096
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 DRAFT = ".new-model"
-WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+UNREAD = "model-unread.safetensors"
+"""Tensors that transformers does not read, from the files of the model that training began with."""
+WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 SYSTEM_SAYS = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 LIBRARIES_SAY = re.compile(r"os error (28|122|27)\b|inline_container|iostream error|failed writing|write failed")
 """Messages of torch and safetensors, which raise no OSError."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import UserError
@@ -23,6 +24,14 @@ from agentrl.engines.vllm import VLLM
 from tests.engines import tiny
 
 IDS = list(range(5, 25))
+
+
+def experts() -> Any:
+    sizes = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+    base = Qwen3MoeForCausalLM(Qwen3MoeConfig(**(tiny.SIZES | sizes)))
+    return tiny.lora(base, target_modules=["q_proj"], target_parameters=["experts.down_proj"])
+
+
 LINEAR = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
 
 
@@ -58,6 +67,7 @@ def test_it_is_cast_and_far_smaller_than_the_model() -> None:
         (lambda: tiny.lora(use_dora=True), "lora_magnitude_vector"),
         (lambda: tiny.lora(tiny.qwen2(), bias="all"), "bias"),
         (lambda: tiny.lora(rank_pattern={"q_proj": 2}), "several ranks"),
+        (experts, r"mlp\.experts: its parameters"),
     ],
 )
 def test_what_engines_would_read_otherwise_is_refused(model: Any, said: str) -> None:

@@ -1,6 +1,7 @@
 """What travels is what `save_pretrained` of the merged model writes: names, values, tied weights left out."""
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from agentrl.config.schema import Model
+from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import UserError
+from agentrl.engines.sending import sent_weights
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.servers.weights.files import FilesTransport
@@ -117,19 +119,23 @@ def test_tables_are_sent_in_their_own_dtype(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda state: state | {"model.strange": torch.ones(1)}, "unknown: model.strange"),
+        (lambda state: state | {"model.strange": torch.ones(1)}, "model.strange"),
         (
             lambda state: {n: t for n, t in state.items() if "q_proj" not in n},
-            "missing: model.layers.0.self_attn.q_proj",
+            "model.layers.0.self_attn.q_proj",
         ),
     ],
 )
 def test_a_name_that_servers_would_skip_is_an_error(change: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     merged = PolicyWeights._merged
     monkeypatch.setattr(PolicyWeights, "_merged", lambda self, state: change(merged(self, state)))
-    with pytest.raises(UserError, match=f"servers would not get all weights of this LlamaForCausalLM: .*{said}"):
+    with pytest.raises(UserError, match=f"servers would not get each weight of this LlamaForCausalLM once.*{said}"):
         list(PolicyWeights(tiny.lora()).tensors())
-    assert list(PolicyWeights(tiny.lora(), check=False).tensors())
+    for kind, checked in (("never", False), ("first", True)):
+        config, device = Config(rollout=Rollout(weight_check=kind)), torch.device("cpu")
+        weights: Any = sent_weights(config, tiny.lora(), "files", device)
+        with pytest.raises(UserError) if checked else nullcontext():
+            list(weights.tensors())
 
 
 def test_an_adapter_that_peft_cannot_merge_is_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from agentrl.cli.main import main
 from agentrl.config.schema import Model, Optim
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_by_their_names(tmp_path):
     step = checkpoints.save(
         tmp_path, 1, {"policy": state}, lambda out: write_model(module, tokenizer(), out, weights=False)
     )
-    with pytest.raises(UserError, match=r"it has no model\.layers\.0\.layer_scalar") as error:
+    with pytest.raises(UserError, match=r"lose 2 tensors: model\.layers\.0\.layer_scalar") as error:
         merge(step, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "model.safetensors").exists()
@@ -155,3 +155,18 @@ def test_embeddings_that_files_have_untied_stay_so(tmp_path):
     (base / "config.json").write_text(json.dumps(words | {"tie_word_embeddings": True}))
     merge(saved(load_model(Model(path=str(base)), device=CPU, seed=0), tmp_path / "run"), tmp_path / "out")
     assert_equal(tensors(tmp_path / "out"), tensors(base))
+
+
+def test_tensors_that_transformers_does_not_read_are_exported(tmp_path):
+    """Multi-token prediction, for example: engines draft with it."""
+    base = source("deepseek_v3", tmp_path / "base")
+    extra = {f"model.layers.61.{name}": torch.randn(3, 5) for name in ("eh_proj.weight", "embed_tokens.weight")}
+    save_file(tensors(base) | extra, base / "model.safetensors", metadata={"format": "pt"})
+    module = load_model(Model(path=str(base)), device=CPU, seed=0)
+    for weights in (False, True):
+        merge(saved(module, tmp_path / f"run-{weights}", weights=weights), out := tmp_path / f"out-{weights}")
+        assert_equal(tensors(out), tensors(base))
+        assert load_file(out / "model-unread.safetensors").keys() == extra.keys()
+    again = load_model(Model(path=str(out)), device=CPU, seed=0)
+    save_pretrained(again, tokenizer(), tmp_path / "again")
+    assert_equal(tensors(tmp_path / "again"), tensors(base))

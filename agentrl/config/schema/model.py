@@ -39,7 +39,8 @@ class Network(Pretrained):
     lora_alpha: float = 32.0
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Any = "all-linear"
-    """Modules that get an adapter: a list of names, or all-linear."""
+    """Modules that get an adapter: a list of names, or all-linear: all linear layers except experts, routers and output
+    layer. Experts get one by their names (gate_proj, up_proj, down_proj)."""
     exclude_modules: Any = None
     """Modules among them without an adapter: a list of names, or a pattern; null: none."""
 

@@ -192,7 +192,8 @@ class Rollout:
     weight_dir: str | None = None
     """Folder for weights with weight_sync=files; null: shared memory."""
     weight_check: str = "first"
-    """When to compare the engine's log-probs with the policy's after a weight sync: first, always or never."""
+    """When to compare the engine's log-probs with the policy's after a weight sync: first, always or never. If not
+    never, the first sync also accounts for the name of each tensor."""
     update_weights_bucket_megabytes: int = 1024
     """Size of the buckets in which weights are sent, in MiB."""
     start_timeout: float = 600.0

@@ -28,6 +28,7 @@ from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside
 from agentrl.core.limit import limit_of
+from agentrl.core.outputs import UNREAD
 from agentrl.training.checkpoint.lineage import complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -123,7 +124,7 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
 
 def has_weights(path: Path) -> bool:
     """Whether a checkpoint has the model in Hugging Face format."""
-    return any((path / HUGGINGFACE).glob("*.safetensors"))
+    return any(file.name != UNREAD for file in (path / HUGGINGFACE).glob("*.safetensors"))
 
 
 def prune(folder: Path, keep: int | None) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,42 +38,37 @@ def new_adapter(module: "PreTrainedModel", model: Network, task: str = "CAUSAL_L
     from peft import LoraConfig, get_peft_model  # takes seconds to import
 
     targets, excluded = model.target_modules, model.exclude_modules
-    every = targets == "all-linear"
+    targets = _all_linear(module) if targets == "all-linear" else targets
     lora = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
-        target_modules=_linear(module) if every else targets if isinstance(targets, str) else list(targets),
+        target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=excluded if excluded is None or isinstance(excluded, str) else list(excluded),
         task_type=task,
     )
-    if every:
-        _leave_experts_out(lora, module)
     try:
         with warnings.catch_warnings():  # peft uses an old name of transformers
             warnings.simplefilter("ignore", FutureWarning)
             return get_peft_model(module, lora)
     except ValueError as error:
-        raise UserError(f"model.target_modules {targets!r} does not fit the model: {first_line(error)}") from error
+        raise UserError(
+            f"model.target_modules {model.target_modules!r} does not fit the model: {first_line(error)}"
+        ) from error
 
 
-def _linear(module: "PreTrainedModel") -> list[str]:
-    """The names of all linear layers except heads; a router with its own forward pass, which gives several tensors,
-    is none."""
+def _all_linear(module: "PreTrainedModel") -> list[str]:
+    """The names of all linear layers, except heads, experts and routers."""
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     from torch.nn import Linear
     from transformers.pytorch_utils import Conv1D
 
-    head, plain = module.get_output_embeddings(), (Linear.forward, Conv1D.forward)
+    head, plain = module.get_output_embeddings(), (Linear.forward, Conv1D.forward)  # a router may have its own
     named = module.named_modules()
-    return [name for name, part in named if type(part).forward in plain and part is not head and "." in name]
-
-
-def _leave_experts_out(lora: Any, module: "PreTrainedModel") -> None:
-    """Remove the names that peft would take for fused experts and routers, in families where it does so."""
-    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-
-    converted = deepcopy(lora)
-    convert_peft_config_for_transformers(converted, module, None)
-    lora.target_modules = converted.target_modules
+    names = [name for name, part in named if type(part).forward in plain and part is not head and "." in name]
+    lora = LoraConfig(target_modules=names)
+    convert_peft_config_for_transformers(lora, module, None)  # takes out what peft would read as names of experts
+    return sorted(lora.target_modules or ())
 
 
 def adapter_names(module: "PeftModel") -> dict[str, str]:
@@ -88,13 +82,19 @@ def adapter_names(module: "PeftModel") -> dict[str, str]:
     return names
 
 
+def unties(base: "PreTrainedModel") -> bool:
+    """Whether an adapter of a model changes one of its embeddings, which are tied."""
+    parts = base.get_input_embeddings(), base.get_output_embeddings()
+    trained = any(p.requires_grad for part in parts if part is not None for p in part.parameters())
+    return trained and bool(base.config.get_text_config().tie_word_embeddings)
+
+
 def merged(module: "PeftModel") -> "PreTrainedModel":
     """The base model with the adapter merged into it, in place; embeddings that differ then are not tied any more."""
     base = module.get_base_model()
-    read, write = base.get_input_embeddings(), base.get_output_embeddings()
-    tied = base.config.get_text_config().tie_word_embeddings and write is not None
-    if tied and any(p.requires_grad for part in (read, write) for p in part.parameters()):
-        read, write = (part.get_base_layer() if hasattr(part, "get_base_layer") else part for part in (read, write))
+    if unties(base):
+        parts = base.get_input_embeddings(), base.get_output_embeddings()
+        read, write = (part.get_base_layer() if hasattr(part, "get_base_layer") else part for part in parts)
         if write.weight is read.weight:
             write.weight = type(read.weight)(read.weight.detach().clone(), requires_grad=False)
         for config in (base.config, base.config.get_text_config()):

@@ -6,21 +6,27 @@ configuration that peft reads. All exports go through here.
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import UNREAD
 from agentrl.training.model.adapter import CONFIG, adapter_names, merged, saved_adapter
 from agentrl.training.model.loading import language_head
-from agentrl.training.parallel.shards import gather_trainable, saved_buffers, unwrapped
+from agentrl.training.parallel.shards import gather_trainable, ranks_of, saved_buffers, unwrapped
 
 ADAPTER = "adapter_model.safetensors"
+INDEX = "model.safetensors.index.json"
 SHOWN = 5
 """Most tensors that an error names."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
@@ -45,21 +51,21 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
     `merge` writes a full model with the LoRA adapter merged; an unsharded `module` is merged in place. Collective for a
     sharded model: all ranks call it, the first one writes.
     """
-    network, sharded = unwrapped(module), hasattr(module, "units")
-    if isinstance(network, PeftModel) and merge and not sharded:
+    network, first = unwrapped(module), ranks_of(module).first
+    if isinstance(network, PeftModel) and merge and network is module:
         write_whole(merged(network), None, path)
     elif isinstance(network, PeftModel):
         tensors = gather_adapter(module)
-        if not sharded or module.ranks.first:
+        if first:
             write_description(network, path)
             save_adapter(tensors, path)
-            if merge:
-                fold_adapter(path, next(network.parameters()).dtype)
+        if first and merge:
+            fold_adapter(path, next(network.parameters()).dtype)
     else:
-        whole = _gathered(module) if sharded else None
-        if not sharded or module.ranks.first:
+        whole = None if network is module else _gathered(module)
+        if first:
             write_whole(network, whole, path)
-    if not sharded or module.ranks.first:
+    if first:
         tokenizer.save_pretrained(path)
 
 
@@ -74,7 +80,7 @@ def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, 
     """Write the `huggingface` folder of a checkpoint: configuration and tokenizer, and with `weights` the model."""
     if weights:
         save_pretrained(module, tokenizer, path)
-    elif not hasattr(module, "ranks") or module.ranks.first:
+    elif ranks_of(module).first:
         write_description(unwrapped(module), path)
         tokenizer.save_pretrained(path)
 
@@ -89,6 +95,7 @@ def write_description(module: Any, path: Path) -> None:
     module.config.save_pretrained(path)
     if getattr(module, "generation_config", None) is not None:
         module.generation_config.save_pretrained(path)
+    _add_unread(module, path)
 
 
 def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> None:
@@ -97,14 +104,42 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
     module.save_pretrained(path, state_dict=tensors)
+    _add_unread(module, path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
-    lost = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
-    wrong = [f"it has no {', '.join(lost[:SHOWN])}"] * bool(lost)
-    unread = sorted(found["unexpected_keys"])
-    wrong += [f"a {type(module).__name__} has no {', '.join(unread[:SHOWN])}"] * bool(unread)
-    if wrong:
-        more = f" ({len(lost) + len(unread)} tensors in all)" * (len(lost) + len(unread) > SHOWN)
-        raise UserError(f"the exported model would be another one: {'; '.join(wrong)}{more}")
+    names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
+    if names:
+        raise UserError(
+            f"the export would not be the whole {type(module).__name__}, but lose {len(names)} tensors: "
+            f"{', '.join(names[:SHOWN])}; if its checkpoint is of an older version, resume the run and save again"
+        )
+
+
+def _add_unread(module: Any, path: Path) -> None:
+    """Add the tensors that transformers skips in the files of a loaded model, such as those of multi-token prediction.
+    A model that is the language part of another leaves the other parts."""
+    patterns = getattr(module, "_keys_to_ignore_on_load_unexpected", None)
+    if not patterns or not module.name_or_path:
+        return
+    missing: Any = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
+    config = cached_file(module.name_or_path, "config.json", **missing)
+    if not config or json.loads(Path(config).read_text()).get("model_type") != module.config.model_type:
+        return
+    unread, there = re.compile("|".join(patterns)), {name for name, _ in _stored(path)}
+    first = _stored(Path(config).parent)
+    added = {name: opened.get_tensor(name) for name, opened in first if unread.search(name) and name not in there}
+    if added:
+        save_file(added, path / UNREAD, metadata={"format": "pt"})
+    if added and (path / INDEX).exists():
+        index = json.loads((path / INDEX).read_text())
+        index["weight_map"] |= dict.fromkeys(added, UNREAD)
+        (path / INDEX).write_text(json.dumps(index))
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The name of each tensor in a folder, with the file that has it."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            yield from ((name, opened) for name in opened.keys())  # noqa: SIM118
 
 
 def gather_adapter(module: Any) -> dict[str, Tensor]:

@@ -75,14 +75,9 @@ class ShardedModel:
         """Unsharded shape of each parameter, by its plain name."""
         return self._shapes
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all parameters on all ranks."""
-        return sum(self._shapes[name].numel() * p.element_size() for name, p in self.named_parameters())
-
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """This rank's parameters under their plain names."""
-        return ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
+        """This rank's parameters by name."""
+        return iter(self.module.named_parameters())
 
     def run_gathered(self, function: Callable[[], T]) -> T:
         """`function()`, which may run any part of the model. Collective."""
@@ -163,11 +158,6 @@ def prefetch(units: list[Any]) -> None:
 def _start(parameter: Any) -> int:
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
-
-
-def plain_name(name: str) -> str:
-    """A tensor's name without the prefix of `torch.compile`."""
-    return name.replace("_orig_mod.", "")
 
 
 def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:

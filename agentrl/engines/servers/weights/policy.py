@@ -15,14 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
-from agentrl.training.parallel.shards import saved_buffers
+from agentrl.training.model.adapter import unties
+from agentrl.training.parallel.shards import saved_buffers, unwrapped
 
 WRAPPED = "base_model.model."
 """Prefix that peft adds to the names of the wrapped model."""
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
 """The start of a tensor's name that it shares with its block; empty outside of blocks."""
+WRAPPER = re.compile(r"\.base_layer|\.modules_to_save\.[^.]+")
+"""What peft adds to the name of a buffer."""
 SHOWN = 3
-"""Most names of a kind in an error."""
+"""Most names in an error."""
 
 
 class PolicyWeights:
@@ -31,7 +34,8 @@ class PolicyWeights:
     def __init__(self, module: Any, *, dtype: torch.dtype | None = None, check: bool = True) -> None:
         """`dtype`: of the floating-point parameters that are sent; None: their own. `check`: account for all names at
         the first pass. Raises UserError for an adapter that cannot be merged into the weights."""
-        self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
+        network = unwrapped(module)
+        self.module = network.get_base_model() if hasattr(network, "get_base_model") else network
         self.dtype = dtype
         self._model = module
         self._unchecked = check
@@ -39,23 +43,21 @@ class PolicyWeights:
         """Whether all processes gather each tensor together."""
         self._adapted = dict(_adapted_layers(self.module)) if hasattr(module, "get_base_model") else {}
         """The outermost layers that peft has wrapped, by name."""
-        self._owners = {f"{path}.{name}": path for path, layer in self._adapted.items() for name in _names(layer)}
-        """The wrapped layer of a tensor."""
-        if self._adapted:
-            self._check_tied()
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        device: torch.device = next(iter(self._model.parameters())).device
-        return device
+        self._owners = {
+            f"{path}.{n}": path for path, layer in self._adapted.items() for n, _ in layer.named_parameters()
+        }
+        """The wrapped layer of a parameter."""
+        if self._adapted and unties(self.module):
+            raise UserError(
+                "model.target_modules: this model's embeddings are its output layer, and an adapter of one of them "
+                "cannot be folded into both; leave them out, or set rollout.name=hf"
+            )
 
     @property
     def num_bytes(self) -> int:
         """Bytes that are sent, or a few more."""
-        if self._sharded:
-            return int(self._model.num_bytes)
-        return sum(t.numel() * (self.dtype or t.dtype).itemsize for state in self._states() for t in state.values())
+        shapes = getattr(self._model, "whole_shapes", None) or {n: p.shape for n, p in self._model.named_parameters()}
+        return sum(shape.numel() for shape in shapes.values()) * (self.dtype or torch.float32).itemsize
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -80,27 +82,13 @@ class PolicyWeights:
         with torch.device("meta"):
             plain = type(self.module)(self.module.config)
         state = plain.state_dict()
-        known = _as_saved(self.module, state).keys()
-        tied = _as_saved(self.module, {name: state[name] for name in plain.all_tied_weights_keys if name in state})
-        wrong = {
-            "unknown": sent.keys() - known,
-            "missing": known - sent.keys() - tied.keys(),
-            "repeated": {name for name, times in sent.items() if times > 1},
-        }
-        found = "; ".join(f"{what}: {', '.join(sorted(names)[:SHOWN])}" for what, names in wrong.items() if names)
-        if found:
+        tied = {name: state[name] for name in plain.all_tied_weights_keys if name in state}
+        wrong = (sent.keys() ^ _as_saved(self.module, state).keys()) - _as_saved(self.module, tied).keys()
+        wrong |= {name for name, times in sent.items() if times > 1}
+        if wrong:
             raise UserError(
-                f"servers would not get all weights of this {type(self.module).__name__}: {found}; set rollout.name=hf"
-            )
-
-    def _check_tied(self) -> None:
-        """Raises UserError when the adapter changes only one of the tied input and output embeddings."""
-        parts = self.module.get_input_embeddings(), self.module.get_output_embeddings()
-        tied = self.module.config.get_text_config().tie_word_embeddings
-        if tied and any(p.requires_grad for part in parts if part is not None for p in part.parameters()):
-            raise UserError(
-                "model.target_modules: this model's embeddings are its output layer, and an adapter of one of them "
-                "cannot be folded into both; leave them out, or set rollout.name=hf"
+                f"servers would not get each weight of this {type(self.module).__name__} once, under its name in "
+                f"checkpoints: {', '.join(sorted(wrong)[:SHOWN])} ({len(wrong)} in all); set rollout.name=hf"
             )
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
@@ -122,10 +110,12 @@ class PolicyWeights:
 
     def _merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors with the adapter merged into them, under their names in the model without peft."""
-        plain = {name: tensor for name, tensor in state.items() if name not in self._owners}
+        plain = {
+            WRAPPER.sub("", n): t for n, t in state.items() if n not in self._owners and ".original_module." not in n
+        }
         for path in dict.fromkeys(self._owners[name] for name in state if name in self._owners):
             layer = _merged_layer(self._adapted[path])
-            plain |= {f"{path}.{name}": tensor for name, tensor in layer.state_dict().items()}
+            plain |= {f"{path}.{name}": parameter.detach() for name, parameter in layer.named_parameters()}
         return plain
 
 
@@ -135,10 +125,6 @@ def _adapted_layers(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + name, part
         else:
             yield from _adapted_layers(part, f"{prefix}{name}.")
-
-
-def _names(layer: Any) -> list[str]:
-    return [name for name, _ in (*layer.named_parameters(), *layer.named_buffers())]
 
 
 def _merged_layer(layer: Any) -> Any:
@@ -151,6 +137,8 @@ def _merged_layer(layer: Any) -> Any:
             layer.merge()
             layer = layer.base_layer
     except (RuntimeError, ValueError, NotImplementedError) as error:  # kinds of adapters that peft does not merge
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
         raise UserError(f"the adapter cannot be merged into a server's weights: {error}; set rollout.name=hf") from None
     return layer
 
