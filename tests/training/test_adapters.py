@@ -1,18 +1,23 @@
 """An adapter that a run writes is the one that it trained: peft loads it, and merged it is the same model, for every
 command that writes one, every kind of target, and one and two processes."""
 
+import shutil
 import socket
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from agentrl.config.schema import Model
+from agentrl.core.errors import UserError
+from agentrl.training import load_model
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.parallel.ranks import ALONE
 from tests.training import adapters
+from tests.training.tiny import CPU
 from tests.warm import START_METHOD
 
 
@@ -62,3 +67,11 @@ def test_two_processes_write_the_adapter_that_they_trained(name, folder, logits,
     assert "error" not in found[0], found[0]["error"]
     assert found[0].keys() == found[1].keys()
     assert_written(folder / f"{name}-2", logits[name], found[0])
+
+
+def test_an_adapter_whose_file_lacks_tensors_is_refused(folder, logits):
+    damaged = shutil.copytree(folder / "norms", folder / "damaged")
+    file = damaged / "adapter_model.safetensors"
+    save_file({name: t for name, t in load_file(file).items() if "0.self_attn.q_proj" not in name}, file)
+    with pytest.raises(UserError, match="cannot be loaded: Found missing adapter keys"):
+        load_model(Model(path=str(damaged)), device=CPU, seed=0)
