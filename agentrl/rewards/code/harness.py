@@ -18,6 +18,7 @@ from typing import Any
 
 from agentrl.rewards.code.callee import Callee
 from agentrl.rewards.code.plain import encode, receive, send
+from agentrl.rewards.code.runners import Runners, clean
 
 # Names that solutions take for granted where only a function is asked for; builtins late, so that they are not hidden.
 STARS = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io"
@@ -53,7 +54,8 @@ def load(module: types.ModuleType, prelude: list[str]) -> None:
     names: dict[str, Any] = {}
     for line in prelude:
         exec(line, names)
-    module.__dict__["__builtins__"] = vars(builtins) | names
+    # Where a test patches a built-in function, the solution shall see it.
+    module.__dict__["__builtins__"] = vars(builtins) | names if names else builtins
     with open("solution.py", encoding="utf-8", errors="surrogateescape") as file:
         code = file.read()
     exec(compile(code, "solution.py", "exec"), module.__dict__)
@@ -72,8 +74,24 @@ def answer(request: dict[str, Any], names: dict[str, Any], requests: int) -> dic
         return {"answers": [callee.answer(call) for call in request["calls"]]}
     reports = Reports()
     names[request["report"]] = reports.report
-    exec(compile(request["script"], "tests.py", "exec"), names)
+    run_script(request["script"], names, reports)
     return {"reports": reports.made, "token": receive(requests, 1 << 10).decode()}
+
+
+def run_script(script: str, names: dict[str, Any], reports: Reports) -> None:
+    """Run test code; raises where it, or a test runner that it uses, says that the solution is wrong."""
+    runners = Runners(script, sys.modules["__main__"], [*names])
+    os._exit = sys.exit  # type: ignore[assignment]
+    try:
+        exec(compile(script, "tests.py", "exec"), names)
+        if not reports.made:
+            runners.run_defined()
+    except SystemExit as stop:
+        frames = traceback.extract_tb(stop.__traceback__)
+        if not clean(stop) or any(frame.filename == "solution.py" for frame in frames):
+            raise
+    if not runners.passed:
+        raise AssertionError("a test runner saw a failure")
 
 
 def main(leave: Any = os._exit) -> None:

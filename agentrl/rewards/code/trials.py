@@ -32,8 +32,8 @@ def program(*names: str) -> str:
     return "\n".join(["import __future__", *kept, ""])
 
 
-HARNESS = program("plain", "callee", "harness")
-REFEREE = program("plain", "callee", "remote_objects", "referee")
+HARNESS = program("plain", "callee", "runners", "harness")
+REFEREE = program("plain", "callee", "remote_objects", "runners", "referee")
 
 
 def framed(request: dict[str, Any]) -> str:
@@ -81,8 +81,8 @@ class Trial:
     def answer(self, reply: dict[str, Any]) -> None:
         """Process the solution's answers."""
         self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
-        if not self.shape.checks:
-            return
+        if not self.shape.checks or '{"array": [' in json.dumps(reply["answers"]):
+            return  # numpy's arrays have operators of their own: the referee applies them
         verdicts = [_verdict(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
         self.result = next((verdict for verdict in verdicts if verdict is not True), True)
 

@@ -25,6 +25,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "frozenset": lambda items: frozenset(decode(item) for item in items),
     "dict": lambda items: {decode(key): decode(value) for key, value in items},
     "bytes": bytes.fromhex,
+    "scalar": lambda content: decode(content[1])[0],
     "complex": lambda parts: complex(*parts),
     "standard": lambda content: _standard(content[0], decode(content[1])),
     "ref": lambda _: OPAQUE,
