@@ -12,7 +12,6 @@ from functools import cache, cached_property
 from itertools import islice
 
 from agentrl.chat.fixed_base import FixedBase
-from agentrl.chat.outside_text import unmarked
 from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.core.prefixes import common_length
 from agentrl.trajectory.message import Message
@@ -66,7 +65,7 @@ def check_trajectory(
     end = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) + 1
 
     def render(count: int) -> str:
-        return template.comparable(unmarked(template.render(messages[:count], tools)))
+        return template.comparable(template.render(messages[:count], tools))
 
     actual = template.comparable(_decoded(template, ids, prompt))
     return _compare(Comparison(render, messages[:end], actual, mode), base, trace)

@@ -69,10 +69,11 @@ class Template:
         self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
-        """The conversation as text, its media drawn out and control tokens that it spells marked (outside_text.py).
+        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it."""
+        return unmarked(self.marked(messages, tools, generation=generation))
 
-        Raises TemplateRefusal when the template cannot show it.
-        """
+    def marked(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
+        """`render` for `encode`: control tokens that messages spell are marked (outside_text.py)."""
         # A chat template is code that came with the model: anything may come out of it.
         try:
             text = self.tokenizer.apply_chat_template(
@@ -255,7 +256,7 @@ class Template:
         return False
 
     def _prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
-        return tuple(self.encode(self.render(messages, tools, generation=True)))
+        return tuple(self.encode(self.marked(messages, tools, generation=True)))
 
     def _control_tokens(self) -> set[str]:
         """Tokens that text from outside may not write: the special ones, and those that the template writes around
