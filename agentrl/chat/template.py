@@ -68,12 +68,13 @@ class Template:
             self._outside = OutsideText(tokenizer, self._control_tokens())
         self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
-    def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
-        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it."""
-        return unmarked(self.marked(messages, tools, generation=generation))
+    def render(
+        self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False, marked: bool = False
+    ) -> str:
+        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it.
 
-    def marked(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
-        """`render` for `encode`: control tokens that messages spell are marked (outside_text.py)."""
+        `marked`: for `encode`, with marks in control tokens that messages spell (outside_text.py).
+        """
         # A chat template is code that came with the model: anything may come out of it.
         try:
             text = self.tokenizer.apply_chat_template(
@@ -84,7 +85,8 @@ class Template:
                 tokenize=False,
                 **self.kwargs,
             )
-            return whole(self.processor.expand(text, media_of(messages)))
+            text = whole(self.processor.expand(text, media_of(messages)))
+            return text if marked else unmarked(text)
         except Exception as error:
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
 
@@ -256,7 +258,7 @@ class Template:
         return False
 
     def _prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
-        return tuple(self.encode(self.marked(messages, tools, generation=True)))
+        return tuple(self.encode(self.render(messages, tools, generation=True, marked=True)))
 
     def _control_tokens(self) -> set[str]:
         """Tokens that text from outside may not write: the special ones, and those that the template writes around

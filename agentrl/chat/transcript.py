@@ -91,7 +91,7 @@ def _shown(chat: Chat, base: FixedBase, history: Sequence[Message], message: Mes
     """The turn as the template shows it. Raises UserError."""
     try:
         if chat.looks_back:
-            render = base.template.marked
+            render = base.template.render
             text, opening = render([*history, message], tools), render(history, tools, generation=True)
             if text.startswith(opening):
                 return Turn(text[len(opening) :], "")

@@ -45,7 +45,7 @@ def flat(segments: Any) -> list[int]:
 def test_text_without_control_tokens_is_encoded_as_ever(pair: Pair, name: str) -> None:
     chat, messages, tools = chat_for(pair), conversation(name), pair.tools(name)
     try:
-        text = chat.template.marked(messages, tools, generation=True)
+        text = chat.template.render(messages, tools, generation=True, marked=True)
     except TemplateRefusal:
         assert name in pair.refused
         return

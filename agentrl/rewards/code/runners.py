@@ -44,7 +44,7 @@ class Runners:
     def run_defined(self) -> None:
         """Run tests that the script has defined and never run, as `pytest script.py` would."""
         own = {name: value for name, value in vars(self.module).items() if name not in self.hidden}
-        named = any(name.lower().startswith("test") for name in own)
+        named = any(name.lower().startswith("test") and callable(value) for name, value in own.items())
         if self.passes or not (named or any(map(_is_case, own.values()))):
             return
         try:

@@ -77,6 +77,7 @@ CASES = {
     "a function as an argument": ("def f(g): return g(2) + {}", "0", "1", "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(lambda x: 2 * x), 4)\nunittest.main()"),
     "input patched": ("def f(): return int(input()) * {}", "2", "3", "from unittest import TestCase, main, mock\nclass T(TestCase):\n    @mock.patch('builtins.input', return_value='2')\n    def test(self, _): self.assertEqual(f(), 4)\nmain()"),
     "input patched by pytest": ("def f(): return int(input()) * {}", "2", "3", "def test_f(monkeypatch):\n    monkeypatch.setattr('builtins.input', lambda: '2')\n    assert f() == 4"),
+    "input patched, names of tests": ("def f(): return int(input()) * {}", "2", "3", "from unittest import mock\ntests = test_cases = ['2']\ndef test(case, due):\n    with mock.patch('builtins.input', return_value=case):\n        if f() != due: raise ValueError\nfor case in test_cases: test(case, 4)"),
     "waits": ("async def f(x): return {} * x", "2", "3", "import unittest\nclass T(unittest.IsolatedAsyncioTestCase):\n    async def test(self): self.assertEqual(await f(2), 4)\nunittest.main()"),
     "an exit that is due": ("import sys\ndef f(x):\n    {}sys.exit(3)", "", "0 and ", "import pytest\nwith pytest.raises(SystemExit):\n    f(1)"),
     "a repr": ("class P:\n    def __repr__(self): return 'P{}'", "()", "(1)", "assert repr(P()) == 'P()'"),
