@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentrl.config.sources.given import Source
+from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import MOST_PARTS, read_json, read_yaml
 from agentrl.core.plugins import read_entries
@@ -12,6 +14,7 @@ from agentrl.environments.entry import read_entry
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.request import Refused
 from agentrl.tasks.harbor.compose import read_compose
+from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.yaml_task import read_yaml as read_task
 from agentrl.training.checkpoint.changes import _read
 from agentrl.view import find_runs
@@ -58,8 +61,9 @@ def test_every_reader_of_others_yaml_refuses_it(tmp_path: Path) -> None:
     for read in (
         lambda: read_entries(file, "tools", what="x"),
         lambda: read_entry(file, "a"),
+        lambda: YamlFiles(Source(), tmp_path).read(tmp_path / "bomb.yaml", ""),
         lambda: read_task(tmp_path),
-        lambda: read_compose(tmp_path / "docker-compose.yaml"),
+        lambda: read_compose(tmp_path / "docker-compose.yaml", tmp_path, Fields({}, "x")),
         lambda: _read(tmp_path / "config.yaml"),
     ):
         with pytest.raises(UserError):
