@@ -185,7 +185,7 @@ class Chat:
         memory = memory or RenderCache()
         new = _new_messages(messages)
         try:
-            text = self.template.render(messages, tools, generation=True)
+            text = self.template.render(messages, tools, generation=True, marked=True)
         except TemplateRefusal:
             closed, history = ids[-1] in self.stop_token_ids, messages[: len(messages) - len(new)]
             return Append(self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history))

@@ -73,7 +73,7 @@ class FixedBase:
 
     def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
         """What the template shows after the mark in these messages, the context before them. Raises TemplateRefusal."""
-        text = self.template.render([*self._before, *messages], self._tools, generation=generation)
+        text = self.template.render([*self._before, *messages], self._tools, generation=generation, marked=True)
         _, mark, after = text.partition(MARK)
         if not mark:
             raise TemplateRefusal("it does not show what an assistant or user wrote")

@@ -6,12 +6,15 @@ calls and tools, whether arguments must be text, whether they read thinking.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
 from agentrl.chat.byte_level import Decode, decoder
 from agentrl.chat.media import Processor
+from agentrl.chat.outside_text import MARKER, OutsideText, tail, unmarked
+from agentrl.chat.template_bounds import bound_templates
+from agentrl.chat.thinking import BLOCKS
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import whole
 from agentrl.core.resources import find, read_text
@@ -48,53 +51,76 @@ class Template:
         kwargs: dict[str, Any] | None = None,
         processor: Processor | None = None,
     ) -> None:
+        bound_templates()
         self.tokenizer = tokenizer
         self.processor = processor or Processor()
-        self.kwargs = kwargs or {}
+        self.kwargs = dict(kwargs or {})
+        encoding = self.kwargs.pop("tokenizer_kwargs", None)
         self.source = _source(tokenizer, source)
         self.named = self.source is None and "tool_use" in _names(tokenizer)
         """Whether conversations with tools have a template of their own."""
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
+        self._outside = OutsideText(tokenizer, ())
         self.shows_calls = self._probe_calls()
         self._shows_time = any("strftime_now" in str(text) for text in self.sources)
+        if not isinstance(encoding, Mapping) or encoding.get("split_special_tokens", True):
+            self._outside = OutsideText(tokenizer, self._control_tokens())
         self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
-    def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
-        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it."""
+    def render(
+        self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False, marked: bool = False
+    ) -> str:
+        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it.
+
+        `marked`: for `encode`, with marks in control tokens that messages spell (outside_text.py).
+        """
         # A chat template is code that came with the model: anything may come out of it.
         try:
             text = self.tokenizer.apply_chat_template(
-                [self._normalised(m) for m in messages],
-                tools=list(tools) if tools else None,
+                [self._outer(self._normalised(m)) for m in messages],
+                tools=self._outside.marked(list(tools)) if tools else None,
                 chat_template=self.source,
                 add_generation_prompt=generation,
                 tokenize=False,
                 **self.kwargs,
             )
-            return whole(self.processor.expand(text, media_of(messages)))
+            text = whole(self.processor.expand(text, media_of(messages)))
+            return text if marked else unmarked(text)
         except Exception as error:
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, special tokens recognised, none added."""
+        """Ids of `text`, special tokens recognised unless they are marked, none added."""
+        if MARKER not in text:
+            return self._encode(text)
+        ids = self._outside.encode(text)
+        if ids is not None:
+            return ids
+        first, *others = self._outside.pieces(text)
+        return [*self._encode(first), *(i for piece in others for i in self.encode_within(piece, encode=self._encode))]
+
+    def _encode(self, text: str) -> list[int]:
         if self.tokenizer.is_fast:
             # Past the wrapper: it sets truncation state on the shared backend, which threads may not do.
             return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def encode_within(self, text: str, before: str = "") -> list[int]:
+    def encode_within(
+        self, text: str, before: str = "", *, encode: Callable[[str], list[int]] | None = None
+    ) -> list[int]:
         """Ids of `text` as it goes on after `before`, or in the middle of some text.
 
         SentencePiece puts a space of its own in front of what it takes for the beginning of a text.
         """
+        encode = encode or self.encode
         if not self._prefixes:
-            return self.encode(text)
+            return encode(text)
         for anchor in filter(None, (before, *ANCHORS)):
-            lead, ids = self.encode(anchor), self.encode(anchor + text)
+            lead, ids = encode(anchor), encode(anchor + text)
             if ids[: len(lead)] == lead:
                 return ids[len(lead) :]
-        return self.encode(text)
+        return encode(text)
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Ids of the messages and the generation prompt, remembered: a group of trajectories begins with one prompt.
@@ -127,7 +153,11 @@ class Template:
         return self._spaced.sub(r"\1", text) if self._spaced else text
 
     def beyond(self, text: str, known: str) -> str | None:
-        """What `text` says after `known`, the decoded ids of its beginning; None where it begins otherwise."""
+        """What a render says after `known`, the decoded ids of its beginning; None where it begins otherwise."""
+        rest = self._beyond(unmarked(text), known)
+        return rest if rest is None or MARKER not in text else tail(text, len(rest))
+
+    def _beyond(self, text: str, known: str) -> str | None:
         if text.startswith(known):
             return text[len(known) :]
         start = self.comparable(known)
@@ -228,7 +258,28 @@ class Template:
         return False
 
     def _prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
-        return tuple(self.encode(self.render(messages, tools, generation=True)))
+        return tuple(self.encode(self.render(messages, tools, generation=True, marked=True)))
+
+    def _control_tokens(self) -> set[str]:
+        """Tokens that text from outside may not write: the special ones, and those that the template writes around
+        messages. Tags of thinking are not among them, unless they are special: prompts explain them to the model."""
+        user: Message = {"role": "user", "content": MARK}
+        answer: Message = {"role": "assistant", "content": MARK}
+        special = {str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special}
+        around = self._written([user], generation=True) | self._written([user, answer, user])
+        return special | (around - {*BLOCKS, *BLOCKS.values()})
+
+    def _written(self, messages: list[Message], *, generation: bool = False) -> set[str]:
+        """The added tokens that the template writes."""
+        try:
+            ids = self.encode(self.render(messages, generation=generation))
+        except TemplateRefusal:
+            return set()
+        return {self.added_tokens[i] for i in ids if i in self.added_tokens}
+
+    def _outer(self, message: Message) -> Message:
+        """The message with its spellings of control tokens marked, unless the model is said to have written it."""
+        return {**self._outside.marked(message, own=message["role"] == "assistant"), "role": message["role"]}
 
     def _normalised(self, message: Message) -> Message:
         """Parquet fills absent keys with None and OpenAI sends arguments as JSON text; templates choke on both."""

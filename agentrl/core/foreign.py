@@ -11,9 +11,21 @@ import yaml
 
 MOST_PARTS = 1_000_000
 """Lists and mappings of a text, or values with all that YAML repeats."""
-MOST_CHARACTERS = 1 << 23
-"""Characters of a YAML file: its reader takes a second for half a million."""
+MOST_CHARACTERS = 1 << 18
+"""Characters of a YAML file: its reader takes seconds for as many."""
 MOST_DIGITS = 4000
+DEEPEST = 32
+"""Levels of brackets in YAML: its reader looks at each of them at each word."""
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's, with a limit of depth. Not libyaml's: it crashes on a text of brackets."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """An opening bracket."""
+        if self.flow_level >= DEEPEST:
+            raise yaml.YAMLError("it is nested too deep")
+        super().fetch_flow_collection_start(TokenClass)
 
 
 def read_json(text: str | bytes) -> Any:
@@ -36,7 +48,7 @@ def read_yaml(text: str) -> Any:
     """The value of a YAML text, with plain values only. Raises yaml.YAMLError, also for one that is too large."""
     if len(text) > MOST_CHARACTERS:
         raise yaml.YAMLError(f"it is longer than {MOST_CHARACTERS} characters")
-    loader = yaml.SafeLoader(text)
+    loader = Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:

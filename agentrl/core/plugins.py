@@ -19,6 +19,7 @@ from yaml import YAMLError
 
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.core.resources import find, load_module, read_text, share
 from agentrl.core.user_errors import one_line, reported_as
 
@@ -51,7 +52,9 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
     """The items of the list `key` in a YAML file; `what` is the config key that named it. Raises UserError."""
     file = find(path, what=what)
     try:
-        content = OmegaConf.to_container(OmegaConf.create(read_text(file)), resolve=True)
+        text = read_text(file)
+        read_yaml(text)  # it refuses what would keep the next one busy
+        content = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
     except (YAMLError, OmegaConfBaseException, OSError) as error:
         raise UserError(f"{file}: {one_line(error)}") from error
     items = content.get(key) if isinstance(content, dict) else None

@@ -4,10 +4,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.core.points import ENVIRONMENT_KINDS, brings_rows, runs_the_model
 from agentrl.core.resources import find, read_text
 from agentrl.core.user_errors import did_you_mean, reported_as
@@ -107,7 +106,7 @@ def read_entry(path: str, name: str) -> Entry:
     """The entry of that name. Raises UserError."""
     file = find(path, what=KEY)
     with reported_as(str(file)):
-        content = yaml.safe_load(read_text(file))
+        content = read_yaml(read_text(file))
     if not isinstance(content, dict) or not content:
         raise UserError(f"{file}: write an environment a name, such as {EXAMPLE}")
     if name not in content:

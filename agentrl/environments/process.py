@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import read_json
 from agentrl.environments.entry import Entry
 from agentrl.environments.observation import Observation
 
@@ -113,7 +114,7 @@ class RunningEnvironment:
         self._busy = False
         if not line:
             raise InfraError(f"environment {self.entry.name}: its process died")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = read_json(line)
         return answer
 
 

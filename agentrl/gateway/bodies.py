@@ -6,11 +6,13 @@ Invariant: the value is that of parsing the whole text.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from agentrl.core.foreign import require_parts
 from agentrl.core.prefixes import common_length
 from agentrl.gateway.request import Body, Refused
 
@@ -88,10 +90,9 @@ def _parts(last: LastBody, text: bytes, history: str) -> tuple[bytes, bytes]:
 def _loads(text: bytes) -> Any:
     """JSON, also with what orjson refuses: NaN, half a surrogate pair. Raises Refused."""
     try:
-        return orjson.loads(text)
-    except ValueError:
-        pass
-    try:
+        require_parts(text)
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text)
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(f"the body is no JSON: {error}") from error

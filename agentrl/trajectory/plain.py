@@ -14,6 +14,7 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.trajectory.ledger import KINDS, Ledger
 from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.picture import open_picture
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Message, Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
@@ -109,8 +110,6 @@ def _png(image: Any) -> bytes:
 
 
 def _picture(png: bytes) -> Any:
-    from PIL import Image
-
-    image = Image.open(BytesIO(png))
+    image = open_picture(BytesIO(png))
     image.load()
     return image

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
@@ -112,7 +113,7 @@ def _name(runs: list[Run]) -> None:
 
 def _config(file: Path) -> dict[str, Any]:
     with suppress(OSError, yaml.YAMLError, TypeError, ValueError):
-        return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return dict(read_yaml(file.read_text(encoding="utf-8")))
     return {}
 
 

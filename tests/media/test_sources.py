@@ -148,9 +148,15 @@ def test_a_model_of_text_alone(chat: Chat) -> None:
     assert told[0]["content"] == "[image]\na dot"
 
 
-def test_tokens_of_no_image_are_refused(chat: Chat) -> None:
-    """A text may spell the image token, and has no features."""
-    ids = chat.prompt([{"role": "user", "content": "look: <|image_pad|>"}])
+def test_a_text_that_spells_the_image_token_is_text(chat: Chat) -> None:
+    """Alone, and beside an image; tokens that claim to be of no image are refused."""
+    alone = chat.prompt([{"role": "user", "content": "look: <|image_pad|>"}])
+    chat.processor.check(alone, [])
+    parts = [{"type": "text", "text": "<|vision_start|><|image_pad|>"}, {"type": "image", "image": {"bytes": png()}}]
+    messages = chat.see([{"role": "user", "content": parts}])
+    ids = chat.prompt(messages)
+    chat.processor.check(ids, media_of(messages))
+    assert "<|vision_start|><|image_pad|><|vision_start|>" in chat.decode(ids)
     with pytest.raises(InfraError, match="no image belongs to it"):
         chat.processor.check(ids, [])
 

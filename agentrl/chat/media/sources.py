@@ -14,7 +14,11 @@ from typing import Any
 from urllib.parse import unquote
 from urllib.request import urlopen
 
+from agentrl.trajectory.picture import open_picture, require_pixels
+
 PLACES = ("image", "image_url", "bytes", "path", "url")
+MOST_BYTES = 1 << 26
+"""Of a picture from the web."""
 TIMEOUT = 30.0
 """Seconds that a picture from the web may take."""
 MOST_FRAMES = 768
@@ -28,11 +32,14 @@ def open_image(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> An
     wishes = value if isinstance(value, Mapping) else {}
     image = _as_rgb(_picture(value))
     if "resized_height" in wishes and "resized_width" in wishes:
-        image = image.resize((int(wishes["resized_width"]), int(wishes["resized_height"])))
+        size = int(wishes["resized_width"]), int(wishes["resized_height"])
+        require_pixels(*size)
+        image = image.resize(size)
     if factor is None:
         return image
     low, high = int(wishes.get("min_pixels", bounds[0])), int(wishes.get("max_pixels", bounds[1]))
     size = fitting_size(image.width, image.height, factor, low, high)
+    require_pixels(*size)
     return image if size == image.size else image.resize(size, resample=3)  # bicubic, as the processors do
 
 
@@ -68,9 +75,9 @@ def _picture(value: Any) -> Any:
     if isinstance(value, Image.Image):
         return value
     if isinstance(value, bytes | bytearray):
-        return Image.open(BytesIO(value))
+        return open_picture(BytesIO(value))
     if isinstance(value, str | Path):
-        return Image.open(_stream(str(value)))
+        return open_picture(_stream(str(value)))
     if isinstance(value, Mapping):
         for name in PLACES:
             if value.get(name) is not None:
@@ -83,7 +90,10 @@ def _stream(place: str) -> Any:
         return BytesIO(base64.b64decode(place.partition(",")[2]))
     if place.startswith(("http://", "https://")):
         with urlopen(place, timeout=TIMEOUT) as answer:
-            return BytesIO(answer.read())
+            content = answer.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"a picture of more than {MOST_BYTES} bytes")
+        return BytesIO(content)
     return unquote(place.removeprefix("file://")) if place.startswith("file://") else place
 
 

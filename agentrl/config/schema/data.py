@@ -61,7 +61,8 @@ class Data:
     val_max_samples: int = -1
     """Use only the first N validation rows; -1 or 0: all."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the chat template, for example enable_thinking."""
+    """Arguments for the chat template, for example enable_thinking; in `tokenizer_kwargs`, split_special_tokens: false
+    reads control tokens that a message spells as tokens."""
     truncation: str = "error"
     """Handling of an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     use_shm: bool = False

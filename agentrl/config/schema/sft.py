@@ -47,7 +47,8 @@ class SftData:
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the processor of a vision-language model, for example size."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the chat template, for example enable_thinking."""
+    """Arguments for the chat template, for example enable_thinking; in `tokenizer_kwargs`, split_special_tokens: false
+    reads control tokens that a message spells as tokens."""
     enable_thinking_key: str = "enable_thinking"
     """Column with the chat template's enable_thinking for each row; optional."""
     enable_thinking_default: bool | None = None

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from agentrl.config.presets import one_line
 from agentrl.config.sources.given import Given, Source
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 
@@ -30,6 +31,7 @@ class YamlFiles:
         """Add what `file` sets below `package`. Raises UserError when it is no YAML mapping."""
         text = file.read_text(encoding="utf-8")
         try:
+            read_yaml(text)  # it refuses what would keep the next two busy
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
         except (yaml.YAMLError, OmegaConfBaseException) as error:

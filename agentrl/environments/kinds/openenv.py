@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import read_json
 from agentrl.core.points import environment_kind
 from agentrl.environments.observation import Observation
 from agentrl.environments.own import is_own, load_own, require
@@ -128,7 +129,7 @@ class OpenEnvEnvironment:
         try:
             with suppress(WebSocketException):  # a full server says so and ends the session before it is asked
                 self.session.send(json.dumps(request))
-            answer = json.loads(self.session.recv())
+            answer = read_json(self.session.recv())
         except (OSError, WebSocketException) as error:
             raise InfraError(f"{self.url} ended the session: {error}") from error
         data: dict[str, Any] = answer["data"]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import read_json
 from agentrl.environments.nemo_gym.server import about
 
 KEPT = 3.0
@@ -52,7 +53,7 @@ class Session:
         if status >= 400:
             raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
         try:
-            answer: dict[str, Any] = dict(json.loads(text))
+            answer: dict[str, Any] = dict(read_json(text))
         except (ValueError, TypeError):
             raise InfraError(f"{self.url}{path} answered no JSON object: {text[:SHORT]}") from None
         return answer

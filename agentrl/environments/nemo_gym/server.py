@@ -9,9 +9,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-import yaml
-
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_json, read_yaml
 
 Json = dict[str, Any]
 ANSWER = 30.0
@@ -35,7 +34,7 @@ class Server:
     @classmethod
     def at(cls, url: str) -> "Server":
         """Raises UserError where no server answers, and for one that serves no rows."""
-        server = cls(url, json.loads(fetched(url, "/openapi.json")))
+        server = cls(url, read_json(fetched(url, "/openapi.json")))
         if HEAD not in server.routes and not {VERIFY, STEP} & server.routes:
             raise UserError(f"{url} is no resource server of NeMo Gym: it has neither {VERIFY} nor {STEP}")
         if {BEGIN, STEP} <= server.routes:
@@ -123,8 +122,8 @@ class Servers:
 
 
 def _configuration(url: str) -> Json:
-    written = json.loads(fetched(url, HEAD))
-    found: Json = yaml.safe_load(written)
+    written = read_json(fetched(url, HEAD))
+    found: Json = read_yaml(written)
     return found
 
 

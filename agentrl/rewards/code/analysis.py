@@ -10,8 +10,10 @@ import builtins
 import symtable
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from doctest import DocTestParser
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -20,7 +22,7 @@ from agentrl.rewards.code.script import MIRRORED
 from agentrl.rewards.code.values import MALFORMED, decode, holds
 
 TOGETHER = {"stdin", "input", "inspect", "mock", "patch", "monkeypatch", "asyncio", "globals", "locals", "eval", "exec"}
-TOGETHER |= {"open", "solution", "numpy", "np", "pandas", "pd", "torch", "scipy"}
+TOGETHER |= {"open", "solution", "pandas", "pd", "torch", "scipy"}
 """Names that act on the solution's process, and have no meaning in another one."""
 RAISES = ("raises", "assertraises", "assertraisesregex")
 
@@ -62,7 +64,8 @@ class Shape:
     @property
     def forgeable(self) -> bool:
         """Whether one of the solution's own names helps to judge another, or itself."""
-        used = [name for name in self.names if name not in self.exceptions and name not in sys.stdlib_module_names]
+        known = {*self.exceptions, *sys.stdlib_module_names, "numpy", "np"}
+        used = [name for name in self.names if name not in known]
         classes = [name for name in used if name[:1].isupper() and name != "Solution"]
         return self.together or (not self.checks and (len(used) > 1 or bool(classes)))
 
@@ -73,11 +76,9 @@ def read(source: str) -> Shape:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
-    checks = _checks(tree)
-    if checks:
-        return Shape(source, tree, checks)
-    names = _free(source)
-    return Shape(source, tree, [], names, [n for n in names if n in _caught(tree)], _together(tree, names))
+    checks, names = _checks(tree), _free("\n".join([source, *_examples(tree)]))
+    together = not checks and _together(tree, names)
+    return Shape(source, tree, checks, names, [n for n in names if n in _caught(tree)], together)
 
 
 def _checks(tree: ast.Module) -> list[Check]:
@@ -127,7 +128,18 @@ def _free(source: str) -> list[str]:
     symbols = [(s, table is top or s.is_global()) for table in tables for s in table.get_symbols()]
     bound = {s.get_name() for s, shared in symbols if shared and (s.is_assigned() or s.is_imported())}
     read = dict.fromkeys(s.get_name() for s, shared in symbols if shared and s.is_referenced())
-    return [name for name in read if name not in bound and not hasattr(builtins, name) and name not in typing.__all__]
+    known = {*bound, *dir(builtins), *typing.__all__, "__file__"}
+    return [name for name in read if name not in known]
+
+
+def _examples(tree: ast.Module) -> Iterator[str]:
+    """The statements of doctests."""
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for text in texts:
+        with suppress(ValueError, SyntaxError):
+            for example in DocTestParser().get_examples(text):
+                ast.parse(example.source)
+                yield example.source
 
 
 def _caught(tree: ast.Module) -> set[str]:

@@ -21,7 +21,7 @@ DOING: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name i
 DOING |= {"len": len, "str": str, "repr": repr, "int": int, "float": float, "bool": bool, "iter": iter, "abs": abs}
 DOING |= {"getattr": getattr, "setattr": setattr, "value": lambda value: value}
 DOING["take"] = lambda items: list(itertools.islice(items, CHUNK))
-MUTABLE = ("list", "dict", "set")
+MUTABLE = ("list", "dict", "set", "array")
 PRINTED = 1 << 16
 
 

@@ -4,7 +4,7 @@ Invariants: no expected output enters the sandbox; a passing verdict always rest
 never on a return code alone; trouble of the sandbox's own raises InfraError.
 """
 
-import json
+import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_json
 from agentrl.rewards.code.cases import TestCases, text_of
 from agentrl.rewards.code.script import TestScript
 from agentrl.rewards.code.trials import HARNESS, Trials, framed
@@ -76,7 +77,7 @@ class Function(Grader):
 
     def passes(self, index: int, output: bytes) -> bool:
         try:
-            return as_expected(decode(json.loads(output)["value"]), self.cases.outputs[index])
+            return as_expected(decode(read_json(output)["value"]), self.cases.outputs[index])
         except MALFORMED:
             return False
 
@@ -101,7 +102,7 @@ class Asserts(Grader):
 
     def passes(self, index: int, output: bytes) -> bool:
         try:
-            reply = json.loads(output)
+            reply = read_json(output)
             return reply["token"] == self.token and self.scripts[index].passes(reply["reports"])
         except MALFORMED:
             return False
@@ -161,7 +162,8 @@ async def _graded(run: Run, grader: Grader, limits: Limits, total: float) -> Ver
     compiled = result.compiled
     failed = compile_status(compiled)
     runs: Sequence[CommandResult | None] = [run for run, _ in zip_longest(result.runs, range(len(cases)))]
-    codes = [COMPILE_ERROR if failed else _code(grader, index, run) for index, run in enumerate(runs)]
+    # In a thread: a reply may be long, and the loop has other work.
+    codes: list[bool | int] = [COMPILE_ERROR] * len(runs) if failed else await asyncio.to_thread(_codes, grader, runs)
     metadata = [
         describe(index, _shown(cases, index), code, compiled, run)
         for index, (code, run) in enumerate(zip(codes, runs, strict=True))
@@ -174,6 +176,10 @@ def _grader(code: str, cases: TestCases, language: str, graders: Graders) -> Gra
     if kind is not graders.program and language != "python":
         raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
     return kind(code, cases, language)
+
+
+def _codes(grader: Grader, runs: Sequence[CommandResult | None]) -> list[bool | int]:
+    return [_code(grader, index, run) for index, run in enumerate(runs)]
 
 
 def _code(grader: Grader, index: int, run: CommandResult | None) -> bool | int:

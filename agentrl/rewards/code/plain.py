@@ -7,9 +7,11 @@ import collections
 import datetime
 import decimal
 import fractions
+import importlib
 import json
 import numbers
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,10 @@ STANDARD: dict[type, Callable[[Any], list[Any]]] = {
 """Types of the standard library that keep their type between sandboxes, by the arguments that make an equal one."""
 
 
+ARRAYS = "?bBhHiIlLqQefdFDSU"
+"""Numpy's types of numbers and text, by their characters, that Python's own values hold exactly."""
+
+
 class Opaque(Exception):
     """A value without a plain form."""
 
@@ -45,6 +51,8 @@ def encode(value: Any, other: "Callable[[Any], Any] | None" = None) -> Any:
     """
     if value is None or isinstance(value, bool):
         return value
+    if other and (type(value) in STANDARD or is_array(value)):
+        return other(value)
     if isinstance(value, int):
         value = int.__add__(value, 0)
         return {"int": hex(value)} if value.bit_length() > LONG_BITS else value
@@ -52,8 +60,6 @@ def encode(value: Any, other: "Callable[[Any], Any] | None" = None) -> Any:
         return float.__add__(value, 0.0)
     if isinstance(value, str):
         return "".join(str.__iter__(value))
-    if other and type(value) in STANDARD:
-        return other(value)
     for kind in CONTAINERS:
         if isinstance(value, kind):
             return {kind.__name__: [encode(item, other) for item in kind.__iter__(value)]}
@@ -65,7 +71,10 @@ def encode(value: Any, other: "Callable[[Any], Any] | None" = None) -> Any:
 
 
 def standard(value: Any) -> Any:
-    """The form of a value of one of STANDARD's types; of others as `encode_other`."""
+    """The form of a value of one of STANDARD's types, or of numpy's; of others as `encode_other`."""
+    if is_array(value):
+        form = [value.dtype.str, encode(value.ravel().tolist())]
+        return {"scalar": form} if type(value) is value.dtype.type else {"array": [*form, list(value.shape)]}
     kind = type(value)
     if kind not in STANDARD or getattr(value, "tzinfo", None) is not None:
         return encode_other(value)
@@ -83,6 +92,22 @@ def encode_other(value: Any) -> Any:
     if isinstance(value, numbers.Number):
         return float(value)  # type: ignore[arg-type]
     raise Opaque(type(value).__name__)
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array or a scalar of numpy's that travels as one."""
+    kind, numpy = type(value), sys.modules.get("numpy")
+    if numpy is None or getattr(kind, "__module__", "") != "numpy":
+        return False
+    return (kind is numpy.ndarray or issubclass(kind, numpy.generic)) and value.dtype.char in ARRAYS
+
+
+def _array(kind: str, items: list[Any], shape: list[int] | None = None) -> Any:
+    numpy = importlib.import_module("numpy")
+    if numpy.dtype(kind).char not in ARRAYS:
+        raise ValueError(kind)
+    made = numpy.array(items, kind)
+    return made[0] if shape is None else made.reshape(shape)
 
 
 READERS: dict[str, Callable[[list[Any]], Any]] = {
@@ -105,6 +130,8 @@ def decode(form: Any, other: "Callable[[str, Any], Any]") -> Any:
         return READERS[kind](items)
     if kind == "standard":
         return {known.__name__: known for known in STANDARD}[content[0]](*decode(content[1], other))
+    if kind in ("array", "scalar"):
+        return _array(content[0], decode(content[1], other), *content[2:])
     if kind in ("int", "bytes"):
         return int(content, 16) if kind == "int" else bytes.fromhex(content)
     return other(kind, content)

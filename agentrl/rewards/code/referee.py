@@ -21,10 +21,13 @@ import random
 import signal
 import sys
 import traceback
+import types
+from collections.abc import Callable
 from typing import Any
 
-from agentrl.rewards.code.plain import STANDARD, Opaque, decode, encode, receive, send, standard
+from agentrl.rewards.code.plain import STANDARD, Opaque, decode, encode, is_array, receive, send, standard
 from agentrl.rewards.code.remote_objects import UNKNOWN, Named, Remote, Unknown
+from agentrl.rewards.code.runners import Runners, clean
 
 MOST_CALLS = 20_000
 MOST_GUESSES = 5_000
@@ -60,8 +63,10 @@ class Referee:
         self.guessing = False
         self.absorbed = 0
         self.reached = 0
-        self.raised = False
-        """The solution has raised something."""
+        self.raised: BaseException | None = None
+        """What the solution raised last."""
+        self.unsendable = False
+        """Remembered, since a test runner catches every exception."""
         self.waiting: dict[str, int] = {}
         self.made: set[str] = set()
         """Objects that the test made by calling a class."""
@@ -120,8 +125,8 @@ class Referee:
         """The value of an answer, for the caller."""
         sys.stdout.write(answer.get("printed", ""))
         if "raised" in answer:
-            self.raised = True
-            raise self.exception(answer["raised"], str(answer.get("text", "")))
+            self.raised = self.exception(answer["raised"], str(answer.get("text", "")))
+            raise self.raised
         for index, form in answer.get("args", ()):
             _replace(args[index], decode(form, self.remote))
         made = isinstance(what, dict) and str(what.get("name", "")).lstrip("_")[:1].isupper()
@@ -155,6 +160,7 @@ class Referee:
         except (Opaque, RecursionError):
             if self.guessing:
                 raise Pending from None
+            self.unsendable = True
             raise Unsendable(type(value).__name__) from None
 
 
@@ -172,7 +178,7 @@ def _check(value: Any) -> None:
     elif type(value) is dict:
         for item in [*value.keys(), *value.values()]:
             _check(item)
-    elif not isinstance(value, Remote | Named) and type(value) not in PLAIN and type(value) not in STANDARD:
+    elif not (isinstance(value, Remote | Named) or type(value) in PLAIN or type(value) in STANDARD or is_array(value)):
         raise Opaque(type(value).__name__)
 
 
@@ -184,6 +190,8 @@ class Guard(ast.NodeTransformer):
         bound = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             return None
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return node  # a docstring may hold tests
         if not isinstance(node, ast.stmt) or isinstance(node, (*bound, ast.Nonlocal)):
             return node
         body = [_call("reach"), node] if isinstance(node, ast.Assert) else [node]
@@ -215,16 +223,20 @@ def _sorted(form: Any) -> Any:
 
 def _replace(old: Any, new: Any) -> None:
     """Make a container equal to what the solution left of it."""
-    if type(old) is not type(new) or not isinstance(old, list | dict | set):
+    if type(old) is not type(new) or not (isinstance(old, list | dict | set) or is_array(old)):
         raise ValueError("arguments keep their types")
+    if is_array(old):
+        old[...] = new
+        return
     old.clear()
     (old.extend if isinstance(old, list) else old.update)(new)
 
 
 def stand_in(name: str, referee: Referee) -> Any:
     """The object for a name that the script does not define."""
-    if name in sys.stdlib_module_names:
-        return importlib.import_module(name)
+    module = {"np": "numpy"}.get(name, name)
+    if module in sys.stdlib_module_names or module == "numpy":
+        return importlib.import_module(module)
     if name in referee.exceptions:
         return referee.exceptions[name]
     return Named(referee.ask, name)
@@ -234,27 +246,42 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
     """Run the script once."""
     kinds: dict[str, type[BaseException]] = {name: type(name, (Exception,), {}) for name in request["exceptions"]}
     referee = Referee(request["known"], kinds)
-    names = {name: stand_in(name, referee) for name in request["names"]}
-    names |= {"__name__": "__main__", "__referee__": referee, "BaseException": BaseException}
+    module = types.ModuleType("__main__")
+    vars(module).update({name: stand_in(name, referee) for name in request["names"]})
+    vars(module).update(__referee__=referee, BaseException=BaseException)
+    sys.modules["__main__"] = module
+    runners = Runners(request["script"], module, [*vars(module)])
+    os._exit = sys.exit  # type: ignore[assignment]  # a test's exit is a verdict, not the end of this program
     tree = ast.fix_missing_locations(Guard().visit(ast.parse(request["script"])))
-    state = "passed"
-    try:
-        exec(compile(tree, "tests.py", "exec", flags=__future__.annotations.compiler_flag), names)
-    except Unsendable:
-        state = "unsendable"
-    except AssertionError:
-        state = "failed"
-    except BaseException:
-        traceback.print_exc()
-        state = "error"
+    code = compile(tree, "tests.py", "exec", flags=__future__.annotations.compiler_flag)
+    state = _run(lambda: exec(code, vars(module)), referee)
+    if state == "passed" and not referee.calls:
+        state = _run(runners.run_defined, referee)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     checked = referee.reached or referee.raised or not request["asserts"]
-    if state == "passed" and not (referee.calls and checked):
+    if state == "passed" and not (referee.calls and checked and runners.passed):
         state = "failed"
-    return {"state": state, "sure": referee.sure, "calls": referee.calls}
+    return {"state": "unsendable" if referee.unsendable else state, "sure": referee.sure, "calls": referee.calls}
 
 
-def main() -> None:
+def _run(work: Callable[[], object], referee: Referee) -> str:
+    """How a script ends."""
+    try:
+        work()
+    except AssertionError:
+        return "failed"
+    except SystemExit as stop:
+        if stop is not referee.raised:
+            return "passed" if clean(stop) else "failed"
+        traceback.print_exc()
+        return "error"
+    except BaseException:
+        traceback.print_exc()
+        return "error"
+    return "passed"
+
+
+def main(leave: Any = os._exit) -> None:
     """Judge what standard input asks for; the script's own prints go to standard error."""
     requests, channel = os.dup(0), os.dup(1)
     os.dup2(2, 1)
@@ -265,7 +292,7 @@ def main() -> None:
     reply = judge(request)
     send(channel, reply)
     sys.stderr.flush()
-    os._exit(0)
+    leave(0)
 
 
 if __name__ == "__main__":

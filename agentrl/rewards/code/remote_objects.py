@@ -56,6 +56,9 @@ class Remote:
     def __str__(self) -> str:
         return str(self._do("str"))
 
+    def __repr__(self) -> str:
+        return str(self._do("repr"))
+
     def __int__(self) -> int:
         return int(self._do("int"))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
+from agentrl.core.foreign import read_json
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code.cases import read_cases, text_of
 from agentrl.rewards.code.extraction import FENCE, extract_code
@@ -92,7 +93,7 @@ class AppsFunction(Function):
 
     def passes(self, index: int, output: bytes) -> bool:
         try:
-            return same_value(decode(json.loads(output)["value"]), json.loads(self.cases.outputs[index]))
+            return same_value(decode(read_json(output)["value"]), json.loads(self.cases.outputs[index]))
         except MALFORMED:
             return False
 
@@ -138,10 +139,10 @@ def unguarded(code: str) -> str:
     """Without the `if __name__ == "__main__":` around the last statements."""
     try:
         *before, last = ast.parse(code).body
+        if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
+            return "\n".join(map(ast.unparse, [*before, *last.body]))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return code
-    if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
-        return "\n".join(map(ast.unparse, [*before, *last.body]))
+        pass  # the sandbox finds out what is wrong with it
     return code
 
 

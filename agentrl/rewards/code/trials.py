@@ -4,12 +4,14 @@ Invariants: the test and what it expects never enter a sandbox with the solution
 verdict is that of a run in which the solution's answers belong to these calls in this order.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from agentrl.core.foreign import read_json
 from agentrl.rewards.code.analysis import Shape, read
 from agentrl.rewards.code.values import MALFORMED
 from agentrl.rewards.code.verdict import RUNTIME_ERROR, failure
@@ -32,8 +34,8 @@ def program(*names: str) -> str:
     return "\n".join(["import __future__", *kept, ""])
 
 
-HARNESS = program("plain", "callee", "harness")
-REFEREE = program("plain", "callee", "remote_objects", "referee")
+HARNESS = program("plain", "callee", "runners", "harness")
+REFEREE = program("plain", "callee", "remote_objects", "runners", "referee")
 
 
 def framed(request: dict[str, Any]) -> str:
@@ -81,8 +83,8 @@ class Trial:
     def answer(self, reply: dict[str, Any]) -> None:
         """Process the solution's answers."""
         self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
-        if not self.shape.checks:
-            return
+        if not self.shape.checks or '{"array": [' in json.dumps(reply["answers"]):
+            return  # numpy's arrays have operators of their own: the referee applies them
         verdicts = [_verdict(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
         self.result = next((verdict for verdict in verdicts if verdict is not True), True)
 
@@ -120,12 +122,12 @@ class Trials:
         return self.trials
 
     async def _solution(self, trials: list[Trial]) -> None:
-        stdins = _written(trials, lambda trial: {"calls": trial.calls})
+        stdins = await asyncio.to_thread(_written, trials, lambda trial: {"calls": trial.calls})
         trials = [trial for trial in trials if trial.open]
         await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, Trial.answer)
 
     async def _referee(self, trials: list[Trial]) -> None:
-        stdins = _written(trials, Trial.request)
+        stdins = await asyncio.to_thread(_written, trials, Trial.request)
         await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, Trial.judge)
 
     async def _round(
@@ -148,7 +150,7 @@ class Trials:
             trial.shown = run or trial.shown
             trial.result = failure(run)
             if trial.result is None and run is not None:
-                _take(trial, run, take)
+                await asyncio.to_thread(_take, trial, run, take)  # a reply may be long
 
 
 def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) -> list[str]:
@@ -164,6 +166,6 @@ def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) ->
 
 def _take(trial: Trial, run: CommandResult, take: Callable[[Trial, dict[str, Any]], None]) -> None:
     try:
-        take(trial, json.loads(run.stdout))
+        take(trial, read_json(run.stdout))
     except MALFORMED:
         trial.result = False

@@ -5,11 +5,15 @@ Invariant: a decoded value is made of built-in types only, so no code of a solut
 
 import json
 import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
 """The errors of reading a forged reply."""
+
+
+MOST_COMPARISONS = 1 << 22
 
 
 class Opaque:
@@ -21,15 +25,28 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "list": lambda items: [decode(item) for item in items],
     "tuple": lambda items: tuple(decode(item) for item in items),
-    "set": lambda items: {decode(item) for item in items},
-    "frozenset": lambda items: frozenset(decode(item) for item in items),
-    "dict": lambda items: {decode(key): decode(value) for key, value in items},
+    "set": lambda items: set(_distinct([decode(item) for item in items])),
+    "frozenset": lambda items: frozenset(_distinct([decode(item) for item in items])),
+    "dict": lambda items: _mapping([(decode(key), decode(value)) for key, value in items]),
     "bytes": bytes.fromhex,
+    "scalar": lambda content: decode(content[1])[0],
     "complex": lambda parts: complex(*parts),
     "standard": lambda content: _standard(content[0], decode(content[1])),
     "ref": lambda _: OPAQUE,
     "opaque": lambda _: OPAQUE,
 }
+
+
+def _distinct(items: list[Any]) -> list[Any]:
+    """Keys of a hash table. Raises ValueError where so many collide that it would take minutes to make: forged ones."""
+    if sum(count * count for count in Counter(map(hash, items)).values()) > MOST_COMPARISONS:
+        raise ValueError("these keys collide")
+    return items
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    _distinct([key for key, _ in pairs])
+    return dict(pairs)
 
 
 def _standard(kind: str, args: list[Any]) -> Any:

@@ -4,11 +4,10 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentrl.config.schema import Rollout
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.core.plugin_checks import check_method, returns_nothing
 from agentrl.core.plugins import find_class
 from agentrl.core.points import LOOPS
@@ -66,7 +65,7 @@ def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
         return {}
     file = find(path, what="rollout.agent.agent_loop_config_path")
     with reported_as(str(file)):
-        entries = yaml.safe_load(read_text(file))
+        entries = read_yaml(read_text(file))
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{file}: {WRITE}")
     return dict(_named(entry, i, file) for i, entry in enumerate(entries))

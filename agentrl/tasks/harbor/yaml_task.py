@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
+from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.parsers import PARSERS
@@ -23,7 +26,7 @@ SOLUTIONS = ("solution.sh", "solution.yaml")
 def read_yaml(folder: Path, passed: Passed = ()) -> Task:
     """The task in a folder with a `task.yaml`. Raises UserError."""
     file = folder / "task.yaml"
-    values = read_yaml_text(read_inside(file, folder))
+    values = _content(file, folder)
     if not isinstance(values, dict):
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
@@ -109,9 +112,16 @@ def _solution(folder: Path, timeout: float) -> Script | None:
     return Script((), SOLUTION, "\n".join(lines), timeout=timeout)
 
 
+def _content(file: Path, folder: Path) -> Any:
+    try:
+        return read_yaml_text(read_inside(file, folder))
+    except yaml.YAMLError as error:
+        raise UserError(f"{file}: {one_line(error)}") from None
+
+
 def _steps(file: Path, folder: Path) -> list[dict[str, Any]]:
     """The commands of a solution that is typed into a terminal."""
-    steps = read_yaml_text(read_inside(file, folder))
+    steps = _content(file, folder)
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UserError(f"{file}: write a list of commands")
     return steps

@@ -116,7 +116,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str])
 
 def changes_since(settings: Path, config: Any) -> list[Change]:
     """The changes since the settings file of a run. Raises UserError where it cannot be read."""
-    return changes(_read(settings), yaml.safe_load(to_yaml(config)), _keys(config))
+    return changes(_read(settings), read_yaml(to_yaml(config)), _keys(config))
 
 
 def _keys(config: Any) -> Iterable[str]:

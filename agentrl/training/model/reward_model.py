@@ -101,7 +101,7 @@ class Conversations:
 
 def _encoded_again(template: Template, trajectory: Trajectory) -> list[int]:
     try:
-        return template.encode(template.render(trajectory.messages))
+        return template.encode(template.render(trajectory.messages, marked=True))
     except Exception as error:  # the template's own code
         raise InfraError(f"the reward model's chat template fails: {first_line(error)}") from error
 

@@ -1,13 +1,16 @@
 """Verdicts, by the real sandbox: verl's codes for what it tells apart, in the three shapes of test cases."""
 
 import asyncio
+import json
+import threading
 from typing import Any
 
 import pytest
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import read_json
 from agentrl.core.sandbox import LanguageUnavailable
-from agentrl.rewards.code import grade, read_cases
+from agentrl.rewards.code import grade, grading, read_cases, trials
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade
 
@@ -174,3 +177,33 @@ def test_expected_outputs_never_enter_the_sandbox() -> None:
     for job in seen:
         sent = [job.code.encode(), *job.stdins, *job.files.values()]
         assert not [part for part in sent if b"4711" in part]
+
+
+FORGED = {
+    "collisions": json.dumps({"value": {"set": [(2**61 - 1) * i for i in range(20_000)]}}).encode(),
+    "lists": b'{"value": {"list": [' + b"[]," * 1_100_000 + b"[]]}}",
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize(
+    "asked", [{"fn_name": "f", "inputs": ["1"], "outputs": ["1"]}, {"assert_case": ["assert f(1) == 1"]}]
+)
+def test_a_forged_reply_is_a_wrong_answer_and_read_beside_the_loop(name: str, asked: dict, monkeypatch: Any) -> None:
+    readers = set[int]()
+
+    def read(text: bytes) -> Any:
+        readers.add(threading.get_ident())
+        return read_json(text)
+
+    for module in (grading, trials):
+        monkeypatch.setattr(module, "read_json", read)
+    reply = FORGED[name] if "fn_name" in asked else b'{"answers": [' + FORGED[name] + b"]}"
+
+    async def run(job: Job) -> Result:
+        return Result("x", runs=[CommandResult("Finished", 0.0, 0, reply, b"")])
+
+    work = grade(run, "x", read_cases(asked), language="python", limits=Limits(), total=9)
+    assert asyncio.run(work).results == [False]
+    assert readers
+    assert threading.get_ident() not in readers

@@ -137,5 +137,5 @@ def test_failing_with_return_code_0_is_no_pass_where_nothing_is_expected(verdict
 
 
 def test_asserts_that_check_nothing_are_no_pass(verdict: Grade) -> None:
-    script = {"assert_case": ["def test_f():\n    assert f(7) == 1"]}
+    script = {"assert_case": ["def check(g):\n    assert g(7) == 1"]}
     assert verdict("def f(x): return 1", script).score == 0.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards.code.standard import compute_score, last_block, same_output, same_value
+from agentrl.rewards.code.standard import compute_score, judge, last_block, same_output, same_value
 from agentrl.verl.scores import default_compute_score, prime_code, sandbox_fusion
 from tests.rewards.standard.reference import REFERENCE, needs_reference
 
@@ -186,3 +186,15 @@ def test_the_functions_that_files_of_verl_import() -> None:
     assert sandbox_fusion(None, None, None, words, half, continuous=True)[0] == 0.5
     assert sandbox_fusion("", None, None, "print(1)", half)[0] == 0.0
     assert default_compute_score("taco", words, half) == 0.5
+
+
+@pytest.mark.parametrize("levels", [50, 200, 400, 900, 5000])
+def test_code_of_any_depth_is_the_models_own(runner: asyncio.Runner, sandbox: Sandbox, levels: int) -> None:
+    cases = {"inputs": [""], "outputs": ["1\n"]}
+    for deep in (
+        f"print(1 if {'not ' * levels}0 else 1)",
+        f"print(({'(' * levels}1{')' * levels}))",
+        f"print({'-' * levels}1)",
+    ):
+        code = f"```python\nif __name__ == '__main__':\n    print({deep})\n```"
+        assert runner.run(judge(code, cases, sandbox, printed=False)) is not None

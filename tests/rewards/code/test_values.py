@@ -132,3 +132,29 @@ def test_as_expected(value: Any, expected: Any) -> None:
 )
 def test_not_as_expected(value: Any, expected: Any) -> None:
     assert not as_expected(value, expected)
+
+
+MODULUS = 2**61 - 1
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"set": [MODULUS * i for i in range(20_000)]},
+        {"frozenset": [MODULUS * i for i in range(20_000)]},
+        {"dict": [[MODULUS * i, 0] for i in range(20_000)]},
+        {"list": [{"set": [{"tuple": [MODULUS * i]} for i in range(20_000)]}]},
+        {"set": [{"int": hex(MODULUS * i << 2000)} for i in range(20_000)]},
+    ],
+    ids=["set", "frozenset", "dict", "tuples", "long"],
+)
+def test_keys_that_collide_are_refused(forged: Any) -> None:
+    with pytest.raises(ValueError, match="collide"):
+        decode(forged)
+
+
+def test_large_honest_tables_are_read() -> None:
+    assert decode({"set": list(range(100_000))}) == set(range(100_000))
+    powers = [2**i for i in range(5_000)]
+    assert decode(form(set(powers))) == set(powers)
+    assert len(decode({"dict": [[str(i), {"tuple": [i, i]}] for i in range(10_000)]})) == 10_000

@@ -1,0 +1,190 @@
+"""Bounds the size of what a chat template makes: templates are programs that came with a checkpoint.
+
+Jinja's sandbox keeps them from files and from Python's internals, and not from `'a' * 3000000000`. Here each operator,
+method and filter is checked before it runs, by the size of its result.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MOST = 1 << 25
+"""Characters, items or bits of one value, and characters of a conversation."""
+WIDE = re.compile(r"[%:.<>^=][-+ #0]*\d{6}")
+"""A width in a format."""
+WRITERS = {"string", "tojson", "pprint", "join"}
+"""Filters that write out containers."""
+
+
+class Bounded(dict[str, Any]):
+    """Filters, each checked before its call."""
+
+    def __setitem__(self, name: str, function: Callable[..., Any]) -> None:
+        at = int(hasattr(function, "jinja_pass_arg"))  # the first argument may be the environment
+
+        @wraps(function)
+        def bounded(*args: Any, **named: Any) -> Any:
+            subject = list(args[at]) if isinstance(args[at], Iterator) else args[at]
+            check(name, subject, (*args[at + 1 :], *named.values()))
+            return function(*args[:at], subject, *args[at + 1 :], **named)
+
+        super().__setitem__(name, bounded)
+
+
+class Buffer(list[str]):
+    """The parts of a macro or a block."""
+
+    size = 0
+
+    def append(self, part: str) -> None:
+        """One more part."""
+        self.extend((part,))
+
+    def extend(self, parts: Iterable[str]) -> None:
+        """More parts."""
+        for part in parts:
+            self.size += len(part)
+            _require(self.size)
+            super().append(part)
+
+
+class Generator(CodeGenerator):
+    """Compiles `~` into a checked call, and buffers with a limit."""
+
+    def buffer(self, frame: Frame) -> None:
+        """Collect what follows."""
+        super().buffer(frame)
+        self.writeline(f"{frame.buffer} = environment.buffer()")
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        """`a ~ b`."""
+        self.write("environment.joined((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, with bounds."""
+
+    code_generator_class = Generator
+    buffer = Buffer
+    intercepted_binops = frozenset(("*", "**", "+", "%"))
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        filters, self.filters = self.filters, Bounded()
+        for name, function in filters.items():
+            self.filters[name] = function
+        self.globals.pop("lipsum")
+        self.finalize = shown
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """The text of a template, a macro or a block."""
+        found = Buffer()
+        found.extend(parts)
+        return "".join(found)
+
+    def joined(self, parts: Iterable[Any]) -> str:
+        """The parts of `~` as one text."""
+        return self.concat(str(shown(part)) for part in parts)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """An operator's result."""
+        check(operator, left, right if isinstance(right, tuple) else (right,))
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **named: Any) -> Any:
+        """The result of a method or a function."""
+        method = getattr(__obj, "__wrapped__", __obj)  # jinja wraps str.format
+        name, subject = getattr(method, "__name__", ""), getattr(method, "__self__", None)
+        if name == "join" and args:
+            args = (list(args[0]),)
+            check(name, args[0], (subject,))
+        else:
+            check(name, subject, (*args, *named.values()))
+        return super().call(__context, __obj, *args, **named)
+
+
+def bound_templates() -> None:
+    """Let transformers render all chat templates within these bounds."""
+    from transformers.utils import chat_template_utils
+
+    vars(chat_template_utils)["ImmutableSandboxedEnvironment"] = BoundedEnvironment
+
+
+def shown(value: Any) -> Any:
+    """A value that the template writes out."""
+    _require(_weight(value))
+    return value
+
+
+def check(name: str, subject: Any, args: Sequence[Any]) -> None:
+    """Raises SecurityError where an operation's result would be too large."""
+    rule = RULES.get(name)
+    _require(rule(subject, args) if rule is not None and (args or name in WRITERS) else 0)
+
+
+def _require(size: int) -> None:
+    if size > MOST:
+        raise SecurityError(f"it makes more than {MOST} characters")
+
+
+def _weight(value: Any, known: dict[int, int] | None = None) -> int:
+    """Characters of a value written out; `known`: those of containers, by id, as one may stand in many places."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not parts:
+        return max(_size(value), 1)
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = sum(_weight(part, known) for part in parts)
+    return known[id(value)]
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | list | tuple | dict) else 0
+
+
+def _number(value: Any) -> int:
+    return abs(value) if isinstance(value, int) else 0
+
+
+def _padded(subject: Any, args: Sequence[Any]) -> int:
+    """Each line and each tab may become as wide as a number says, or begin with a text."""
+    lines = 1 + sum(map(subject.count, "\n\t")) if isinstance(subject, str) else 1
+    return lines * max(map(_number, args)) + lines * max(map(_size, args)) * isinstance(subject, str)
+
+
+def _formatted(subject: Any, args: Sequence[Any]) -> int:
+    if isinstance(subject, int | float):
+        return 0
+    wide = MOST + 1 if WIDE.search(str(subject)) else max(map(_number, args), default=0)
+    return wide + _weight([subject, *args]) * (1 + str(subject).count("{"))
+
+
+PADDED = "center ljust rjust zfill expandtabs indent wordwrap batch slice round to_bytes"
+RULES: dict[str, Callable[[Any, Sequence[Any]], int]] = {
+    "*": lambda a, b: _size(a) * _number(b[0]) + _size(b[0]) * _number(a) + _bits(a) + _bits(b[0]),
+    "**": lambda a, b: _bits(a) * _number(b[0]),
+    "+": lambda a, b: _size(a) + sum(map(_size, b)),
+    "%": _formatted,
+    "format": _formatted,
+    "replace": lambda text, args: _size(text) + str(text).count(str(args[0])) * _size(args[1]),
+    "join": lambda items, args: sum(map(_weight, items)) + len(items) * sum(map(_size, args)),
+}
+RULES |= dict.fromkeys(PADDED.split(), _padded)
+RULES |= dict.fromkeys(
+    WRITERS - RULES.keys(), lambda value, args: _weight(value) * (1 + max(map(_number, args), default=0))
+)
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
