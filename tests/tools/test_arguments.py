@@ -1,6 +1,6 @@
 import pytest
-from agentrl.core.json_schema import WrongSchema
 
+from agentrl.core.json_schema import WrongSchema
 from agentrl.tools.arguments import ArgumentCheck
 
 PARAMETERS = {
