@@ -82,9 +82,13 @@ class NemoGymAgent(Gym):
         row, entry = trajectory.row, entry_of(trajectory.row)
         line, schemas = row.extra_info["line"], self.prompt_tools(row, self.env.tools)
         names = [schema["function"]["name"] for schema in schemas]
-        async with session(row.extra_info["url"], entry.step_timeout) as server:
+        async with session(await address_of(row, entry), entry.step_timeout) as server:
             tools = ServerTools(server, line, names)
-            await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+            if row.extra_info["executed"]:
+                await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+            else:
+                await tools.start()
+                await self._answer(trajectory, sampling, schemas)
             response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
             with recorded(trajectory, "verify"):
                 verdict = await server.ask(VERIFY, {**line, "response": response})
@@ -92,6 +96,14 @@ class NemoGymAgent(Gym):
         trajectory.reward = reward
         others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
         trajectory.reward_extra |= numbers(others) | returned(reward, entry)
+
+    async def _answer(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> None:
+        """One turn, whose calls are the answer: the server compares them and does not carry them out."""
+        episode = self.episode(trajectory, sampling, schemas)
+        episode.begin()
+        await episode.generate()
+        if not episode.done:
+            episode.finish("stop")
 
 
 @agent_loop("nemo_gym_steps")
@@ -101,7 +113,7 @@ class SteppedAgent(Gym):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
-        async with session(row.extra_info["url"], entry.step_timeout) as server:
+        async with session(await address_of(row, entry), entry.step_timeout) as server:
             with episode.span("environment"):
                 seen = await server.ask(RESET, row.extra_info["line"])
             begun = Task.of(row.extra_info["line"]).prompt
@@ -139,6 +151,12 @@ EMPTY: list[Message] = [{"role": "user", "content": ""}]
 def entry_of(row: Row) -> Entry:
     """The row's entry."""
     return Entry(**row.extra_info["environment"])
+
+
+async def address_of(row: Row, entry: Entry) -> str:
+    """The address of the row's server. Raises InfraError."""
+    address: str = await entry.make().address(row)
+    return address
 
 
 def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, Any]:
