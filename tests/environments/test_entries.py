@@ -139,6 +139,7 @@ def test_a_kind_by_its_path(tmp_path: Path) -> None:
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrl.environments.own.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "textarena", raising=False)
     with pytest.raises(UserError, match=r"textarena: Chess-v0 needs textarena: run `pip install 'agentrl\[env"):
         TextArenaGame("Chess-v0", {})
     with pytest.raises(UserError, match=r"gymnasium: Taxi-v4 needs gymnasium: run `pip install 'agentrl\[env"):

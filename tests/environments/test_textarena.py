@@ -38,7 +38,8 @@ def plain(id: str, players: int) -> None:
     game, draw = textarena.make(id), random.Random(0)
     game.reset(num_players=players, seed=0)
     for _ in range(STEPS):
-        game.get_observation()
+        side, _ = game.get_observation()
+        assert side < players
         if game.step(action=draw.choice(MOVES))[0]:
             game.close()
             return

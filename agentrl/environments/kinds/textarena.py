@@ -18,6 +18,8 @@ GAME = -1
 """The sender of the game's own messages."""
 LOST = -1.0
 """TextArena's reward of an invalid action that ends a game, and of one that is not finished."""
+OPPONENTS = 1_000
+"""Most turns of opponents in a row."""
 GAMES, TURNS = 3, 40
 """Rehearsals, and the most turns of each."""
 
@@ -79,13 +81,13 @@ class TextArenaGame:
         return self._next(done=done, after=side)
 
     def rehearse(self, seed: int) -> None:
-        """Play games of random opponents alone. Raises UserError where most of their actions are refused: the game
+        """Play games of random opponents alone. Raises UserError where half of their actions are refused: the game
         does not say in its messages which are allowed."""
         if self.opponent != RANDOM:
             return
         played = [self._rehearsed(seed + game) for game in range(GAMES)]
         tried, refused = (sum(counts) for counts in zip(*played, strict=True))
-        if 2 * refused > tried:
+        if 2 * refused >= tried:
             raise UserError(f"opponent random: the game refuses {refused} of {tried} actions in [brackets]: {FIX}")
 
     def _rehearsed(self, seed: int) -> tuple[int, int]:
@@ -118,16 +120,20 @@ class TextArenaGame:
 
     def _next(self, *, done: bool, after: int | None) -> Observation:
         """Let opponents play until it is the policy's turn; `after`: the side that has just played."""
-        while not done:
+        for _ in range(OPPONENTS):
+            if done:
+                return self._over(self.sides[0] if after is None else after)
             side, messages = self._seen()
             if side in self.sides:
                 invalid = _refused(messages, again=side == after)
                 return Observation(self._text(side, messages), side, invalid=invalid, sides=self.sides)
             done, _ = self.game.step(action=self._opponents_action(side, messages))
-        return self._over(self.sides[0] if after is None else after)
+        raise InfraError(f"the game is not over after {OPPONENTS:,} turns of opponents in a row")
 
     def _opponents_action(self, side: int, messages: list[Said]) -> str:
         """A random one reads the game's own messages only: others write in brackets, too."""
+        if side not in self.opponents:
+            raise InfraError(f"it is the turn of side {side}, and {self.players} play: correct `players`")
         opponent = self.opponents[side]
         if isinstance(opponent, RandomOpponent):
             messages = [said for said in messages if said.sender == GAME]

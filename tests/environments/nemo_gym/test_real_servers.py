@@ -27,7 +27,6 @@ ENTRIES = {
     "arguments": ("single_step_tool_use_with_argument_comparison",) * 2,
     "calls": ("xlam_fc",) * 2,
     "components": ("example_tool_call_multireward",) * 2,
-    "structured": ("structured_outputs",) * 2,
     "office": ("workplace_assistant", "workplace_assistant"),
     "follow": ("example_multi_turn_gymnasium", "example_multi_turn_gymnasium"),
 }
@@ -73,7 +72,7 @@ async def test_sessions_verdicts_and_a_death(data: Data, monkeypatch: pytest.Mon
     assert (await play(row, add(1) + add(2), "Six.")).reward == 1  # it is started again
 
 
-@pytest.mark.parametrize("name", ["arguments", "calls", "components", "structured"])
+@pytest.mark.parametrize("name", ["arguments", "calls", "components"])
 async def test_calls_that_are_verified_and_not_carried_out(data: Data, name: str) -> None:
     row = rows(name, data)[0]
     wide = {"prompt_length": 40_000, "model_length": 60_000}
