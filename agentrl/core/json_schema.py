@@ -136,14 +136,16 @@ def _compiled(text: bytes) -> Schema:
     try:
         wrong = best_match(_meta().errors(written))
         if wrong is not None:
-            place = ".".join(map(str, wrong.absolute_path))
-            raise WrongSchema(
-                f"{place[:200] or 'it'} is {_short(wrong.instance)}: {wrong.message[:200]}", place, wrong.instance
-            )
+            place, shown = ".".join(map(str, wrong.absolute_path)), repr(wrong.instance)[:100]
+            raise WrongSchema(f"{place[:200] or 'it'} is {shown}: {wrong.message[:200]}", place, wrong.instance)
         _check_nodes(written)
         return Schema(written)
+    except WrongSchema:
+        raise
     except (Unchecked, RecursionError) as error:
         raise WrongSchema(f"it is too large, or nested too deeply: {str(error)[:200]}") from error
+    except Exception as error:  # a library's, on a schema that it does not expect
+        raise WrongSchema(f"it cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 @cache
@@ -183,18 +185,13 @@ def _target(resolver: Any, reference: str) -> Any:
 
 
 def _check_patterns(patterns: Iterable[Any]) -> None:
-    for pattern in patterns:
+    for pattern in filter(None, patterns):
+        if len(pattern) > LONGEST_PATTERN:
+            raise WrongSchema(f"a pattern has more than {LONGEST_PATTERN} characters")
         try:
-            if pattern is not None and len(pattern) > LONGEST_PATTERN:
-                raise WrongSchema(f"a pattern has more than {LONGEST_PATTERN} characters")
-            regex.compile(pattern or "")
+            regex.compile(pattern)
         except (regex.error, RecursionError, OverflowError) as error:
             raise WrongSchema(f"the pattern {pattern[:200]!r} is no regular expression: {error}") from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def leaves(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
