@@ -64,11 +64,7 @@ def test_a_reference_out_of_the_schema_is_refused_and_not_fetched(schema: Any, l
         ({"pattern": "a" * 2000}, "more than 1000 characters"),
         ({"enum": ["a" * 2**18]}, "larger than 256 KiB"),
         (DEEP, "nested too deeply"),
-        ({"$id": "http://[", "properties": {"a": {"$ref": "b"}}}, "it cannot be read: ValueError: Invalid IPv6 URL"),
-        (
-            {"properties": {"a": {"$id": "u", "$schema": "http://127.0.0.1:9/none"}}, "$ref": "u"},
-            "it cannot be read|it is",
-        ),
+        ({"$id": "http://[", "properties": {"a": {"$ref": "b"}}}, "leads out of the schema"),
         ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "are not checked together"),
     ],
 )
