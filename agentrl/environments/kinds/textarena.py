@@ -17,7 +17,7 @@ from agentrl.environments.own import fitted, is_own, load_own, require
 GAME = -1
 """The sender of the game's own messages."""
 LOST = -1.0
-"""TextArena's reward of an invalid action that ends a game, and of one that is not finished."""
+"""TextArena's reward of an invalid action that ends a game."""
 OPPONENTS = 1_000
 """Most turns of opponents in a row."""
 GAMES, TURNS = 3, 40
@@ -32,7 +32,7 @@ class Said(NamedTuple):
     kind: str
 
 
-@environment_kind("textarena", unfinished=LOST)
+@environment_kind("textarena", unfinished=-1.0)
 class TextArenaGame:
     """One game by its id, or by the path of a class or function that makes one."""
 
