@@ -8,6 +8,10 @@ seed the global random numbers and crash.
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.core.errors import InfraError
+from agentrl.core.json_text import whole
+from agentrl.environments.answers import LONGEST_TEXT, number
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -31,12 +35,15 @@ class Observation:
     """Further values, for a reward function of the entry's own; not sent to the loop."""
 
     @classmethod
-    def of_json(cls, values: dict[str, Any]) -> "Observation":
-        """As `to_json` wrote it."""
-        rewards = {int(side): float(value) for side, value in values["rewards"].items()}
+    def of_json(cls, values: dict[str, Any], who: str) -> "Observation":
+        """As `to_json` wrote it. Raises InfraError."""
+        rewards = {int(side): number(value, "reward", who) for side, value in values["rewards"].items()}
         return cls(**values | {"rewards": rewards, "sides": tuple(values["sides"])})
 
     def to_json(self) -> dict[str, Any]:
-        """All but `info`, as JSON has it."""
+        """All but `info`, as JSON has it. Raises InfraError for a text that no model can read."""
+        if len(self.text) > LONGEST_TEXT:
+            raise InfraError(f"an observation has {len(self.text):,} characters, and {LONGEST_TEXT:,} are the most")
         values = {name: value for name, value in vars(self).items() if name != "info"}
-        return values | {"rewards": {str(side): float(value) for side, value in self.rewards.items()}}
+        rewards = {str(side): float(value) for side, value in self.rewards.items()}
+        return values | {"text": whole(self.text), "rewards": rewards}

@@ -8,7 +8,6 @@ token by token; `full` says that the agent had no turns left.
 Invariants: the samples of a row have its task; an error of the environment is an infrastructure error.
 """
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 from agentrl.core.errors import InfraError
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
+from agentrl.environments.answers import field, number, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.worker import Program, Worker, run_once
 from agentrl.gateway.loop import MODEL, require_packages
@@ -35,7 +35,7 @@ def program_of(entry: Entry, turns: int | None = None) -> Program:
 def tasks_of(entry: Entry) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks; None for one whose conversation the environment begins. Raises UserError."""
     require_packages()
-    tasks: list[list[Message] | None] = run_once(program_of(entry))["tasks"]
+    tasks: list[list[Message] | None] = run_once(program_of(entry)).get("tasks") or []
     return tasks
 
 
@@ -51,22 +51,12 @@ class OutsideAgent(AgentLoop):
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
-                answer = await self._asked(entry, request)
+                answer = await self._worker(entry).ask(request, entry.timeout)
             except InfraError as error:
                 raise session.failure or error from None  # the engine's own comes first
             finally:
                 session.end("its environment has ended")
         conclude(entry, session, answer)
-
-    async def _asked(self, entry: Entry, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer of the entry's program, within its time. Raises InfraError."""
-        try:
-            async with asyncio.timeout(entry.timeout) as limit:
-                return await self._worker(entry).ask(request)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        raise InfraError(f"environment {entry.name}: a rollout took longer than its timeout of {entry.timeout:g} s")
 
     def _worker(self, entry: Entry) -> Worker:
         """That of the entry: all trajectories of the run share it."""
@@ -93,7 +83,9 @@ def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
         raise InfraError(f"environment {entry.name}: the model was not asked")
     if answer.get("full"):
         trajectory.finish = "max_turns"
-    reward = float(answer["reward"])
+    who = f"environment {entry.name}"
+    reward = number(answer.get("reward"), "reward", who)
     trajectory.reward = reward
     success = float(reward >= entry.success_at)
-    trajectory.reward_extra |= {**answer["metrics"], "return": reward, "success": success}
+    metrics = numbers(field(answer, "metrics", dict, who))
+    trajectory.reward_extra |= {**metrics, "return": reward, "success": success}

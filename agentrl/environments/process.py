@@ -16,14 +16,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.foreign import read_json
+from agentrl.environments.answers import LONGEST, read_line
 from agentrl.environments.entry import Entry
 from agentrl.environments.observation import Observation
 
 START = 120.0
 """Seconds for imports."""
-LONGEST = 2**26
-"""Bytes of an answer."""
 
 
 class EnvironmentProcess:
@@ -100,21 +98,21 @@ class RunningEnvironment:
 
     async def _call(self, method: str, value: Any) -> Observation:
         self._writer.write(json.dumps({method: value}).encode() + b"\n")
-        return Observation.of_json(_checked(await self._answer(self.entry.step_timeout), self.entry))
+        answer = await self._answer(self.entry.step_timeout)
+        if method == "step" and "refused" in answer:  # too late to end the run for it
+            raise InfraError(f"environment {self.entry.name}: {answer['refused']}")
+        return Observation.of_json(_checked(answer, self.entry), f"environment {self.entry.name}")
 
     async def _answer(self, timeout: float) -> dict[str, Any]:
-        self._busy = True
+        self._busy, who = True, f"environment {self.entry.name}"
         try:
             async with asyncio.timeout(timeout):
-                line = await self._reader.readline()
+                answer = await read_line(self._reader, who)
         except TimeoutError:
-            raise InfraError(f"environment {self.entry.name}: no answer within {timeout:g} s") from None
-        except OSError as error:
-            raise InfraError(f"environment {self.entry.name}: {error}") from error
+            raise InfraError(f"{who}: no answer within {timeout:g} s") from None
         self._busy = False
-        if not line:
-            raise InfraError(f"environment {self.entry.name}: its process died")
-        answer: dict[str, Any] = read_json(line)
+        if answer is None:
+            raise InfraError(f"{who}: its process died")
         return answer
 
 

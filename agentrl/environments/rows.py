@@ -5,6 +5,7 @@ they begin in the same state.
 """
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from functools import cache
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.core.points import row_source
+from agentrl.core.user_errors import last_line
 from agentrl.data.lazy import LazyRows
 from agentrl.environments.entry import Entry, read_entry
 from agentrl.environments.outside import tasks_of
 from agentrl.environments.process import START
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.row import Row
+
+log = logging.getLogger(__name__)
 
 HELD_OUT = "/val"
 LOOP, PROGRAM_LOOP = "environment", "environment_program"
@@ -104,8 +108,8 @@ def tasks_once(entry: str) -> Sequence[list[Message] | None]:
 
 @cache
 def try_once(entry: str) -> None:
-    """Start an entry's environment twice with one seed. Raises UserError where it does not start, and where it
-    starts differently: the samples of a group would not be comparable."""
+    """Start an entry's environment a few times. Raises UserError where it does not start, and where one seed gives
+    two beginnings: the samples of a group would not be comparable."""
     name = json.loads(entry)["name"]
     words = [sys.executable, "-m", "agentrl.environments.trial", entry]
     try:
@@ -113,5 +117,6 @@ def try_once(entry: str) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(f"environment {name}: it did not start within {START:g} s") from None
     if ended.returncode:
-        lines = (ended.stdout or ended.stderr).strip().splitlines()
-        raise UserError(f"environment {name}: {lines[-1] if lines else 'its process died'}")
+        raise UserError(f"environment {name}: {last_line(ended.stdout or ended.stderr) or 'its process died'}")
+    if warning := last_line(ended.stdout):
+        log.warning("environment %s: %s", name, warning)

@@ -96,7 +96,7 @@ def answered(work: Callable[[], Answer]) -> Answer:
 
 
 def _line(answer: Answer) -> bytes:
-    return json.dumps(answer).encode() + b"\n"
+    return json.dumps(answer, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 if __name__ == "__main__":

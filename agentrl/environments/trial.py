@@ -1,8 +1,11 @@
-"""A trial of an entry in a process of its own: exit code 1 and one line where it does not work."""
+"""A trial of an entry in a process of its own: exit code 1 and one line where it does not work, or a line to warn."""
 
 import json
 import os
+import re
+import signal
 import sys
+from typing import Any
 
 from agentrl.environments.entry import Entry
 from agentrl.environments.server import Answer, answered, prepare
@@ -11,28 +14,75 @@ UNLIKE = (
     "two environments with the same seed begin differently, so the samples of a group are not comparable: let the seed "
     "decide, for example by the path of a function of `seed` that makes it"
 )
+ALIKE = (
+    "all of {} seeds that were tried begin and go on alike: if the environment ignores the seed, its {} rows are one "
+    "task, so write `rows: 1` or arguments that differ"
+)
+SEEDS = 8
+PATIENCE = 20
+"""Seconds for the comparison of seeds."""
+WORD = re.compile(r"\[[^\[\]\n]+\]|[\w.+-]+")
 
 
 def main() -> None:
-    """Reset two environments with one seed and compare them."""
+    """Try an entry: refuse it, or print warnings."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answer = answered(lambda: _tried(Entry(**json.loads(sys.argv[1]))))
-    if trouble := answer.get("refused") or answer.get("failed"):
-        answers.write(f"{trouble}\n")
-        answers.flush()
-        os._exit(1)
-    os._exit(0)
+    trouble = answer.get("refused") or answer.get("failed")
+    answers.write(f"{trouble or answer.get('warning', '')}\n")
+    answers.flush()
+    os._exit(1 if trouble else 0)
 
 
 def _tried(entry: Entry) -> Answer:
     prepare(entry)
-    texts = []
-    for _ in range(2):
-        environment = entry.make()
-        texts.append(environment.reset(entry.first_seed).text)
+    first = _beginning(entry, entry.first_seed)
+    if _beginning(entry, entry.first_seed) != first:
+        return {"refused": UNLIKE}
+    environment = entry.make()
+    if hasattr(environment, "rehearse"):
+        environment.rehearse(entry.first_seed)
+    return {"warning": ALIKE.format(SEEDS, entry.rows)} if entry.rows > 1 and _alike(entry, first) else {}
+
+
+def _alike(entry: Entry, first: str) -> bool:
+    """Whether all seeds give one task. False where an action that is tried breaks the environment, or takes long."""
+    seeds = range(entry.first_seed + 1, entry.first_seed + SEEDS)
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(PATIENCE)
+    try:
+        if any(_beginning(entry, seed) != first for seed in seeds):
+            return False
+        # What the seed decides may be hidden at first.
+        actions = [*WORD.findall(first.strip().rpartition("\n")[2])[-3:], "5"]
+        begun = _goes_on(entry, entry.first_seed, actions)
+        return all(_goes_on(entry, seed, actions) == begun for seed in seeds)
+    except Exception:
+        return False
+    finally:
+        signal.alarm(0)
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError
+
+
+def _beginning(entry: Entry, seed: int) -> str:
+    return _goes_on(entry, seed, [])[0][0]
+
+
+def _goes_on(entry: Entry, seed: int, actions: list[str]) -> list[tuple[str, dict[int, float]]]:
+    """Texts and rewards of an environment in which these actions are taken."""
+    environment = entry.make()
+    try:
+        seen = [environment.reset(seed)]
+        for action in actions:
+            if not seen[-1].done:
+                seen.append(environment.step(action))
+    finally:
         environment.close()
-    return {} if texts[0] == texts[1] else {"refused": UNLIKE}
+    return [(each.text, each.rewards) for each in seen]
 
 
 if __name__ == "__main__":

@@ -21,13 +21,12 @@ from typing import Any
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
+from agentrl.environments.answers import LONGEST, SHORT, read_line
 
 START = 300.0
 """Seconds for imports and for reading tasks."""
 POLL = 0.02
 """Seconds between two looks at a program that is not ready."""
-LONGEST = 2**26
-"""Bytes of an answer."""
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
 
@@ -71,7 +70,12 @@ def run_once(program: Program) -> dict[str, Any]:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
         raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
-    answer: dict[str, Any] = json.loads(last_line(ended.stdout))
+    try:
+        answer = json.loads(last_line(ended.stdout))
+    except ValueError as error:
+        raise UserError(f"{program.what}: its last line is no JSON: {last_line(ended.stdout)[:SHORT]}") from error
+    if not isinstance(answer, dict):
+        raise UserError(f"{program.what}: its last line is no JSON object: {last_line(ended.stdout)[:SHORT]}")
     if "refused" in answer:
         raise UserError(f"{program.what}: {answer['refused']}")
     return answer
@@ -85,20 +89,21 @@ class Worker:
         self._running: Running | None = None
         self._starting = asyncio.Lock()
 
-    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
+    async def ask(self, request: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        """The answer to a request; a cancellation cancels it there, too. `timeout`: seconds from when the program
+        takes the request, so that its start does not count. Raises InfraError."""
         running, connection = await self._connected()
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
         try:
             writer.write(json.dumps(request).encode() + b"\n")
-            line = await reader.readline()
-        except OSError:
-            line = b""
+            async with asyncio.timeout(timeout):
+                answer = await read_line(reader, self.program.what)
+        except TimeoutError:
+            raise InfraError(f"{self.program.what}: a rollout took longer than its timeout of {timeout:g} s") from None
         finally:
             writer.close()
-        if not line:
+        if answer is None:
             raise self._dead(running)
-        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:

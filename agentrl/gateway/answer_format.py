@@ -9,12 +9,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
+from agentrl.core.json_schema import Unchecked, WrongSchema, compiled
 from agentrl.core.json_text import to_json
 from agentrl.gateway.request import Refused
 from agentrl.trajectory.message import Message, text_of
@@ -51,10 +48,10 @@ class AnswerFormat:
         except (ValueError, RecursionError) as error:
             return f"it is no JSON: {error}."
         try:
-            found = next(_validator(self.written).iter_errors(value), None)
-        except Exception as failure:  # the client's schema: a reference that leads nowhere, say
-            raise Refused(f"the schema of the response format cannot be checked: {failure}") from failure
-        return None if found is None else f"{found.json_path}: {found.message}."
+            found = compiled(json.loads(self.written)).errors(value)
+        except Unchecked as failure:
+            raise Refused(f"the response format cannot be checked: {failure}") from failure
+        return f"{found[0].json_path}: {found[0].message}." if found else None
 
 
 def read_format(given: Any, name: str) -> AnswerFormat | None:
@@ -70,23 +67,14 @@ def read_format(given: Any, name: str) -> AnswerFormat | None:
     schema = (within if isinstance(within, Mapping) else given).get("schema")
     if not isinstance(schema, Mapping):
         raise Refused(f"{name}: json_schema needs the field schema, a JSON schema")
-    written = to_json(schema)
     try:
-        _validator(written)
-    except SchemaError as error:
-        raise Refused(f"{name}: the schema is wrong at {error.json_path}: {error.message[:LONGEST]}") from error
-    return AnswerFormat(written)
+        compiled(schema)
+    except WrongSchema as error:
+        raise Refused(f"{name}: the schema cannot be used: {error}") from error
+    return AnswerFormat(to_json(schema))
 
 
 def unfenced(text: str) -> str:
     """The JSON within a code fence; other text as it is."""
     found = FENCE.fullmatch(text.strip())
     return found[1].strip() if found else text
-
-
-@lru_cache(maxsize=64)
-def _validator(written: str) -> Draft202012Validator:
-    """Raises SchemaError."""
-    schema = json.loads(written)
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)

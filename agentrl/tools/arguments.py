@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from agentrl.core import json_text as writable
+from agentrl.core.json_schema import Unchecked, compiled
 
 MOST_COMPLAINTS = 3
 LONGEST_VALUE = 80
@@ -22,13 +22,11 @@ TYPE_NAMES = {
 
 
 class ArgumentCheck:
-    """The compiled schema of one tool's parameters. Raises jsonschema's SchemaError when the schema is wrong."""
+    """The compiled schema of one tool's parameters. Raises WrongSchema."""
 
     def __init__(self, tool: str, parameters: dict[str, Any]) -> None:
-        Draft202012Validator.check_schema(parameters)
         self.tool = tool
-        self.parameters = parameters
-        self.validator = Draft202012Validator(parameters)
+        self.schema = compiled(parameters)
 
     def complaint(self, arguments: Any) -> str | None:
         """None when the arguments fit; otherwise what is wrong, naming each parameter and what it should be."""
@@ -38,9 +36,9 @@ class ArgumentCheck:
         if unwritable is not None:
             return f"Error: wrong arguments for {self.tool!r}: {unwritable}."
         try:
-            errors = list(self.validator.iter_errors(arguments))
-        except Exception as error:  # the schema's own arithmetic: multipleOf of a huge integer, say
-            return f"Error: the arguments of {self.tool!r} cannot be checked: {type(error).__name__}: {error}."
+            errors = self.schema.errors(arguments)
+        except Unchecked as error:
+            return f"Error: the arguments of {self.tool!r} cannot be checked: {error}."
         if not errors:
             return None
         problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MOST_COMPLAINTS]))

@@ -4,10 +4,8 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
 from agentrl.core.errors import UserError
+from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.core.plugins import Entry
 from agentrl.core.user_errors import reported_as
@@ -95,12 +93,11 @@ def check_types(schema: OpenAIFunctionToolSchema, where: str) -> None:
     """Check that the parameters are JSON Schema. Raises UserError."""
     function = schema.function.model_dump()
     try:
-        Draft202012Validator.check_schema(function["parameters"])
-    except SchemaError as error:
-        place = ".".join(map(str, error.absolute_path))
-        right = JSON_NAMES.get(str(error.instance))
-        fix = f"write {right}" if right else "write it as JSON Schema wants it"
-        raise UserError(f"{where}: tool_schema of {function['name']}: {place} is {error.instance!r}: {fix}") from error
+        compiled(function["parameters"])
+    except WrongSchema as error:
+        right = JSON_NAMES.get(str(error.value))
+        wrong = f"{error.place} is {error.value!r}: write {right}" if right else str(error)
+        raise UserError(f"{where}: tool_schema of {function['name']}: {wrong}") from error
 
 
 def check_schema(schema: OpenAIFunctionToolSchema, where: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.environments import open_entry, read_entry
 from agentrl.environments.kinds.gymnasium import GymnasiumEnvironment
 from agentrl.environments.kinds.textarena import TextArenaGame
@@ -30,6 +30,8 @@ rows: {gymnasium: FrozenLake-v1, rows: many}
 none: {gymnasium: FrozenLake-v1, rows: 0}
 refused: {gymnasium: FrozenLake-v1, kwargs: {slippery: false}}
 unlike: {gymnasium: "lots.py:Lots"}
+one: {gymnasium: FrozenLake-v1, kwargs: {is_slippery: false}, rows: 200}
+hidden: {gymnasium: "lots.py:Hidden"}
 """
 
 
@@ -39,6 +41,8 @@ def data(tmp_path: Path) -> Data:
     (tmp_path / "lots.py").write_text(
         "import itertools, os\nclass Lots:\n    def reset(self, seed):\n        return os.urandom(4).hex(), {}\n"
         "    def step(self, action):\n        pass\n"
+        "class Hidden:\n    def reset(self, seed):\n        self.seed = seed\n        return 'Guess.', {}\n"
+        "    def step(self, action):\n        return str(self.seed), 0.0, False, False, {}\n"
     )
     return Data(environment_config_path=str(tmp_path / "environments.yaml"))
 
@@ -59,6 +63,68 @@ def test_a_seed_that_decides_nothing(data: Data) -> None:
         environment_rows("unlike", data=data)
 
 
+def test_seeds_that_are_one_task_are_told_with_their_number(data: Data, caplog: pytest.LogCaptureFixture) -> None:
+    environment_rows("one", data=data)
+    environment_rows("hidden", data=data)
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        "environment one: all of 8 seeds that were tried begin and go on alike: if the environment"
+    )
+    assert "its 200 rows are one task" in warning
+
+
+MIXED = """
+from enum import Enum
+Kind = Enum("Kind", ["PLAYER_ACTION", "GAME_ADMIN", "PROMPT"])
+class Game:
+    def __init__(self, how="list"):
+        self.how, self.state = how, self
+        self.role_mapping = {0: "Me", 1: "You"}
+    def reset(self, num_players, seed):
+        self.new, self.current_player_id, self.turn = [(-1, "Play.", Kind.PROMPT)], 0, 0
+    def get_observation(self):
+        offer = {"list": "[a] or [b]", "example": "such as [x]", "none": "", "mixed": "[a]", "broken": "[a]"}[self.how]
+        said = [*self.new, (-1, offer, Kind.PROMPT)]
+        if self.how == "mixed":
+            said.append((Kind.PLAYER_ACTION, 0, "[b]"))  # parts in an order of its own
+        self.new = []
+        return self.current_player_id, [("x", "y", "z")] if self.how == "broken" else said
+    def step(self, action):
+        self.turn += 1
+        if action in ("[a]", "[b]"):
+            self.current_player_id = 1 - self.current_player_id
+        else:
+            self.new = [(-1, "That is no action.", Kind.GAME_ADMIN)]
+        return self.turn == 6, {}
+    def close(self):
+        return {0: 1, 1: -1}, {0: {}, 1: {}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("list", None),
+        ("mixed", None),
+        ("none", r"opponent random: the game offers no \[actions\]: write the path of a function that plays"),
+        (
+            "example",
+            r"opponent random: the game refuses 15 of 18 actions in \[brackets\]: write the path of a function",
+        ),
+        ("broken", r"the game's message .* is not a sender, a text and its kind"),
+    ],
+)
+def test_a_game_that_random_cannot_play_is_refused_before_the_run(how: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "game.py").write_text(MIXED)
+    (tmp_path / "e.yaml").write_text(f'game: {{textarena: "game.py:Game", kwargs: {{how: {how}}}, opponent: random}}')
+    data = Data(environment_config_path=str(tmp_path / "e.yaml"))
+    if message is None:
+        assert len(environment_rows("game", data=data)) == 256
+        return
+    with pytest.raises(UserError, match=message):
+        environment_rows("game", data=data)
+
+
 def test_a_kind_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "kind.py").write_text(
         "from agentrl.environments import Observation\nclass Echo:\n"
@@ -73,6 +139,7 @@ def test_a_kind_by_its_path(tmp_path: Path) -> None:
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrl.environments.own.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "textarena", raising=False)
     with pytest.raises(UserError, match=r"textarena: Chess-v0 needs textarena: run `pip install 'agentrl\[env"):
         TextArenaGame("Chess-v0", {})
     with pytest.raises(UserError, match=r"gymnasium: Taxi-v4 needs gymnasium: run `pip install 'agentrl\[env"):
@@ -92,8 +159,9 @@ def test_sides() -> None:
 def test_the_random_opponent_plays_what_is_offered() -> None:
     play = RandomOpponent("0/1")
     assert {play("Such as [9].\nNow [1] or [2].\nYour turn.") for _ in range(20)} == {"[1]", "[2]"}
-    with pytest.raises(UserError, match=r"offers no \[actions\]"):
-        play("Your turn.")
+    assert play("Your turn.") in ("[1]", "[2]")
+    with pytest.raises(InfraError, match=r"offers no \[actions\]"):
+        RandomOpponent("0/1")("Your turn.")
 
 
 def test_values_as_text() -> None:

@@ -79,7 +79,7 @@ async def test_the_turn_limit_ends_the_attempts() -> None:
         ({"type": "json_schema"}, "response_format: json_schema needs the field schema"),
         (
             {"type": "json_schema", "json_schema": {"schema": {"type": 5}}},
-            r"response_format: the schema is wrong at \$.type",
+            "response_format: the schema cannot be used: type is 5",
         ),
     ],
 )

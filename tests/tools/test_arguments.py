@@ -1,6 +1,6 @@
 import pytest
-from jsonschema.exceptions import SchemaError
 
+from agentrl.core.json_schema import WrongSchema
 from agentrl.tools.arguments import ArgumentCheck
 
 PARAMETERS = {
@@ -58,5 +58,5 @@ def test_a_huge_value_does_not_blow_up_the_message(check):
 
 
 def test_a_wrong_schema_is_found_before_the_first_call():
-    with pytest.raises(SchemaError):
+    with pytest.raises(WrongSchema):
         ArgumentCheck("f", {"type": "object", "properties": {"x": {"type": "int"}}})

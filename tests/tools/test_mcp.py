@@ -115,6 +115,76 @@ async def test_a_process_of_our_own(opened):
     await second.release()
 
 
+PROMISES = """
+import asyncio, sys
+import mcp.types as t
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+OUT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+AWAY = {"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:9/n"}}}
+TEXT = [t.TextContent(type="text", text="usable text")]
+RESULTS = {
+    "right": t.CallToolResult(content=TEXT, structured_content={"n": 1}),
+    "wrong": t.CallToolResult(content=TEXT, structured_content={"n": "x"}),
+    "missing": t.CallToolResult(content=TEXT),
+    "away": t.CallToolResult(content=TEXT, structured_content={"n": 1}),
+    "bare": t.CallToolResult(content=[], structured_content={"n": "x"}),
+    "failed": t.CallToolResult(content=TEXT, is_error=True),
+}
+
+async def listed(ctx, page):
+    if "silent" in sys.argv:
+        await asyncio.sleep(10_000)
+    if "endless" in sys.argv:
+        await asyncio.sleep(0.01)
+        return t.ListToolsResult(tools=[], next_cursor="on")
+    schemas = {name: AWAY if name == "away" else OUT for name in RESULTS}
+    free = {"type": "object"}
+    tools = [t.Tool(name=n, description=n, input_schema=free, output_schema=s) for n, s in schemas.items()]
+    return t.ListToolsResult(tools=tools)
+
+async def called(ctx, params):
+    return RESULTS[params.name]
+
+async def main():
+    server = Server("promises", on_list_tools=listed, on_call_tool=called)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+asyncio.run(main())
+"""
+
+
+async def test_a_result_that_is_not_as_promised_is_used_where_it_has_text(load, yaml, write, caplog):
+    tools = load(yaml({"s": {"command": sys.executable, "args": [write("promises.py", PROMISES)]}}))
+    session = tools.open("1/row/0", {}, None)
+    for name in ("right", "wrong", "wrong", "missing", "away"):
+        answer = await session.call(name, {})
+        assert (answer.text, answer.outcome, answer.error) == ("usable text", Outcome.OK, None)
+    warned = [message.partition(": ")[2].partition(";")[0] for message in caplog.messages]
+    promise = "does not return what its output schema says"
+    assert warned[:2] == [
+        f"wrong {promise}: $.n: 'x' is not of type 'integer'",
+        f"missing {promise}: there is no structured content",
+    ]
+    assert "nothing is fetched" in warned[2]
+    assert len(warned) == 3
+    bare, failed = await session.call("bare", {}), await session.call("failed", {})
+    assert (bare.outcome, promise in bare.error) == (Outcome.INFRA_ERROR, True)
+    assert (failed.outcome, failed.text) == (Outcome.MODEL_ERROR, "usable text")
+    await session.release()
+    await tools.close()
+
+
+@pytest.mark.parametrize("how", ["silent", "endless"])
+def test_a_server_that_never_lists_its_tools_is_told_in_one_line(load, yaml, write, monkeypatch, how):
+    monkeypatch.setattr("agentrl.tools.mcp.connection.START_SECONDS", 4)
+    servers = {"slow": {"command": sys.executable, "args": [write("promises.py", PROMISES), how]}}
+    with pytest.raises(UserError, match=r"'slow' did not (list its tools within|answer for) 4 s; run the command"):
+        load(yaml(servers))
+
+
 async def test_a_server_that_dies_is_infrastructure_and_is_started_again(opened):
     session = opened().open("1/row/0", {}, None)
     before = (await session.call("pid", {})).text

@@ -17,7 +17,7 @@ from agentrl.trajectory.message import Parsed
 BLOCKS = ("tool_calls", "function_calls", " calls")
 
 
-def _typed(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+def _typed(argument: re.Match[str], value: str) -> dict[str, Any]:
     """Text or JSON, as the call itself says."""
     if argument[2] == "true":
         return {argument[1]: value}

@@ -15,7 +15,7 @@ _ENDS = "<|close|>argument<|sep|><|close|>call<|sep|>"
 _ATTRIBUTES = r"[^<>\n]{0,256}+"
 
 
-def _value(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+def _value(argument: re.Match[str], value: str) -> dict[str, Any]:
     """Text or JSON, as the call itself says; or all arguments as one JSON object."""
     key, kind = argument[1], argument[2]
     if key is not None and kind == "string":

@@ -10,8 +10,9 @@ from typing import Any
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import EXCERPT, MAX_DEPTH, Malformed, near, skip_space, typed_call
 from agentrl.chat.parsers.literals import MAX_VALUES
-from agentrl.chat.parsers.values import convert_by, part, schema_of
+from agentrl.chat.parsers.values import Bare, parameters_of, settled
 from agentrl.chat.template import Tools
+from agentrl.core.json_schema import Outlines
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
@@ -62,10 +63,11 @@ class _Elements:
             raise Malformed(f"cannot read it from {rest!r} on" if rest else "its closing tags are missing")
         try:
             elements, end = self._within(header.end(), _END, 0)
-            arguments = {key: _typed(inner, schema_of(header[1], key, tools)) for key, inner in elements}
+            schema = parameters_of(header[1], tools)
+            arguments = _object(elements, schema, Outlines(schema))
             if len(arguments) < len(elements):
                 raise Malformed("an argument is there twice")
-            return typed_call(header[1], arguments, self.text[at:end], index), end
+            return typed_call(header[1], settled(arguments, header[1], tools), self.text[at:end], index), end
         except Malformed as error:
             raise Malformed(str(error), header[1]) from error
 
@@ -90,18 +92,16 @@ class _Elements:
         return (opening[1], elements), end
 
 
-def _typed(inner: "str | list[Element]", schema: dict[str, Any]) -> Any:
+def _object(elements: list[Element], schema: Any, outlines: Outlines) -> dict[str, Any]:
+    fields = outlines.of(schema).get("properties", {})
+    return {name: _value(inner, fields.get(name), outlines) for name, inner in elements}
+
+
+def _value(inner: "str | list[Element]", schema: Any, outlines: Outlines) -> Any:
+    kind = outlines.of(schema).get("type")
     if isinstance(inner, str):
-        return (
-            _empty(schema)
-            if not inner.strip() and schema.get("type") in ("array", "object")
-            else convert_by(schema, inner)
-        )
-    if schema.get("type") == "array" or (schema.get("type") is None and all(name == ITEM for name, _ in inner)):
-        return [_typed(child, part(schema, "items")) for _, child in inner]
-    properties = part(schema, "properties")
-    return {name: _typed(child, part(properties, name)) for name, child in inner}
-
-
-def _empty(schema: dict[str, Any]) -> Any:
-    return [] if schema["type"] == "array" else {}
+        empty: Any = {"array": [], "object": {}}.get(str(kind))
+        return Bare(inner) if empty is None or inner.strip() else empty
+    if kind == "array" or (kind is None and all(name == ITEM for name, _ in inner)):
+        return [_value(child, outlines.of(schema).get("items"), outlines) for _, child in inner]
+    return _object(inner, schema, outlines)

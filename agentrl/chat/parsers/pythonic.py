@@ -6,7 +6,7 @@ from typing import Any
 from agentrl.chat.parsers.calls import MAX_ARGUMENTS, MAX_CALLS, Malformed, broken, near, skip_space, typed_call
 from agentrl.chat.parsers.literals import Values, quiet
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
-from agentrl.chat.parsers.values import convert, schema_of
+from agentrl.chat.parsers.values import settled
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -98,13 +98,15 @@ class _List:
         if len(self.calls) == MAX_CALLS:
             raise Malformed(f"at most {MAX_CALLS} calls are read of one turn", header[1])
         try:
-            arguments, end = self._arguments(header.end(), header[1])
+            arguments, end = self._arguments(header.end())
+            # Llama 4's template quotes each value: where the schema says that it is no text, it is read again.
+            arguments = settled(arguments, header[1], self.tools, quoted=True)
             self.calls.append(typed_call(header[1], arguments, self.text[at:end], len(self.calls)))
         except Malformed as error:
             raise Malformed(str(error), header[1]) from error
         return end
 
-    def _arguments(self, at: int, name: str) -> tuple[dict[str, Any], int]:
+    def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}
         while not self.text.startswith(")", skip_space(self.text, at)):
             key = _KEY.match(self.text, at)
@@ -112,15 +114,9 @@ class _List:
                 raise Malformed(f"every argument needs its name {near(self.text, at)}")
             if key[1] in arguments or len(arguments) == MAX_ARGUMENTS:
                 raise Malformed(f"the argument {key[1]!r} is there twice, or one of more than {MAX_ARGUMENTS}")
-            value, at = self.values.read(key.end())
-            arguments[key[1]] = self._typed(value, name, key[1])
+            arguments[key[1]], at = self.values.read(key.end())
             at = self._after_comma(at, ")")
         return arguments, skip_space(self.text, at) + 1
-
-    def _typed(self, value: Any, name: str, key: str) -> Any:
-        """Llama 4's template quotes each value: where the schema says that it is no text, it is read again."""
-        quoted = isinstance(value, str) and schema_of(name, key, self.tools).get("type") not in (None, "string")
-        return convert(value, name, key, self.tools) if quoted else value
 
     def _after_comma(self, at: int, close: str) -> int:
         at = skip_space(self.text, at)

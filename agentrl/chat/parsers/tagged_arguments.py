@@ -8,27 +8,25 @@ from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import EXCERPT, MAX_ARGUMENTS, Malformed, skip_space, typed_call
-from agentrl.chat.parsers.values import convert
+from agentrl.chat.parsers.values import Bare, settled
 from agentrl.chat.template import Tools
 from agentrl.trajectory.message import Call, Parsed
 
 NAME = r"[^<>\n]{1,256}+"
 """A tool's or an argument's name: bounded, and never given back, so that no pattern backtracks."""
 
-ReadValue = Callable[[re.Match[str], str, str, Tools], dict[str, Any]]
-"""(match of the argument's opening, value as written, tool's name, tools) -> the arguments it stands for, mostly one;
-raises Malformed."""
+ReadValue = Callable[[re.Match[str], str], dict[str, Any]]
+"""(match of the argument's opening, value as written) -> the arguments it stands for, mostly one; raises Malformed."""
 
 
-def by_schema(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+def by_schema(argument: re.Match[str], value: str) -> dict[str, Any]:
     """Text that the tool's schema types."""
-    key = argument[1].strip()
-    return {key: convert(value, name, key, tools)}
+    return {argument[1].strip(): Bare(value)}
 
 
-def without_newlines(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+def without_newlines(argument: re.Match[str], value: str) -> dict[str, Any]:
     """The same, for a format that puts each value on lines of its own."""
-    return by_schema(argument, value.removeprefix("\n").removesuffix("\n"), name, tools)
+    return by_schema(argument, value.removeprefix("\n").removesuffix("\n"))
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ class _Block:
         if header is None:
             raise Malformed(f"no tool name after {self.grammar.tags.open[0]}")
         name = header[1].strip()
-        arguments, end = self._arguments(header.end(), name)
+        written, end = self._arguments(header.end(), name)
         try:
-            return typed_call(name, arguments, self.text[body:end], index), end
+            return typed_call(name, settled(written, name, self.tools), self.text[body:end], index), end
         except Malformed as error:
             raise Malformed(str(error), name) from error
 
@@ -113,7 +111,7 @@ class _Block:
 
     def _read(self, argument: re.Match[str], value: str, name: str) -> dict[str, Any]:
         try:
-            return self.grammar.read_value(argument, value, name, self.tools)
+            return self.grammar.read_value(argument, value)
         except Malformed as error:
             raise Malformed(str(error), name) from error
 

@@ -1,13 +1,14 @@
 """Resource servers of NeMo Gym: the rows are lines of its data files (see `agentrl.environments.nemo_gym`)."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import environment_kind
-from agentrl.core.user_errors import reported_as
 from agentrl.data.files import paths, read_records
 from agentrl.environments.entry import Entry
 from agentrl.environments.nemo_gym.server import EXAMPLE, Server, Servers
@@ -56,24 +57,41 @@ class NemoGymServer:
         place = written if "://" in written else Path(self.folder, Path(written).expanduser())
         (file,) = paths(place, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
+        lines = list(enumerate(read_records(file), 1))
         made: list[Row] = []
         seen: set[str] = set()
-        for number, line in enumerate(read_records(file), 1):
-            try:
-                made.append(self._row(entry, line, servers.of(line), f"{file.name}:{number}", seen))
-            except UserError as error:
-                raise UserError(f"environment {entry.name}: {file}:{number}: {error}") from None
+        executing: set[str] = set()
+        for number, line in lines:
+            with _told(entry, f"{file}:{number}"):
+                server, task = servers.of(line), Task.of(line)
+                executing |= {server.url} if server.executes(task.tools) else set()
+        for number, line in lines:
+            with _told(entry, f"{file}:{number}"):
+                server = servers.of(line)
+                executed = server.url in executing or server.steps
+                made.append(self._row(entry, line, server, f"{file.name}:{number}", seen, executed=executed))
         return made
 
-    def _servers(self, entry: Entry) -> Servers:
-        with reported_as(f"environment {entry.name}"):
-            return Servers(self.url or started(str(self.python), self.settings, self.folder))
+    async def address(self, row: Row) -> str:
+        """The address of a row's server; one that this process starts is started again after it died. Raises
+        InfraError."""
+        if self.python is None:
+            return str(row.extra_info["url"])
+        return await asyncio.to_thread(started(self.python, self.settings, self.folder).url)
 
-    def _row(self, entry: Entry, line: Mapping[str, Any], server: Server, place: str, seen: set[str]) -> Row:
-        """`seen`: servers that were asked about a line of the file. Raises UserError for a line that cannot be
-        served."""
+    def _servers(self, entry: Entry) -> Servers:
+        try:
+            return Servers(self.url or started(str(self.python), self.settings, self.folder).url())
+        except (InfraError, UserError) as error:
+            raise UserError(f"environment {entry.name}: {error}") from None
+
+    def _row(
+        self, entry: Entry, line: Mapping[str, Any], server: Server, place: str, seen: set[str], *, executed: bool
+    ) -> Row:
+        """`seen`: servers that were asked about a line of the file; `executed`: the server carries out calls. Raises
+        UserError for a line that cannot be served."""
         task = Task.of(line)
-        for trouble in server.lacks(line, task.tools):
+        for trouble in server.lacks(line, task.tools if executed else []):
             raise UserError(trouble)
         if server.url not in seen and (complaint := server.refuses(line)):
             raise UserError(f"{server.url} refuses it: {complaint}")
@@ -84,6 +102,15 @@ class NemoGymServer:
             f"env:{entry.name}:{place}",
             task.prompt or [{"role": "user", "content": NOTHING}],
             data_source=entry.name,
-            extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url},
+            extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url, "executed": executed},
             agent_name=STEPPED if server.steps else LOOP,
         )
+
+
+@contextmanager
+def _told(entry: Entry, place: str) -> Iterator[None]:
+    """Say where a line is. Raises UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"environment {entry.name}: {place}: {error}") from None

@@ -4,25 +4,26 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from http.client import HTTPException
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.foreign import read_json
+from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.points import environment_kind
+from agentrl.environments.answers import LONGEST, SHORT, field, number, parsed
 from agentrl.environments.observation import Observation
 from agentrl.environments.own import is_own, load_own, require
-from agentrl.environments.schema_text import Reader, ToolReader, reader_of
+from agentrl.environments.schema_text import Reader, ToolReader, reader_of, tools_of
 from agentrl.environments.spaces import text_of
 
 SCHEMA = 10.0
 """Seconds for the server's description of actions."""
 FREE = 45.0
 """Seconds to wait for a free session."""
-LONGEST = 2**26
-"""Bytes of an answer."""
 TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the actions of an environment whose actions are calls of tools."""
 
@@ -62,24 +63,27 @@ class OpenEnvEnvironment:
         schema = self._schema()
         answer = self._opened({"type": "reset", "data": {**self.kwargs, "seed": seed}})
         if schema.get("title") in TOOLS and self.action is None:
-            self.reader = ToolReader(
-                self._ask({"type": "step", "data": {"type": "list_tools"}})["observation"]["tools"]
-            )
+            listed = self._ask({"type": "step", "data": {"type": "list_tools"}})
+            self.reader = ToolReader(tools_of(field(listed, "observation", dict, self.url), self.url))
         else:
             self.reader = reader_of(schema)
         seen = self._seen(answer)
         hint = self.reader.hint if self.hint and self.action is None else ""
         text = "\n".join(filter(None, (seen.text, hint))) or "Begin."
-        return Observation(text, rewards=seen.rewards, done=seen.done, info=seen.info)
+        return replace(seen, text=text, invalid=False)
 
     def step(self, action: str) -> Observation:
         """See Observation. Raises InfraError."""
         assert self.reader is not None
         try:
             value = self.action(action) if self.action else self.reader.read(action)
-            return self._seen(self._ask({"type": "step", "data": value}))
         except ValueError as error:
-            return Observation(f"Invalid action: {error}", invalid=True)
+            return _invalid(error)
+        try:
+            answer = self._ask({"type": "step", "data": value})
+        except Invalid as error:
+            return _invalid(error)
+        return self._seen(answer)
 
     def close(self) -> None:
         """End the session."""
@@ -92,16 +96,22 @@ class OpenEnvEnvironment:
         local = urlsplit(self.url).hostname in ("127.0.0.1", "localhost")
         try:
             with build_opener(*[ProxyHandler({})] * local).open(f"{self.url}/schema", timeout=SCHEMA) as answer:
-                schema: dict[str, Any] = json.load(answer)["action"]
-        except (OSError, ValueError, KeyError) as error:
+                written = answer.read(LONGEST + 1)
+        except (OSError, HTTPException, ValueError) as error:
             why = error.reason if isinstance(error, URLError) else error
             raise InfraError(
                 f"no OpenEnv server answers at {self.url} ({why}): start it, or correct its URL"
             ) from error
+        schema: dict[str, Any] = field(parsed(written, f"{self.url}/schema"), "action", dict, f"{self.url}/schema")
+        try:
+            compiled(schema)
+        except WrongSchema as error:
+            raise InfraError(f"{self.url}: the schema of its actions cannot be used: {error}") from error
         return schema
 
     def _opened(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to the first request; waits while the server has no free session."""
+        from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
         until = time.monotonic() + FREE
@@ -119,35 +129,44 @@ class OpenEnvEnvironment:
                     ) from error
                 self.stack.close()
                 time.sleep(0.2)
-            except OSError as error:
+            except (OSError, WebSocketException) as error:
                 raise InfraError(f"no OpenEnv server answers at {self.url} ({error})") from error
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The data of an answer. Raises ValueError for an invalid action, InfraError, Full."""
+        """The data of an answer. Raises InfraError, Full, and Invalid for an action that the server refuses."""
         from websockets.exceptions import WebSocketException
 
         try:
             with suppress(WebSocketException):  # a full server says so and ends the session before it is asked
                 self.session.send(json.dumps(request))
-            answer = read_json(self.session.recv())
+            received = self.session.recv()
         except (OSError, WebSocketException) as error:
             raise InfraError(f"{self.url} ended the session: {error}") from error
-        data: dict[str, Any] = answer["data"]
-        if answer["type"] != "error":
-            return data
-        code, said = data.get("code"), str(data.get("message"))
+        answer = parsed(received, self.url)
+        data: dict[str, Any] = field(answer, "data", dict, self.url)
+        if answer.get("type") == "error":
+            raise self._error(data, acted=request["type"] == "step")
+        return data
+
+    def _error(self, data: dict[str, Any], *, acted: bool) -> Exception:
+        code, said = data.get("code"), str(data.get("message"))[:SHORT]
         if code == "CAPACITY_REACHED":
-            raise Full(said)
-        if code == "VALIDATION_ERROR" and request["type"] == "step":
-            raise ValueError("; ".join(_about(each) for each in data.get("errors") or ()) or said)
-        raise InfraError(f"{self.url}: {code}: {said}")
+            return Full(said)
+        if code == "VALIDATION_ERROR" and acted:
+            errors = [_about(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
+            return Invalid("; ".join(errors) or said)
+        return InfraError(f"{self.url}: {code}: {said}")
 
     def _seen(self, answer: dict[str, Any]) -> Observation:
-        fields = {name: value for name, value in answer["observation"].items() if value not in (None, {}, [])}
+        if "observation" not in answer:
+            raise InfraError(f"{self.url} gave no observation")
+        fields = field(answer, "observation", dict, self.url)
+        fields = {name: value for name, value in fields.items() if value not in (None, {}, [])}
         info, invalid = fields.pop("metadata", {}), False
         if isinstance(self.reader, ToolReader):
             fields, invalid = self.reader.result(fields)
-        rewards, done = {0: float(answer.get("reward") or 0.0)}, bool(answer.get("done"))
+        rewards = {0: number(answer.get("reward") or 0.0, "reward", self.url)}
+        done = field(answer, "done", bool, self.url)
         return Observation(self._text(fields), rewards=rewards, done=done, invalid=invalid, info=info)
 
     def _text(self, fields: dict[str, Any]) -> str:
@@ -160,6 +179,14 @@ class OpenEnvEnvironment:
 
 class Full(Exception):
     """The server has no free session."""
+
+
+class Invalid(Exception):
+    """The server refuses an action."""
+
+
+def _invalid(error: Exception) -> Observation:
+    return Observation(f"Invalid action: {error}", invalid=True)
 
 
 class _Empty(dict[str, Any]):

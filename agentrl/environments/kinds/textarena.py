@@ -4,16 +4,32 @@ Invariants: each side gets the messages that are new to it, without its own acti
 observations are left out, because they repeat the whole game at every turn, and those of actions stay.
 """
 
-from typing import Any, Literal
+from enum import Enum
+from typing import Any, Literal, NamedTuple
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import environment_kind
+from agentrl.environments.answers import SHORT, number
 from agentrl.environments.observation import Observation
-from agentrl.environments.opponents import Opponent, opponent_of
+from agentrl.environments.opponents import FIX, RANDOM, Opponent, RandomOpponent, opponent_of
 from agentrl.environments.own import fitted, is_own, load_own, require
 
 GAME = -1
 """The sender of the game's own messages."""
+LOST = -1.0
+"""TextArena's reward of an invalid action that ends a game."""
+OPPONENTS = 1_000
+"""Most turns of opponents in a row."""
+GAMES, TURNS = 3, 40
+"""Rehearsals, and the most turns of each."""
+
+
+class Said(NamedTuple):
+    """A message of the game or of a side."""
+
+    sender: int
+    text: str
+    kind: str
 
 
 @environment_kind("textarena", unfinished=-1.0)
@@ -55,12 +71,7 @@ class TextArenaGame:
 
     def reset(self, seed: int) -> Observation:
         """See Observation. Raises UserError."""
-        made = fitted(self.maker, **self.kwargs) if self.maker else self.arena.make(self.id, **self.kwargs)
-        self.game = self._without_observation_wrappers(made)
-        self.sides = (self.all_sides[seed % len(self.all_sides)],) if self.alternate else self.all_sides
-        others = [side for side in range(self.players) if side not in self.sides]
-        self.opponents = {side: opponent_of(self.opponent, self.folder, f"{seed}/{side}") for side in others}
-        self.game.reset(num_players=self.players, seed=seed)
+        self._begin(seed, (self.all_sides[seed % len(self.all_sides)],) if self.alternate else self.all_sides)
         return self._next(done=False, after=None)
 
     def step(self, action: str) -> Observation:
@@ -69,31 +80,83 @@ class TextArenaGame:
         done, _ = self.game.step(action=action)
         return self._next(done=done, after=side)
 
+    def rehearse(self, seed: int) -> None:
+        """Play games of random opponents alone. Raises UserError where half of their actions are refused: the game
+        does not say in its messages which are allowed."""
+        if self.opponent != RANDOM:
+            return
+        played = [self._rehearsed(seed + game) for game in range(GAMES)]
+        tried, refused = (sum(counts) for counts in zip(*played, strict=True))
+        if 2 * refused >= tried:
+            raise UserError(f"opponent random: the game refuses {refused} of {tried} actions in [brackets]: {FIX}")
+
+    def _rehearsed(self, seed: int) -> tuple[int, int]:
+        """(actions that are tried, those that are refused)"""
+        self._begin(seed, ())
+        tried, refused, after, done = 0, 0, None, False
+        while not done and tried < TURNS:
+            side, messages = self._seen()
+            refused += _refused(messages, again=side == after)
+            try:
+                action = self._opponents_action(side, messages)
+            except InfraError as error:
+                raise UserError(str(error)) from error
+            done, _ = self.game.step(action=action)
+            tried, after = tried + 1, side
+        if done:
+            refused += any(about.get("invalid_move") for about in self.game.close()[1].values())
+        return tried, refused
+
     def close(self) -> None:
         """A game has nothing to release."""
 
+    def _begin(self, seed: int, sides: tuple[int, ...]) -> None:
+        """`sides`: those of the policy."""
+        made = fitted(self.maker, **self.kwargs) if self.maker else self.arena.make(self.id, **self.kwargs)
+        self.game, self.sides = self._without_observation_wrappers(made), sides
+        others = [side for side in range(self.players) if side not in sides]
+        self.opponents = {side: opponent_of(self.opponent, self.folder, f"{seed}/{side}") for side in others}
+        self.game.reset(num_players=self.players, seed=seed)
+
     def _next(self, *, done: bool, after: int | None) -> Observation:
         """Let opponents play until it is the policy's turn; `after`: the side that has just played."""
-        while not done:
-            side, messages = self.game.get_observation()
+        for _ in range(OPPONENTS):
+            if done:
+                return self._over(self.sides[0] if after is None else after)
+            side, messages = self._seen()
             if side in self.sides:
-                refused = side == after and any(kind.name == "GAME_ADMIN" for _, _, kind in messages)
-                return Observation(self._text(side, messages), side, invalid=refused, sides=self.sides)
-            done, _ = self.game.step(action=self.opponents[side](self._text(side, messages)))
-        return self._over(self.sides[0] if after is None else after)
+                invalid = _refused(messages, again=side == after)
+                return Observation(self._text(side, messages), side, invalid=invalid, sides=self.sides)
+            done, _ = self.game.step(action=self._opponents_action(side, messages))
+        raise InfraError(f"the game is not over after {OPPONENTS:,} turns of opponents in a row")
+
+    def _opponents_action(self, side: int, messages: list[Said]) -> str:
+        """A random one reads the game's own messages only: others write in brackets, too."""
+        if side not in self.opponents:
+            raise InfraError(f"it is the turn of side {side}, and {self.players} play: correct `players`")
+        opponent = self.opponents[side]
+        if isinstance(opponent, RandomOpponent):
+            messages = [said for said in messages if said.sender == GAME]
+        return opponent(self._text(side, messages))
+
+    def _seen(self) -> tuple[int, list[Said]]:
+        """The side whose turn it is, and the messages that are new to it."""
+        side, messages = self.game.get_observation()
+        return side, [_said(message) for message in messages]
 
     def _over(self, side: int) -> Observation:
         rewards, about = self.game.close()
         mine = about.get(side) or {}
-        earned = {player: float(value) for player, value in (rewards or {}).items() if player in self.sides}
+        given = {player: value for player, value in (rewards or {}).items() if player in self.sides}
+        earned = {player: _reward(value, about.get(player) or {}) for player, value in given.items()}
         invalid, why = bool(mine.get("invalid_move")), str(mine.get("reason") or "The game is over.")
         return Observation(why, side, earned, done=True, invalid=invalid, sides=self.sides, info=mine)
 
-    def _text(self, side: int, messages: list[tuple[int, str, Any]]) -> str:
+    def _text(self, side: int, messages: list[Said]) -> str:
         """The messages that are new to a side; actions of others under their names."""
         names, lines = self.game.state.role_mapping, []
         for sender, text, kind in messages:
-            if kind.name == "PLAYER_ACTION" and sender == side:
+            if kind == "PLAYER_ACTION" and sender == side:
                 continue
             lines.append(text if sender == GAME else f"[{names.get(sender, f'Player {sender}')}] {text}")
         return "\n".join(lines).strip()
@@ -107,6 +170,28 @@ class TextArenaGame:
         for wrapper in reversed(kept):
             wrapper.env, game = game, wrapper
         return game
+
+
+def _said(message: Any) -> Said:
+    """A message whose parts may stand in any order: some games mix them up. Raises InfraError."""
+    senders = [part for part in message if isinstance(part, int) and not isinstance(part, Enum)]
+    texts = [part for part in message if isinstance(part, str)]
+    kinds = [part.name for part in message if isinstance(part, Enum)]
+    if not len(senders) == len(texts) == len(kinds) == 1:
+        raise InfraError(f"the game's message {str(message)[:SHORT]!r} is not a sender, a text and its kind")
+    return Said(senders[0], texts[0], kinds[0])
+
+
+def _reward(value: Any, about: dict[str, Any]) -> float:
+    """A side's reward. Some games give the reason in its place where an invalid action ends them."""
+    if isinstance(value, str) and about.get("invalid_move"):
+        return LOST
+    return number(value, "reward", "the game")
+
+
+def _refused(messages: list[Said], *, again: bool) -> bool:
+    """Whether a side's last action was none; `again`: it is its turn again."""
+    return again and any(said.kind == "GAME_ADMIN" for said in messages)
 
 
 def _sides(written: Any, players: int) -> tuple[int, ...]:

@@ -9,14 +9,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.foreign import read_json
+from agentrl.core.errors import InfraError
+from agentrl.environments.answers import LONGEST, SHORT, parsed
 from agentrl.environments.nemo_gym.server import about
 
 KEPT = 3.0
 """Seconds that an idle connection is kept. Servers close theirs after 5, and a request sent at that moment is lost."""
-SHORT = 300
-"""Characters of an answer in a message."""
 
 
 class Session:
@@ -36,7 +34,7 @@ class Session:
                 asyncio.timeout(self.timeout),
                 self.http.post(f"{self.url}{path}", json=body) as answer,
             ):
-                status, text = answer.status, (await answer.read()).decode(errors="replace")
+                status, text = answer.status, await _text_of(answer, f"{self.url}{path}")
         except TimeoutError:
             raise InfraError(f"{self.url}{path}: no answer within {self.timeout:g} s") from None
         except aiohttp.ClientError as error:
@@ -46,17 +44,13 @@ class Session:
         return status, text
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """An answer of JSON. Raises InfraError, and UserError for a row that the server refuses."""
+        """An answer of JSON. Raises InfraError."""
         status, text = await self.post(path, body)
         if status == 422:
-            raise UserError(f"{self.url}{path} refuses the row: {_complaint(text)}")
+            raise InfraError(f"{self.url}{path} refuses the row: {_complaint(text)}")
         if status >= 400:
             raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
-        try:
-            answer: dict[str, Any] = dict(read_json(text))
-        except (ValueError, TypeError):
-            raise InfraError(f"{self.url}{path} answered no JSON object: {text[:SHORT]}") from None
-        return answer
+        return parsed(text, f"{self.url}{path}")
 
 
 @asynccontextmanager
@@ -68,6 +62,16 @@ async def session(url: str, timeout: float) -> AsyncIterator[Session]:
     jar, none = aiohttp.CookieJar(unsafe=True), aiohttp.ClientTimeout(None)
     async with aiohttp.ClientSession(connector=kept, cookie_jar=jar, timeout=none) as http:
         yield Session(http, url, timeout)
+
+
+async def _text_of(answer: Any, who: str) -> str:
+    """The body. Raises InfraError for one that is too large."""
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > LONGEST:
+            raise InfraError(f"{who} answered more than {LONGEST >> 20} MiB")
+    return body.decode(errors="replace")
 
 
 def _complaint(text: str) -> str:

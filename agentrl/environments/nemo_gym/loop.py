@@ -15,6 +15,7 @@ from typing import Any
 from agentrl.core.errors import InfraError
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
+from agentrl.environments.answers import field, number, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.nemo_gym.client import Session, session
 from agentrl.environments.nemo_gym.response import response_of
@@ -81,16 +82,28 @@ class NemoGymAgent(Gym):
         row, entry = trajectory.row, entry_of(trajectory.row)
         line, schemas = row.extra_info["line"], self.prompt_tools(row, self.env.tools)
         names = [schema["function"]["name"] for schema in schemas]
-        async with session(row.extra_info["url"], entry.step_timeout) as server:
+        async with session(await address_of(row, entry), entry.step_timeout) as server:
             tools = ServerTools(server, line, names)
-            await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+            if row.extra_info["executed"]:
+                await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+            else:
+                await tools.start()
+                await self._answer(trajectory, sampling, schemas)
             response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
             with recorded(trajectory, "verify"):
                 verdict = await server.ask(VERIFY, {**line, "response": response})
-        reward = reward_of(verdict, server)
+        reward = number(verdict.get("reward"), "reward", server.url)
         trajectory.reward = reward
         others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
         trajectory.reward_extra |= numbers(others) | returned(reward, entry)
+
+    async def _answer(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> None:
+        """One turn, whose calls are the answer: the server compares them and does not carry them out."""
+        episode = self.episode(trajectory, sampling, schemas)
+        episode.begin()
+        await episode.generate()
+        if not episode.done:
+            episode.finish("stop")
 
 
 @agent_loop("nemo_gym_steps")
@@ -100,20 +113,20 @@ class SteppedAgent(Gym):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
-        async with session(row.extra_info["url"], entry.step_timeout) as server:
+        async with session(await address_of(row, entry), entry.step_timeout) as server:
             with episode.span("environment"):
                 seen = await server.ask(RESET, row.extra_info["line"])
             begun = Task.of(row.extra_info["line"]).prompt
-            episode.begin([*begun, *said(seen)] or row.prompt)
+            episode.begin([*begun, *said(seen, server)] or row.prompt)
             rewards: list[float] = []
             while not episode.done:
                 reply = await episode.generate()
                 seen = await self._step(episode, reply, server, entry)
-                rewards.append(reward_of(seen, server))
-                self._go_on(episode, reply, seen)
+                rewards.append(number(seen.get("reward"), "reward", server.url))
+                self._go_on(episode, reply, seen, server)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0
-        trajectory.reward_extra |= numbers(seen.get("info") or {}) | returned(fsum(rewards), entry)
+        trajectory.reward_extra |= numbers(field(seen, "info", dict, server.url)) | returned(fsum(rewards), entry)
 
     async def _step(self, episode: Episode, reply: Reply, server: Session, entry: Entry) -> dict[str, Any]:
         """The server's answer to a turn."""
@@ -122,14 +135,14 @@ class SteppedAgent(Gym):
         with episode.span("environment"):
             return await server.ask(STEP, {**line, "response": response})
 
-    def _go_on(self, episode: Episode, reply: Reply, seen: Mapping[str, Any]) -> None:
+    def _go_on(self, episode: Episode, reply: Reply, seen: Mapping[str, Any], server: Session) -> None:
         """Show an observation to the model, or end the trajectory."""
         if seen.get("terminated") or seen.get("truncated"):
             episode.finish("terminated" if seen.get("terminated") else "max_turns")
         elif not episode.done and self.out_of_turns(episode.trajectory):
             episode.finish("max_turns")
         if not episode.done:
-            episode.observe([*answers(reply, seen), *said(seen)] or EMPTY, closed=reply.closed)
+            episode.observe([*answers(reply, seen, server), *said(seen, server)] or EMPTY, closed=reply.closed)
 
 
 EMPTY: list[Message] = [{"role": "user", "content": ""}]
@@ -138,6 +151,12 @@ EMPTY: list[Message] = [{"role": "user", "content": ""}]
 def entry_of(row: Row) -> Entry:
     """The row's entry."""
     return Entry(**row.extra_info["environment"])
+
+
+async def address_of(row: Row, entry: Entry) -> str:
+    """The address of the row's server. Raises InfraError."""
+    address: str = await entry.make().address(row)
+    return address
 
 
 def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, Any]:
@@ -149,32 +168,21 @@ def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, A
     return response_of(params, messages, full=trajectory.finish == "length", prompt=total - sampled, sampled=sampled)
 
 
-def said(seen: Mapping[str, Any]) -> list[Message]:
-    """An observation as a message; none without one."""
-    return [{"role": "user", "content": seen["observation"]}] if seen.get("observation") else []
+def said(seen: Mapping[str, Any], server: Session) -> list[Message]:
+    """An observation as a message; none without one. Raises InfraError."""
+    text = field(seen, "observation", str, server.url)
+    return [{"role": "user", "content": text}] if text else []
 
 
-def answers(reply: Reply, seen: Mapping[str, Any]) -> list[Message]:
-    """The answers to the calls of a turn, in which ids are those of `response_of`."""
-    given = {answer["call_id"]: answer["output"] for answer in (seen.get("info") or {}).get("tool_outputs", ())}
+def answers(reply: Reply, seen: Mapping[str, Any], server: Session) -> list[Message]:
+    """The answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
+    outputs = field(field(seen, "info", dict, server.url), "tool_outputs", list, server.url)
+    given = {each.get("call_id"): each.get("output") for each in outputs if isinstance(each, dict)}
     return [
         {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": str(given[f"call_0_{i}"])}
         for i, call in enumerate(reply.calls)
         if f"call_0_{i}" in given
     ]
-
-
-def reward_of(verdict: Mapping[str, Any], server: Session) -> float:
-    """The reward. Raises InfraError where there is none."""
-    reward = verdict.get("reward")
-    if not isinstance(reward, int | float) or reward - reward != 0:
-        raise InfraError(f"{server.url} gave the reward {reward!r}")
-    return float(reward)
-
-
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the values, as metrics."""
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 
 def returned(reward: float, entry: Entry) -> dict[str, float]:

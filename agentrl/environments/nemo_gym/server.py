@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.foreign import read_json, read_yaml
+from agentrl.core.user_errors import reported_as
+from agentrl.environments.answers import LONGEST, field, parsed
 
 Json = dict[str, Any]
 ANSWER = 30.0
@@ -34,7 +37,7 @@ class Server:
     @classmethod
     def at(cls, url: str) -> "Server":
         """Raises UserError where no server answers, and for one that serves no rows."""
-        server = cls(url, read_json(fetched(url, "/openapi.json")))
+        server = cls(url, _described(url))
         if HEAD not in server.routes and not {VERIFY, STEP} & server.routes:
             raise UserError(f"{url} is no resource server of NeMo Gym: it has neither {VERIFY} nor {STEP}")
         if {BEGIN, STEP} <= server.routes:
@@ -59,10 +62,14 @@ class Server:
             missing = [name for name in self._required(route) if name not in row and name != "response"]
             if missing:
                 yield f"it has no {missing[0]}, which {self.url}{route} asks for"
-        anything = any(route.startswith("/{") for route in self.routes)
         for name in tools:
-            if f"/{name}" not in self.routes and not anything and not self.steps:
+            if not self.executes([name]) and not self.steps:
                 yield f"its tool {name} is unknown to {self.url}"
+
+    def executes(self, tools: list[str]) -> bool:
+        """Whether it has a route for one of these tools."""
+        anything = any(route.startswith("/{") for route in self.routes)
+        return anything or any(f"/{name}" in self.routes for name in tools)
 
     def refuses(self, row: Mapping[str, Any]) -> str | None:
         """Its own complaint about a row, of a request that has no response yet, and so does nothing."""
@@ -70,8 +77,9 @@ class Server:
         if "response" not in self._required(path):
             return None
         status, text = asked(self.url, path, json.dumps(row).encode())
-        errors = json.loads(text).get("detail", []) if status == 422 else []
-        return next((about(error) for error in errors if error["loc"][1:2] != ["response"]), None)
+        with reported_as(self.url):
+            errors = parsed(text, path).get("detail", []) if status == 422 else []
+            return next((about(error) for error in errors if error["loc"][1:2] != ["response"]), None)
 
     def _required(self, route: str) -> list[str]:
         """Fields of a request that have no default."""
@@ -122,9 +130,19 @@ class Servers:
 
 
 def _configuration(url: str) -> Json:
-    written = read_json(fetched(url, HEAD))
-    found: Json = read_yaml(written)
+    with reported_as(f"{url}{HEAD}"):
+        found: Json = dict(read_yaml(read_json(fetched(url, HEAD))))
     return found
+
+
+def _described(url: str) -> Json:
+    """The OpenAPI document of a server. Raises UserError."""
+    try:
+        document = parsed(fetched(url, "/openapi.json"), f"{url}/openapi.json")
+        field(document, "paths", dict, url)
+    except InfraError as error:
+        raise UserError(f"{url} is no server of NeMo Gym: {error}") from error
+    return document
 
 
 def _url(about: Mapping[str, Any]) -> str:
@@ -145,10 +163,10 @@ def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     request = Request(url + path, body, {"Content-Type": "application/json"})
     try:
         with build_opener(*[ProxyHandler({})] * local).open(request, timeout=ANSWER) as answer:
-            return answer.status, answer.read()
+            return answer.status, answer.read(LONGEST + 1)
     except HTTPError as error:
-        return error.code, error.read()
-    except (OSError, ValueError) as error:
+        return error.code, error.read(LONGEST + 1)
+    except (OSError, HTTPException, ValueError) as error:
         why = error.reason if isinstance(error, URLError) else error
         raise UserError(f"no NeMo Gym server answers at {url} ({why}): start it, or correct its URL") from None
 

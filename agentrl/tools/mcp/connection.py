@@ -17,6 +17,7 @@ from agentrl.tools.mcp.spec import ServerSpec
 
 START_SECONDS = 120
 """Until a server must have answered: one that npx or uvx downloads first takes its time."""
+MOST_TOOLS = 10_000
 
 
 class Connection:
@@ -32,12 +33,26 @@ class Connection:
         self._opening = asyncio.Lock()
 
     async def tools(self) -> list[Any]:
-        """The server's tools. Raises InfraError."""
+        """The server's tools, within the time of its start. Raises InfraError."""
+        try:
+            async with asyncio.timeout(START_SECONDS) as limit:
+                return await self._listed()
+        except TimeoutError:
+            await self.close()
+            if not limit.expired():
+                raise
+            raise InfraError(
+                f"MCP server {self.spec.name!r} did not list its tools within {START_SECONDS:g} s"
+            ) from None
+
+    async def _listed(self) -> list[Any]:
         client, found, cursor = await self._open(), [], None
         while True:
             page = await client.list_tools(cursor=cursor)
             found += page.tools
             cursor = page.next_cursor
+            if len(found) > MOST_TOOLS:
+                raise InfraError(f"MCP server {self.spec.name!r} lists more than {MOST_TOOLS} tools")
             if not cursor:
                 return found
 
@@ -69,14 +84,16 @@ class Connection:
         async with self._opening:
             if self._life is not None and not self._life.done():
                 return self._client
-            self._leave = asyncio.Event()
+            self._leave, self._client = asyncio.Event(), None
             opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._life = asyncio.create_task(self._live(opened, self._leave))
             try:
                 self._client = await asyncio.wait_for(asyncio.shield(opened), START_SECONDS)
             except TimeoutError:
-                self._life.cancel()
-                raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS} s") from None
+                raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS:g} s") from None
+            finally:
+                if self._client is None:  # late, dead, or its call was cancelled
+                    self._life.cancel()
             return self._client
 
     async def _live(self, opened: asyncio.Future[Any], leave: asyncio.Event) -> None:
@@ -84,6 +101,7 @@ class Connection:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             try:
                 async with _client(self.spec, said) as client:
+                    client.session.validate_tool_result = _leave_to_the_pool
                     opened.set_result(client)
                     await leave.wait()
             except BaseException as error:  # of the server, in groups of groups
@@ -92,6 +110,10 @@ class Connection:
                     opened.set_exception(InfraError(f"MCP server {self.spec.name!r} did not start: {reason}"))
                 if isinstance(error, asyncio.CancelledError):
                     raise
+
+
+async def _leave_to_the_pool(tool: str, result: Any) -> None:
+    """The client's own check would throw away a text that is usable."""
 
 
 def _client(spec: ServerSpec, said: IO[str]) -> AbstractAsyncContextManager[Any]:

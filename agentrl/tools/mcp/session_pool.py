@@ -4,16 +4,22 @@ Invariant: a trajectory that has a session of its own has it from its first call
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentrl.core.errors import InfraError
+from agentrl.core.json_schema import Unchecked, WrongSchema, compiled
 from agentrl.tools.mcp.connection import Connection
 from agentrl.tools.mcp.spec import ServerSpec
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+LONGEST = 300
+"""Characters of a complaint."""
 
 
 class LoopThread:
@@ -45,19 +51,37 @@ class SessionPool:
         self._shared: list[Connection] = []
         self._own: dict[int, Connection] = {}
         self._users: dict[int, set[str]] = {}
+        self._promised: dict[str, Any] = {}
+        """Schemas of results, by tool; without those that were broken once."""
 
     def tools(self) -> list[Any]:
         """The server's tools; starts the server. Raises InfraError."""
-        return self.loop.submit(self._first().tools()).result()
+        found = self.loop.submit(self._first().tools()).result()
+        self._promised = {tool.name: tool.output_schema for tool in found if tool.output_schema is not None}
+        return found
 
     async def call(self, tool: str, arguments: dict[str, Any], owner: Any, instance_id: str) -> Any:
         """Call over a session; `owner` is the trajectory's, `instance_id` that of its instance of the tool."""
         connection = self._first() if self.sessions else self._owned(owner, instance_id)
         connection.busy += 1
         try:
-            return await asyncio.wrap_future(self.loop.submit(connection.call(tool, arguments)))
+            result = await asyncio.wrap_future(self.loop.submit(connection.call(tool, arguments)))
         finally:
             connection.busy -= 1
+        self._check(tool, result)
+        return result
+
+    def _check(self, tool: str, result: Any) -> None:
+        """Warn once where a result is not what the tool promised. Raises InfraError where nothing else is in it."""
+        schema = self._promised.get(tool)
+        wrong = None if schema is None or result.is_error else _misfit(schema, result.structured_content)
+        if wrong is None:
+            return
+        line = f"MCP server {self.spec.name!r}: {tool} does not return what its output schema says: {wrong}"
+        if not result.content:
+            raise InfraError(line)
+        if self._promised.pop(tool, None) is not None:
+            log.warning("%s; its text is used, and further results are not checked", line)
 
     async def leave(self, instance_id: str) -> None:
         """A tool of a trajectory is released; the last one closes its session."""
@@ -89,3 +113,14 @@ class SessionPool:
         key = id(owner)
         self._users.setdefault(key, set()).add(instance_id)
         return self._own.setdefault(key, Connection(self.spec))
+
+
+def _misfit(schema: Any, content: Any) -> str | None:
+    """Why structured content does not fit; None: it does."""
+    if content is None:
+        return "there is no structured content"
+    try:
+        errors = compiled(schema).errors(content)
+    except (WrongSchema, Unchecked) as error:
+        return f"it cannot be checked: {error}"
+    return f"{errors[0].json_path}: {errors[0].message[:LONGEST]}" if errors else None

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import math
+import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import pytest
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.environments.answers import LONGEST
+from agentrl.environments.nemo_gym import started
 from agentrl.environments.rows import environment_rows
 from agentrl.rollout.loops.registry import loop_class
 from agentrl.trajectory.row import Row
@@ -124,6 +130,103 @@ async def test_a_server_that_fails_is_late_or_dies(tmp_path: Path, serve: Serve)
         await play(row, "There.")
 
 
+async def test_a_server_of_ours_that_died_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(started, "SERVE", Path(__file__).with_name("starting.py"))
+    (row,) = rows_of(tmp_path, "counter", LINE, written=f"python: {sys.executable}")
+    server = started.started(sys.executable, {"id": "counter", "kwargs": {}}, str(tmp_path))
+    assert (await play(row, add(1) + add(2), "312")).reward == 1
+    first = server.url()
+    assert server._running is not None
+    os.kill(server._running.process.pid, signal.SIGKILL)
+    server._running.process.wait()
+    results = await asyncio.gather(*(play(row, add(1) + add(2), "312") for _ in range(4)))
+    assert [trajectory.reward for trajectory in results] == [1] * 4
+    assert server.url() != first
+    running = server._running
+    server.close()
+    assert running.process.poll() is not None
+
+
+class Comparing(Small):
+    """Compares calls and carries out none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths = {path: about for path, about in self.paths.items() if path in ("/seed_session", "/verify")}
+        self.about["paths"] = self.paths
+
+    def post(self, path: str, body: Json, session: str) -> tuple[int, Any]:
+        if path != "/verify" or "response" not in body:
+            return super().post(path, body, session)
+        self.asked.append(path)
+        calls_ = [item for item in body["response"]["output"] if item["type"] == "function_call"]
+        return 200, {"reward": float([json.loads(call["arguments"]) for call in calls_] == [{"n": 3}])}
+
+
+async def test_calls_that_are_compared_and_not_carried_out_are_the_answer(tmp_path: Path, serve: Serve) -> None:
+    small = Comparing()
+    (row,) = rows_of(tmp_path, serve(small), LINE)
+    right = await play(row, add(3), "There.")
+    assert (right.reward, right.turns, right.finish, right.tool_calls) == (1, 1, "stop", [])
+    wrong, none = await play(row, add(4)), await play(row, "Three.")
+    assert (wrong.reward, none.reward, none.turns) == (0, 0, 1)
+    assert small.asked == ["/verify", *["/seed_session", "/verify"] * 3]
+
+
+BROKEN: list[tuple[str, Any, str]] = [
+    ("/verify", {"reward": "high"}, "gave the reward 'high'"),
+    ("/verify", {"reward": math.nan}, "gave the reward nan"),
+    ("/verify", {"reward": 10**400}, "gave the reward 1000"),
+    ("/verify", [1], r"/verify answered no JSON object: \[1\]"),
+    ("/verify", {"reward": 1, "more": "x" * LONGEST}, "/verify answered more than 16 MiB"),
+    ("/seed_session", "hello", "/seed_session answered no JSON object"),
+]
+
+
+@pytest.mark.parametrize(("path", "answer", "message"), BROKEN, ids=range(len(BROKEN)))
+async def test_a_broken_answer_is_an_infrastructure_error(
+    tmp_path: Path, serve: Serve, path: str, answer: Any, message: str
+) -> None:
+    small = Small()
+    (row,) = rows_of(tmp_path, serve(small), LINE)
+    whole = small.post
+    small.post = lambda p, *rest: (200, answer) if p == path else whole(p, *rest)  # type: ignore[method-assign]
+    with pytest.raises(InfraError, match=message):
+        await play(row, "There.")
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ({"observation": 5, "reward": 0}, "gave the observation 5"),
+        ({"observation": "x", "reward": None}, "gave the reward None"),
+        ({"observation": "x", "reward": 0, "info": [1]}, r"gave the info \[1\]"),
+        ({"observation": "x", "reward": 0, "info": {"tool_outputs": 7}}, "gave the tool_outputs 7"),
+    ],
+)
+async def test_a_broken_step_is_an_infrastructure_error(tmp_path: Path, serve: Serve, seen: Json, message: str) -> None:
+    small, peek = Small(steps=True), {**TOOLS[3], "name": "peek"}
+    (row,) = rows_of(tmp_path, serve(small), {"responses_create_params": {"input": [], "tools": [peek]}})
+    small.step = lambda *_: seen  # type: ignore[method-assign]
+    with pytest.raises(InfraError, match=message):
+        await play(row, calls("peek", "{}"), "7")
+
+
+async def test_metrics_are_the_finite_numbers_of_a_verdict(tmp_path: Path, serve: Serve) -> None:
+    small = Small()
+    (row,) = rows_of(tmp_path, serve(small), LINE)
+    small.post = lambda *_: (200, {"reward": 1, "a": 2, "b": math.inf, "c": 10**400, "d": "x"})  # type: ignore
+    assert (await play(row, "There.")).reward_extra == {"a": 2, "return": 1, "success": 1}
+
+
+async def test_a_row_that_is_refused_during_the_run_costs_its_trajectory_alone(tmp_path: Path, serve: Serve) -> None:
+    small = Small()
+    (row,) = rows_of(tmp_path, serve(small), LINE)
+    small.post = lambda *_: (422, {"detail": [{"loc": ["body", "n"], "msg": "too small"}]})  # type: ignore
+    with pytest.raises(InfraError, match="/seed_session refuses the row: n: too small"):
+        await play(row, "There.")
+
+
 async def test_a_server_of_steps(tmp_path: Path, serve: Serve) -> None:
     small, peek = Small(steps=True), {**TOOLS[3], "name": "peek"}
     line = {"responses_create_params": {"input": [], "tools": [peek]}}
@@ -180,6 +283,10 @@ def test_a_wrong_entry_is_one_line(tmp_path: Path, serve: Serve) -> None:
     with pytest.raises(UserError, match="rows.jsonl:1: .* refuses it: wanted: Input should be a number$"):
         rows_of(tmp_path, url, {**LINE, "wanted": "many"})
     other.about = {"paths": {"/schema": {}}}
+    broken = Small()
+    broken.about = [1]
+    with pytest.raises(UserError, match=r"is no server of NeMo Gym: .*/openapi.json answered no JSON object: \[1\]"):
+        rows_of(tmp_path, serve(broken), LINE)
     for address, says_ in (
         (
             "http://127.0.0.1:9",

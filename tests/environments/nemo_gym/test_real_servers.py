@@ -1,5 +1,6 @@
 """Resource servers of the real nemo-gym package, in the environment that `make test-agents` makes."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import UserError
 from agentrl.environments.nemo_gym import started
 from agentrl.environments.rows import environment_rows
 from agentrl.trajectory.row import Row
@@ -23,6 +24,9 @@ ENTRIES = {
     "counter": ("example_session_state_mgmt", "example_session_state_mgmt"),
     "others": ("example_session_state_mgmt", "workplace_assistant"),
     "unknown": ("conuter", "blackjack"),
+    "arguments": ("single_step_tool_use_with_argument_comparison",) * 2,
+    "calls": ("xlam_fc",) * 2,
+    "components": ("example_tool_call_multireward",) * 2,
     "office": ("workplace_assistant", "workplace_assistant"),
     "follow": ("example_multi_turn_gymnasium", "example_multi_turn_gymnasium"),
 }
@@ -39,7 +43,7 @@ def data(tmp_path: Path) -> Iterator[Data]:
     lines = [ENTRY.format(name, id, python, found[0], rows) for name, (id, rows) in ENTRIES.items()]
     (tmp_path / "environments.yaml").write_text("\n".join(lines))
     yield Data(environment_config_path=str(tmp_path / "environments.yaml"))
-    started._running.cache_clear()
+    started._started.cache_clear()
 
 
 def rows(name: str, data: Data) -> list[Row]:
@@ -65,8 +69,21 @@ async def test_sessions_verdicts_and_a_death(data: Data, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="environment unknown: there is no resources_servers/conuter/app.py here or in"):
         rows("unknown", data)
     made[0].end()
-    with pytest.raises(InfraError, match="/seed_session: Cannot connect"):
-        await play(row, "Six.")
+    assert (await play(row, add(1) + add(2), "Six.")).reward == 1  # it is started again
+
+
+@pytest.mark.parametrize("name", ["arguments", "calls", "components"])
+async def test_calls_that_are_verified_and_not_carried_out(data: Data, name: str) -> None:
+    row = rows(name, data)[0]
+    wide = {"prompt_length": 40_000, "model_length": 60_000}
+    said = await play(row, "I do not call.", **wide)
+    assert (row.extra_info["executed"], said.turns, said.reward) == (False, 1, 0)
+    if name == "components":
+        wanted = row.extra_info["line"]["expected_call"]
+        arguments = wanted["arguments"] if isinstance(wanted["arguments"], str) else json.dumps(wanted["arguments"])
+        right = await play(row, calls(wanted["name"], arguments), **wide)
+        assert right.reward > said.reward
+        assert right.tool_calls == []
 
 
 started_once = started.Running

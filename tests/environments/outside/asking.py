@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ def play(task: int, url: str) -> dict[str, Any]:
     if first == "die":
         print("no memory is left", flush=True)
         os._exit(1)
+    if first == "garbage":
+        broken: dict[str, Any] = json.loads(ask(url, [*messages, {"role": "user", "content": "And now?"}]))
+        return broken
     if first == "fail":
         return {"error": "TaskError: the scorer broke"}
     second = ask(url, [*messages, {"role": "user", "content": "You are wrong, try again."}])
@@ -63,6 +67,7 @@ if __name__ == "__main__":
     if settings.get("broken"):
         sys.exit("no such thing")
     if len(sys.argv) > 2:
+        time.sleep(settings.get("slow", 0))
         asyncio.run(serve(sys.argv[2]))
     known = min(settings["count"], settings.get("most", 100))
     tasks = [prompt(n) if n else None for n in range(known)]

@@ -51,8 +51,8 @@ def test_rows_are_tasks(data: Data) -> None:
     assert "the environment begins" in training[0].prompt[0]["content"]
 
 
-async def played(env: Environment, data: Data, key: str = "t") -> Trajectory:
-    trajectory = Trajectory(environment_rows("asking", data=data)[1], key, 0)
+async def played(env: Environment, data: Data, key: str = "t", name: str = "asking") -> Trajectory:
+    trajectory = Trajectory(environment_rows(name, data=data)[1], key, 0)
     await OutsideAgent(env).run(trajectory, Sampling(max_new_tokens=400))
     for ledger in trajectory.ledgers:
         ledger.check()
@@ -83,3 +83,37 @@ async def test_rollouts_at_once_deaths_and_errors(data: Data) -> None:
     worker.close()
     assert running.process.poll() is not None
     assert not running.ready
+
+
+async def test_the_start_of_the_program_does_not_count_against_a_rollout(data: Data) -> None:
+    shared: dict[Any, Any] = {}
+    some = await asyncio.gather(*(played(made(says("5", "8"), shared), data, f"t{i}", "slow") for i in range(2)))
+    assert [one.reward for one in some] == [8.0] * 2
+    (worker,) = (value for value in shared.values() if isinstance(value, Worker))
+    assert worker._running is not None
+    silent = await asyncio.start_unix_server(lambda *_: None, f"{worker._running.address}2")
+    async with silent:
+        worker._running.address += "2"
+        with pytest.raises(InfraError, match="environment slow: a rollout took longer than its timeout of 0.2 s"):
+            await worker.ask({}, 0.2)
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ('{"reward": "high", "metrics": {}}', "environment asking gave the reward 'high'"),
+        ('{"reward": NaN, "metrics": {}}', "environment asking gave the reward nan"),
+        ('{"metrics": {}}', "environment asking gave the reward None"),
+        ('{"reward": 1, "metrics": [2]}', r"environment asking gave the metrics \[2\]"),
+        ("[1]", r"environment asking answered no JSON object: \[1\]"),
+    ],
+)
+async def test_a_broken_answer_is_an_infrastructure_error(data: Data, answer: str, message: str) -> None:
+    shared = SHARED.setdefault("broken", {})
+    with pytest.raises(InfraError, match=message):
+        await played(made(says("garbage", answer), shared), data)
+
+
+SHARED: dict[str, dict[Any, Any]] = {}
+"""Of tests that share a program."""
