@@ -8,12 +8,13 @@ token by token; `full` says that the agent had no turns left.
 Invariants: the samples of a row have its task; an error of the environment is an infrastructure error.
 """
 
-import asyncio
 import secrets
 from collections.abc import Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
@@ -51,17 +52,18 @@ class OutsideAgent(AgentLoop):
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
-                answer = await self._asked(entry, request)
+                answer = await self._asked(entry, session, request)
             except InfraError as error:
                 raise session.failure or error from None  # the engine's own comes first
             finally:
                 session.end("its environment has ended")
         conclude(entry, session, answer)
 
-    async def _asked(self, entry: Entry, request: dict[str, Any]) -> dict[str, Any]:
+    async def _asked(self, entry: Entry, session: Session, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
         try:
-            async with asyncio.timeout(entry.timeout) as limit:
+            async with time_limit(entry.timeout) as limit:
+                session.context = copy_context()
                 return await self._worker(entry).ask(request)
         except TimeoutError:
             if not limit.expired():

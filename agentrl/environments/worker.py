@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
@@ -87,7 +88,8 @@ class Worker:
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
-        running, connection = await self._connected()
+        with uncounted():
+            running, connection = await self._connected()
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
         try:
             writer.write(json.dumps(request).encode() + b"\n")

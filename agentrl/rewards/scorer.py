@@ -6,7 +6,6 @@ an infrastructure error is not scored.
 """
 
 import logging
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from numbers import Real
 from typing import Any
 
 from agentrl.config.schema.reward import Reward
+from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import recorded
 from agentrl.core.sandbox import Sandbox
@@ -93,7 +93,7 @@ class Scorer:
             if self.manager is not None:
                 self.manager.skip(trajectory.key)
             return
-        start = time.time()
+        start = now()
         try:
             score, extra = await self._function_score(trajectory)
             if self.reward_model is not None:
@@ -104,7 +104,7 @@ class Scorer:
             self._report(error)
             return
         finally:
-            trajectory.spans.append(Span("score", start, time.time()))
+            trajectory.spans.append(Span("score", start, now()))
         tools = sum(trajectory.tool_rewards.values())
         interaction = trajectory.interaction_score or 0.0
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction

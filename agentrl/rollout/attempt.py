@@ -1,9 +1,9 @@
 """One try of one trajectory: its loop runs within a time limit, and a failure becomes its outcome."""
 
-import asyncio
 import logging
 
 from agentrl.core.blocking import Call, attributed
+from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
@@ -18,14 +18,13 @@ async def attempt(
 ) -> None:
     """Fill `trajectory`. Raises UserError alone.
 
-    After `timeout` seconds it is an infrastructure error. `own_timeout` comes in place of that: the row's own limit,
-    after which the trajectory is a model error that counts as it is.
+    After `timeout` seconds (core/clocks.py) it is an infrastructure error. `own_timeout` comes in place of that: the
+    row's own limit, after which the trajectory is a model error that counts as it is.
     """
     # The one place that catches a trajectory's errors: engine, tools, interaction and user loops run in here.
-    limit = asyncio.timeout(timeout if own_timeout is None else own_timeout)
     try:
         try:
-            async with limit:
+            async with time_limit(timeout if own_timeout is None else own_timeout) as limit:
                 await attributed(loop.run(trajectory, sampling), Call(f"agent loop {type(loop).__name__}.run", timeout))
         except TimeoutError:
             if own_timeout is None or not limit.expired():
