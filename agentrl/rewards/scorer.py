@@ -16,6 +16,7 @@ from typing import Any
 from agentrl.config.schema.reward import Reward
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.isolated import Failed
 from agentrl.core.json_text import recorded
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
@@ -127,7 +128,7 @@ class Scorer:
 
     def _report(self, error: InfraError) -> None:
         """Log the first failure of each kind, so that the cause of masked samples is seen in the log."""
-        kind = type(error.__cause__).__name__
+        kind = getattr(error.__cause__, "kind", type(error.__cause__).__name__)
         if kind not in self._reported:
             self._reported.add(kind)
             become = "is masked" if self.on_failure == "mask" else "scores 0"
@@ -165,6 +166,8 @@ class Scorer:
             result = await self.manager(given, trajectory.key)
         except UserError:  # such as a missing package: masking would train on the answers that did not need it
             raise
+        except Failed as error:  # in another process
+            raise InfraError(f"reward function {name} failed: {error}") from error
         except InfraError as error:
             raise InfraError(f"reward function {name}: {error}") from error
         except Exception as error:  # the user's code may raise anything
