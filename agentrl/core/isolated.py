@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.isolated_worker import receive, send
+from agentrl.core.isolated_worker import GRACE, receive, send
 
 AT_ONCE = 4
 """Processes for one function."""
@@ -31,8 +31,6 @@ START = 300.0
 """Seconds for a process to load its function, on a busy machine too."""
 PATIENCE = 0.25
 """Seconds that a call waits for a process that is there before another one starts."""
-GRACE = 2.0
-"""Seconds that a process without its connection may take to end."""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 
@@ -79,7 +77,7 @@ class IsolatedFunction:
     def close(self) -> None:
         """End the processes; calls that are under way fail."""
         for process in list(self._all):
-            self._end(process)
+            self._end(process, GRACE if process in self._idle.queue else 0.0)
         self._idle = LifoQueue()
 
     def _free(self) -> "Process":
@@ -120,14 +118,12 @@ class IsolatedFunction:
             self._end(process)
             raise TimeoutError(f"no answer within {timeout:g} s") from None
         except (OSError, EOFError, pickle.UnpicklingError):
-            with suppress(subprocess.TimeoutExpired):  # so that its exit code is its own
-                process.popen.wait(GRACE)
-            self._end(process)
+            self._end(process, GRACE)  # so that its exit code is its own
             raise InfraError(f"its process died (exit code {process.popen.returncode})") from None
 
-    def _end(self, process: "Process") -> None:
+    def _end(self, process: "Process", grace: float = 0.0) -> None:
         self._all.discard(process)
-        process.kill()
+        process.end(grace)
 
 
 class Process:
@@ -159,8 +155,12 @@ class Process:
             self._heard(kind, value)
         raise TimeoutError
 
-    def kill(self) -> None:
-        """End it, and all that it started."""
+    def end(self, grace: float) -> None:
+        """End it, within `grace` seconds by itself, and all that it started."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(grace)
         with suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self._socket.close()

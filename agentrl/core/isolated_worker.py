@@ -15,11 +15,14 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from logging.handlers import QueueHandler
 from typing import Any
 
+GRACE = 2.0
+"""Seconds that a process without its parent may take to end."""
 LENGTH = struct.Struct("<Q")
 Answer = tuple[str, Any]
 
@@ -88,7 +91,8 @@ class Link:
     def forward(self, level: int) -> None:
         """Send what is printed and logged from now on."""
         sys.stdout, sys.stderr = Stream(self, "stdout"), Stream(self, "stderr")
-        logging.basicConfig(handlers=[QueueHandler(self)], level=level, force=True)  # type: ignore[arg-type]
+        root = logging.getLogger()
+        root.handlers, root.level = [QueueHandler(self)], level  # type: ignore[arg-type]
 
 
 class Stream(io.TextIOBase):
@@ -149,7 +153,8 @@ def _guarded(call: Callable[[], Any]) -> Answer:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read(1)
+    os.read(0, 1)
+    time.sleep(GRACE)  # an idle process has ended by itself
     os.killpg(0, signal.SIGKILL)
 
 

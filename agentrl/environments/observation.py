@@ -8,6 +8,8 @@ seed the global random numbers and crash.
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.core.numbers import reward_of
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -33,7 +35,7 @@ class Observation:
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> "Observation":
         """As `to_json` wrote it."""
-        rewards = {int(side): float(value) for side, value in values["rewards"].items()}
+        rewards = {int(side): reward_of(value, "the environment") for side, value in values["rewards"].items()}
         return cls(**values | {"rewards": rewards, "sides": tuple(values["sides"])})
 
     def to_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.entry import Entry
@@ -95,7 +96,7 @@ def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
         raise InfraError(f"environment {entry.name}: the model was not asked")
     if answer.get("full"):
         trajectory.finish = "max_turns"
-    reward = float(answer["reward"])
+    reward = reward_of(answer.get("reward"), f"environment {entry.name}")
     trajectory.reward = reward
     success = float(reward >= entry.success_at)
     trajectory.reward_extra |= {**answer["metrics"], "return": reward, "success": success}

@@ -9,7 +9,6 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -18,6 +17,7 @@ from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.isolated import Failed
 from agentrl.core.json_text import recorded
+from agentrl.core.numbers import is_reward, reward_of
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.failures import without_verdict
@@ -136,17 +136,13 @@ class Scorer:
 
     async def _model_score(self, judge: Judge, trajectory: Trajectory) -> float:
         score = await judge(trajectory)
-        if not isfinite(score):
-            raise InfraError(f"the reward model returned {score}, not a finite number")
-        return score
+        return reward_of(score, "the reward model")
 
     def _given_by_loop(self, key: str, reward: float) -> float:
         """The score that the agent loop set; no reward function is called then."""
         if self.manager is not None:
             self.manager.skip(key)
-        if not isfinite(reward):
-            raise InfraError(f"the agent loop set the reward {reward}, not a finite number")
-        return reward
+        return reward_of(reward, "the agent loop, or the task's verification,")
 
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, Any]]:
         if trajectory.reward is not None:
@@ -193,7 +189,7 @@ def _parts(result: Any, name: str) -> tuple[float, dict[str, Any]]:
         )
     numbers = {str(key): number for key, value in values.items() if (number := _number(value)) is not None}
     score = numbers.get("score")
-    if score is None or not isfinite(score):
+    if score is None or not is_reward(score):
         raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
     return score, recorded(values) | numbers if isinstance(result, Mapping) else {}
 

@@ -5,6 +5,7 @@ import logging
 from agentrl.core.blocking import Call, attributed
 from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.numbers import reward_of
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import LedgerError
@@ -32,6 +33,7 @@ async def attempt(
             _end_late(trajectory, own_timeout)
         for ledger in trajectory.ledgers:
             ledger.check()
+        _check_rewards(trajectory)
     except UserError:
         raise
     except InfraError as error:
@@ -53,6 +55,18 @@ def fail(trajectory: Trajectory, finish: Finish, error: str) -> None:
     trajectory.outcome = Outcome.INFRA_ERROR
     trajectory.finish = finish
     trajectory.error = error
+
+
+def _check_rewards(trajectory: Trajectory) -> None:
+    """Have numbers for all rewards. Raises InfraError: one that is none would cost the update of the whole batch."""
+    for turn in trajectory.turn_rewards:
+        turn.value = reward_of(turn.value, f"the {turn.source} of turn {turn.turn}")
+    given = trajectory.tool_rewards
+    trajectory.tool_rewards = {name: reward_of(value, f"tool {name!r}") for name, value in given.items()}
+    trajectory.side_rewards = [reward_of(value, "a side of the game") for value in trajectory.side_rewards]
+    for name in ("reward", "interaction_score"):
+        if (value := getattr(trajectory, name)) is not None:
+            setattr(trajectory, name, reward_of(value, f"the agent loop ({name})"))
 
 
 def _end_late(trajectory: Trajectory, timeout: float) -> None:

@@ -13,6 +13,7 @@ from math import fsum
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.entry import Entry
@@ -87,7 +88,7 @@ class NemoGymAgent(Gym):
             response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
             with recorded(trajectory, "verify"):
                 verdict = await server.ask(VERIFY, {**line, "response": response})
-        reward = reward_of(verdict, server)
+        reward = reward_of(verdict.get("reward"), server.url)
         trajectory.reward = reward
         others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
         trajectory.reward_extra |= numbers(others) | returned(reward, entry)
@@ -109,7 +110,7 @@ class SteppedAgent(Gym):
             while not episode.done:
                 reply = await episode.generate()
                 seen = await self._step(episode, reply, server, entry)
-                rewards.append(reward_of(seen, server))
+                rewards.append(reward_of(seen.get("reward"), server.url))
                 self._go_on(episode, reply, seen)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0
@@ -162,14 +163,6 @@ def answers(reply: Reply, seen: Mapping[str, Any]) -> list[Message]:
         for i, call in enumerate(reply.calls)
         if f"call_0_{i}" in given
     ]
-
-
-def reward_of(verdict: Mapping[str, Any], server: Session) -> float:
-    """The reward. Raises InfraError where there is none."""
-    reward = verdict.get("reward")
-    if not isinstance(reward, int | float) or reward - reward != 0:
-        raise InfraError(f"{server.url} gave the reward {reward!r}")
-    return float(reward)
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
