@@ -95,7 +95,8 @@ def as_batch(given: Sequence[Arguments], reward_fn_key: str, tokenizer: Any) -> 
     tensors["rollout_log_probs"] = column([ledger.logprobs[end:] for ledger, end in parts], "right")
     rows = [_others(trajectory, reward_fn_key) for trajectory in trajectories]
     names = dict.fromkeys(name for row in rows for name in row)
-    return DataProto.from_dict(tensors, {name: [row.get(name) for row in rows] for name in names})
+    others = {name: [row.get(name) for row in rows] for name in names}
+    return DataProto.from_dict(tensors, others, {"validate": trajectories[0].validates})
 
 
 def _others(trajectory: Trajectory, reward_fn_key: str) -> dict[str, Any]:
