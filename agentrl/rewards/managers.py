@@ -55,6 +55,7 @@ class Calls:
     def __init__(self, fn: RewardFn, timeout: float | None, at_once: int, *, required: bool = False) -> None:
         """`at_once`: processes. `required`: it runs in another process, or fails."""
         self.function, self.timeout = UserFunction(fn.function, owner="the reward function"), timeout
+        self.function.interrupts = True
         self.required, self.apart = required, None
         stays = timeout is None or not fn.origin[0] or fn.shared or self.function.is_async or _has_network(fn.function)
         if required or not stays:

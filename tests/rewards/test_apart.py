@@ -198,6 +198,22 @@ async def test_a_function_of_the_program_shares_its_state_and_says_why_it_has_no
     assert "set reward.custom_reward_function.path, which gives it a process" in str(second.error)
 
 
+async def test_a_function_of_the_program_that_hangs_leaves_no_thread_at_work() -> None:
+    turns = [0]
+
+    def spins(data_source: str, solution_str: str, ground_truth: Any) -> float:
+        while solution_str:
+            turns[0] += 1
+        return 1.0
+
+    (hung,) = await scored(Scorer(reward_function(spins, {}), Reward(timeout=0.5), decode), trajectory())
+    assert "no answer within 0.5 s" in str(hung.error)
+    await asyncio.sleep(0.05)
+    before = turns[0]
+    await asyncio.sleep(0.1)
+    assert turns[0] == before
+
+
 async def test_a_module_that_does_not_load_twice_stays_here(tmp_path: Path, caplog: Any) -> None:
     code = "import os\nos.mkdir(os.path.join(os.path.dirname(__file__), 'once'))\n"
     code += "def mine(data_source, solution_str, ground_truth):\n    return {'score': 1.0, 'pid': os.getpid()}\n"
