@@ -8,6 +8,7 @@ seed the global random numbers and crash.
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.core.json_text import whole
 from agentrl.core.numbers import reward_of
 
 
@@ -36,7 +37,8 @@ class Observation:
     def of_json(cls, values: dict[str, Any]) -> "Observation":
         """As `to_json` wrote it."""
         rewards = {int(side): reward_of(value, "the environment") for side, value in values["rewards"].items()}
-        return cls(**values | {"rewards": rewards, "sides": tuple(values["sides"])})
+        text = whole(str(values["text"]))
+        return cls(**values | {"text": text, "rewards": rewards, "sides": tuple(values["sides"])})
 
     def to_json(self) -> dict[str, Any]:
         """All but `info`, as JSON has it."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.numbers import reward_of
+from agentrl.core.numbers import is_reward
 from agentrl.core.points import task_format
 from agentrl.core.user_errors import did_you_mean, last_line
 from agentrl.data.plain import plain
@@ -128,5 +128,7 @@ def _read(key: str, value: Any) -> Any:
 
 def _reward(done: Done) -> float:
     with suppress(ValueError):
-        return reward_of(float(last_line(done.stdout)), "verify")
+        number = float(last_line(done.stdout))
+        if is_reward(number):
+            return number
     return float(done.code == 0)
