@@ -87,7 +87,10 @@ class IsolatedFunction:
         while True:
             busy = self._all or self._starting.locked()
             with suppress(Empty):
-                return self._idle.get(timeout=PATIENCE if busy else 0)
+                process = self._idle.get(timeout=PATIENCE if busy else 0)
+                if process.popen.poll() is None:
+                    return process
+                self._end(process)  # it died without a call
             if self._may_start() and self._starting.acquire(blocking=False):
                 try:
                     return self._started()

@@ -11,7 +11,7 @@ from agentrl.core.clocks import uncounted
 from agentrl.gateway.process import TAIL, Ended
 
 SET_UP_SECONDS = 60.0
-NEVER = 30 * 24 * 3600.0
+NEVER = 24 * 3600.0
 """Seconds: the program's own limit ends its command."""
 MAKE_FOLDER = ["sh", "-c", 'mkdir -p "$0" && chmod 777 "$0"']
 

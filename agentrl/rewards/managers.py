@@ -70,7 +70,8 @@ class Calls:
             except NotThere as error:
                 if self.required:
                     raise
-                log.warning("the reward function runs in a thread, which cannot be killed: %s", error)
+                if self.apart is not None:
+                    log.warning("the reward function runs in a thread, which cannot be killed: %s", error)
                 self.apart = None
         try:
             return await self.function.run((), given, timeout=self.timeout)

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.function import reward_function
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rewards.test_scorer import decode, trajectory
+from tests.waiting import until, wait_for
 
 MODULE = """
 import atexit, logging, os, re, signal, subprocess, sys, time
@@ -126,6 +129,24 @@ async def test_a_call_that_hangs_is_ended_with_all_that_it_started(what: str, tm
     assert threading.active_count() <= threads + 2  # idle ones
 
 
+PARENT = """
+import pickle, sys
+from agentrl.core.isolated import IsolatedFunction
+
+given = {"data_source": "", "solution_str": "", "ground_truth": sys.argv[2], "extra_info": {"what": "spins"}}
+IsolatedFunction(sys.argv[1], "judge", timeout=600).call(pickle.dumps(given))
+"""
+
+
+def test_a_call_that_hangs_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "judges.py").write_text(MODULE)
+    run = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path / "judges.py", tmp_path / "pid"])
+    assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+    run.kill()
+    run.wait()
+    assert wait_for(lambda: _gone(tmp_path / "pid"))
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -232,3 +253,13 @@ async def test_a_network_is_not_loaded_twice(tmp_path: Path) -> None:
     fn = load_reward_function(str(tmp_path / "net.py"), "mine", {})
     (made,) = await scored(Scorer(fn, Reward(), decode), trajectory())
     assert (made.reward, made.reward_extra["pid"]) == (0.0, os.getpid())
+
+
+async def test_a_process_that_dies_between_calls_costs_nothing(tmp_path: Path) -> None:
+    scoring = scorer(tmp_path)
+    first, second = asked(""), asked("")
+    await scoring.score(first)
+    os.kill(int(first.reward_extra["pid"]), 9)
+    assert await until(lambda: not os.path.exists(f"/proc/{int(first.reward_extra['pid'])}/exe"))
+    await scored(scoring, second)
+    assert (second.error, second.reward) == (None, 1.0)
