@@ -35,7 +35,8 @@ class Limit:
     """Calls `end` once, after so many counted seconds; with None never."""
 
     def __init__(self, seconds: float | None, end: Callable[[], object]) -> None:
-        self._left, self._end, self._waits = seconds, end, 0
+        self._left, self._waits = seconds, 0
+        self._end: Callable[[], object] = end
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.wait(0)
@@ -55,10 +56,12 @@ class Limit:
         if self._timer is not None:
             self._timer.cancel()
         self._left = self._timer = None
+        self._end = bool  # contexts keep limits: one that is over must keep nothing alive
 
     def _over(self) -> None:
+        end = self._end
         self.close()
-        self._end()
+        end()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, row, says
 
-LONG = 100_000.0
+LONG = 50_000.0
 SHORT = 5_000.0
 """The limits of these tests, whose clock jumps by LONG."""
 CODE = """
