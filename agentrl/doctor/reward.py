@@ -37,7 +37,7 @@ async def reward(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> AsyncIterat
         return
     scores = [(right.reward or 0.0, wrong.reward or 0.0) for right, wrong in pairs]
     shown = ", ".join(f"{right:g} / {wrong:g}" for right, wrong in scores)
-    slowest = max(times[1:])  # the first one waits for the function's process
+    slowest = max(times[1:], default=0.0)  # the first one waits for the function's process
     text = f"dry run: {shown} for the ground truth alone / 'I do not know.'; {slowest * 1000:.0f} ms at most"
     if all(right > wrong for right, wrong in scores):
         yield ok(text)
