@@ -4,10 +4,11 @@ The owner of a queue (the slots of an engine or a tool) calls `began`; the code 
 Work without a call of `began` started at once. Tasks started within `listening` are included.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+from agentrl.core.clocks import now
 
 _listening: ContextVar[list[float] | None] = ContextVar("_listening", default=None)
 
@@ -27,4 +28,4 @@ def began(at: float | None = None) -> None:
     """Queued work starts, now or at the given time."""
     heard = _listening.get()
     if heard is not None:
-        heard.append(time.time() if at is None else at)
+        heard.append(now() if at is None else at)

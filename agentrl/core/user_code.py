@@ -7,16 +7,19 @@ Invariants:
 - it raises only Exceptions and our own cancellation: a `sys.exit()` in user code does not end the run.
 
 A thread cannot be killed: a sync function that exceeds its timeout keeps its thread until it returns. It delays neither
-other calls nor the end of the process (threads.py).
+other calls nor the end of the process (threads.py). With `interrupts`, Python code in it ends by a SystemExit, and only
+C code runs on.
 """
 
 import asyncio
 import contextvars
+import ctypes
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Lock, get_ident
 from typing import Any
 
 from agentrl.core.blocking import Call, attributed
@@ -40,6 +43,8 @@ def construct(kind: type, given: Mapping[str, Any]) -> Any:
 
 class UserFunction:
     """A user's function or bound method."""
+
+    interrupts = False
 
     def __init__(self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False) -> None:
         """`owner` ("tool 'search'") and `fix` are for warnings about a blocked event loop.
@@ -99,7 +104,8 @@ class UserFunction:
             if self.is_async:
                 return await attributed(self.fn(*args, **kwargs), self._as_call(timeout))
             fn = partial(_in_own_loop, self.fn, timeout) if self.in_thread else self.fn
-            value, error = await asyncio.shield(self._in_thread(fn, args, kwargs, threads))
+            ends = self._in_thread(fn, args, kwargs, threads)
+            value, error = await (ends if self.interrupts else asyncio.shield(ends))
             if error is not None:
                 raise error
             # A plain function around an async one hands back something to await.
@@ -120,13 +126,22 @@ class UserFunction:
         if threads is not None:
             threads.add(future)
             future.add_done_callback(threads.discard)
-        context = contextvars.copy_context()
+        context, lock, thread = contextvars.copy_context(), Lock(), [0]
 
         def work() -> None:
+            thread[0] = get_ident()
             outcome = context.run(_outcome, fn, args, kwargs)
+            with lock:  # a SystemExit that comes here ends the thread before it takes other work
+                thread[0] = 0
             with suppress(RuntimeError):  # the loop was closed while this ran on
-                loop.call_soon_threadsafe(future.set_result, outcome)
+                loop.call_soon_threadsafe(_settle, future, outcome)
 
+        def cancelled(ended: "asyncio.Future[Any]") -> None:
+            with lock:
+                if thread[0] and ended.cancelled():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread[0]), ctypes.py_object(SystemExit))
+
+        future.add_done_callback(cancelled)
         self.workers.run(work)
         return future
 
@@ -159,6 +174,11 @@ def _start(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
     if sys.version_info < (3, 12):
         return asyncio.create_task(work)
     return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 def _outcome(

@@ -2,12 +2,12 @@
 never the model's mistake."""
 
 import asyncio
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from agentrl.core.errors import InfraError
 from agentrl.core.foreign import read_json
+from agentrl.core.numbers import is_reward
 
 LONGEST = 2**24
 """Bytes of an answer."""
@@ -37,21 +37,13 @@ def field(answer: Mapping[str, Any], name: str, kind: type, who: str) -> Any:
     """A field of an answer; an empty one where it is null or missing. Raises InfraError for one of another type."""
     value = answer.get(name)
     if not isinstance(value, kind | None):
-        raise InfraError(f"{who} gave the {name} {_shown(value)}")
+        raise InfraError(f"{who} gave the {name} {value!r:.300}")
     return kind() if value is None else value
-
-
-def number(value: Any, name: str, who: str) -> float:
-    """A finite number. Raises InfraError."""
-    if (found := _finite(value)) is None:
-        raise InfraError(f"{who} gave the {name} {_shown(value)}")
-    return found
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers among the values, as metrics."""
-    read = {name: _finite(value) for name, value in values.items()}
-    return {name: value for name, value in read.items() if value is not None}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and is_reward(value)}
 
 
 async def read_line(reader: asyncio.StreamReader, who: str) -> Json | None:
@@ -63,16 +55,3 @@ async def read_line(reader: asyncio.StreamReader, who: str) -> Json | None:
     except OSError:
         return None
     return parsed(line, who) if line else None
-
-
-def _finite(value: Any) -> float | None:
-    try:
-        found = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]}..."

@@ -10,7 +10,8 @@ from typing import Any
 
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
-from agentrl.environments.answers import LONGEST_TEXT, number
+from agentrl.core.numbers import reward_of
+from agentrl.environments.answers import LONGEST_TEXT
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Observation:
     @classmethod
     def of_json(cls, values: dict[str, Any], who: str) -> "Observation":
         """As `to_json` wrote it. Raises InfraError."""
-        rewards = {int(side): number(value, "reward", who) for side, value in values["rewards"].items()}
-        return cls(**values | {"rewards": rewards, "sides": tuple(values["sides"])})
+        rewards = {int(side): reward_of(value, who) for side, value in values["rewards"].items()}
+        text = whole(str(values["text"]))
+        return cls(**values | {"text": text, "rewards": rewards, "sides": tuple(values["sides"])})
 
     def to_json(self) -> dict[str, Any]:
         """All but `info`, as JSON has it. Raises InfraError for a text that no model can read."""

@@ -10,13 +10,16 @@ Invariants: the samples of a row have its task; an error of the environment is a
 
 import secrets
 from collections.abc import Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
-from agentrl.environments.answers import field, number, numbers
+from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.worker import Program, Worker, run_once
 from agentrl.gateway.loop import MODEL, require_packages
@@ -51,12 +54,23 @@ class OutsideAgent(AgentLoop):
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
-                answer = await self._worker(entry).ask(request, entry.timeout)
+                answer = await self._asked(entry, session, request)
             except InfraError as error:
                 raise session.failure or error from None  # the engine's own comes first
             finally:
                 session.end("its environment has ended")
         conclude(entry, session, answer)
+
+    async def _asked(self, entry: Entry, session: Session, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer of the entry's program, within its time. Raises InfraError."""
+        try:
+            async with time_limit(entry.timeout) as limit:
+                session.context = copy_context()
+                return await self._worker(entry).ask(request)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise InfraError(f"environment {entry.name}: a rollout took longer than its timeout of {entry.timeout:g} s")
 
     def _worker(self, entry: Entry) -> Worker:
         """That of the entry: all trajectories of the run share it."""
@@ -84,7 +98,7 @@ def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
     if answer.get("full"):
         trajectory.finish = "max_turns"
     who = f"environment {entry.name}"
-    reward = number(answer.get("reward"), "reward", who)
+    reward = reward_of(answer.get("reward"), who)
     trajectory.reward = reward
     success = float(reward >= entry.success_at)
     metrics = numbers(field(answer, "metrics", dict, who))

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
 from agentrl.environments.answers import LONGEST, read_line
 from agentrl.environments.entry import Entry
@@ -35,9 +36,9 @@ class EnvironmentProcess:
     @asynccontextmanager
     async def open(self) -> AsyncIterator["RunningEnvironment"]:
         """An environment for one trajectory. Raises UserError and InfraError."""
-        async with self._starting:
-            if self._control is None:
-                self._control = await self._start()
+        with uncounted():
+            async with self._starting:
+                self._control = self._control or await self._start()
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self._control, [b"o"], [theirs.fileno()])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
@@ -89,17 +90,14 @@ class Worker:
         self._running: Running | None = None
         self._starting = asyncio.Lock()
 
-    async def ask(self, request: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        """The answer to a request; a cancellation cancels it there, too. `timeout`: seconds from when the program
-        takes the request, so that its start does not count. Raises InfraError."""
-        running, connection = await self._connected()
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
+        with uncounted():
+            running, connection = await self._connected()
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
         try:
             writer.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(timeout):
-                answer = await read_line(reader, self.program.what)
-        except TimeoutError:
-            raise InfraError(f"{self.program.what}: a rollout took longer than its timeout of {timeout:g} s") from None
+            answer = await read_line(reader, self.program.what)
         finally:
             writer.close()
         if answer is None:

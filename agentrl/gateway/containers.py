@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.contract import Container, ContainerSpec
+from agentrl.core.clocks import uncounted
 from agentrl.gateway.process import TAIL, Ended
 
 SET_UP_SECONDS = 60.0
+NEVER = 24 * 3600.0
+"""Seconds: the program's own limit ends its command."""
 MAKE_FOLDER = ["sh", "-c", 'mkdir -p "$0" && chmod 777 "$0"']
 
 
@@ -43,18 +46,18 @@ class ProgramContainers:
         words: Sequence[str],
         env: Mapping[str, str],
         folder: Path,
-        timeout: float,
         until: Callable[[], Awaitable[Any]],
     ) -> Ended:
-        """Run a program until it ends, `until` is done or `timeout` seconds have passed; its files are then in
+        """Run a program until it ends or `until` is done; its files are then in
         `folder`. Raises InfraError."""
         container = self._provider.container(self.settings.spec)
         image = await self._provider.image(self.settings.spec)
         words = [*image.entrypoint, *(words or image.command)]
         try:
-            await container.start()
-            await container.exec([*MAKE_FOLDER, self.settings.folder], timeout=SET_UP_SECONDS, user="0")
-            ended = await run_in(container, words, env, timeout, until)
+            with uncounted():
+                await container.start()
+                await container.exec([*MAKE_FOLDER, self.settings.folder], timeout=SET_UP_SECONDS, user="0")
+            ended = await run_in(container, words, env, until)
             await container.download(self.settings.folder, folder)
             return ended
         finally:
@@ -65,12 +68,10 @@ async def run_in(
     container: Container,
     words: Sequence[str],
     env: Mapping[str, str],
-    timeout: float,
     until: Callable[[], Awaitable[Any]],
 ) -> Ended:
-    """Run a program in a started container until it ends, `until` is done or `timeout` seconds have passed. Raises
-    InfraError."""
-    command = asyncio.ensure_future(container.exec(words, env=env, timeout=timeout))
+    """Run a program in a started container until it ends or `until` is done. Raises InfraError."""
+    command = asyncio.ensure_future(container.exec(words, env=env, timeout=NEVER))
     over = asyncio.ensure_future(until())
     try:
         await asyncio.wait([command, over], return_when=asyncio.FIRST_COMPLETED)

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ from urllib.parse import urlsplit
 
 from agentrl.config.derived import deterministic
 from agentrl.containers import ContainerSpec
+from agentrl.core.clocks import limited, queued, time_limit, uncounted
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
@@ -98,7 +100,7 @@ class ProgramAgent(AgentLoop):
         self._check(program)
         session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
         key = f"sk-{secrets.token_hex(12)}"
-        async with self.shared.slots:
+        async with queued(self.shared.slots):
             gateway = await self._gateway(trajectory)
             async with gateway.serving(key, session) as url, self._starting(session):
                 start, values = time.monotonic(), values_of(trajectory.row, url, key)
@@ -140,7 +142,8 @@ class ProgramAgent(AgentLoop):
         """Wait for a turn to start; it is over with the session's first request, or with the body."""
         assert self.shared is not None
         starts = self.shared.starts
-        await starts.acquire()
+        with uncounted():
+            await starts.acquire()
         asked = asyncio.ensure_future(session.asked.wait())
         asked.add_done_callback(lambda _: starts.release())
         try:
@@ -157,23 +160,22 @@ class ProgramAgent(AgentLoop):
 
     async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
         """Run the program, in a folder of its own where it runs on this host."""
+        folder = None if program.inside else own_folder(trajectory)
+        trajectory.extra["program"] = {"name": program.name} | ({"folder": str(folder)} if folder else {})
         if program.inside:
-            trajectory.extra["program"] = {"name": program.name}
-            values |= {"folder": ".", "python": "python3"}
-            env, words = environment(program, values), program.words(values)
-            return await run_in(trajectory.container, words, env, program.timeout, session.over.wait)
-        folder = own_folder(trajectory)
-        values["folder"] = program.container.folder if program.container else str(folder)
-        trajectory.extra["program"] = {"name": program.name, "folder": str(folder)}
+            values["python"] = "python3"
+        values["folder"] = program.container.folder if program.container else str(folder or ".")
         if program.function is not None:
-            return await _call(program, trajectory, values)
-        env = environment(program, values)
-        if self.shared is not None and self.shared.containers is not None:
-            words = program.words(values)
-            return await self.shared.containers.run(words, env, folder, program.timeout, session.over.wait)
-        _say_that_it_runs_here(program.name)
-        output = folder.parent / "output.log"
-        return await run_command(program.words(values), folder, output, env, program.timeout, session.over.wait())
+            return await _call(program, session, values)
+        words, env = program.words(values), environment(program, values)
+        with limited(program.timeout, lambda: session.close("its time is over")):
+            session.context = copy_context()
+            if folder is None:
+                return await run_in(trajectory.container, words, env, session.over.wait)
+            if self.shared is not None and self.shared.containers is not None:
+                return await self.shared.containers.run(words, env, folder, session.over.wait)
+            _say_that_it_runs_here(program.name)
+            return await run_command(words, folder, folder.parent / "output.log", env, session.over.wait())
 
 
 @cache
@@ -267,18 +269,20 @@ def own_folder(trajectory: Trajectory) -> Path:
     return folder
 
 
-async def _call(program: Program, trajectory: Trajectory, values: dict[str, str]) -> Ended:
+async def _call(program: Program, session: Session, values: dict[str, str]) -> Ended:
     """Call a Python function: an exception is exit code 1, as of a process."""
-    function = program.function
+    function, trajectory = program.function, session.trajectory
     assert function is not None
     given = {**values, "row": json.loads(values["row"]), "messages": trajectory.row.prompt, "trajectory": trajectory}
     try:
-        result = await function.run((), function.fit(given), timeout=program.timeout)
-    except TimeoutError:
-        return Ended(None, "")
+        async with time_limit(program.timeout) as limit:
+            session.context = copy_context()
+            result = await function.run((), function.fit(given), timeout=None)
     except InfraError:
         raise
     except Exception as error:  # the user's own code
+        if isinstance(error, TimeoutError) and limit.expired():
+            return Ended(None, "")
         return Ended(1, f"{type(error).__name__}: {one_line(error)}")
     trajectory.extra["program"]["result"] = result
     return Ended(0, "" if result is None else str(result))

@@ -39,9 +39,9 @@ class Ended:
 
 
 async def run_command(
-    words: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], timeout: float, until: Awaitable[Any]
+    words: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], until: Awaitable[Any]
 ) -> Ended:
-    """Run a program in `folder` until it ends, `until` is done or `timeout` seconds have passed."""
+    """Run a program in `folder` until it ends or `until` is done."""
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
@@ -55,7 +55,7 @@ async def run_command(
         )
     waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(until)]
     try:
-        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         ended = waits[0].done()
     finally:
         for wait in waits:

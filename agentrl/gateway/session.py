@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Set
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +73,8 @@ class Session:
     """Reads the JSON of its requests."""
     _sent: dict[Digest, tuple[str, Answer]] = field(default_factory=dict)
     """The last answers and the names of their requests, by the conversations that they end."""
+    context: Context = field(default_factory=copy_context)
+    """The agent's own: the limits that a pause of the engine stops are in it."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -95,7 +98,8 @@ class Session:
             raise Refused(f"{MOST_AT_ONCE} requests of this rollout wait for their answers: ask again later", "busy")
         pending = self.begin(request)
         self.waiting += 1
-        work = asyncio.ensure_future(self.answer(request, pending))
+        loop = asyncio.get_running_loop()
+        work = loop.create_task(self.answer(request, pending), context=self.context.copy())
         work.add_done_callback(lambda work: self._over(pending, work, again or ""))
         return work
 
@@ -124,7 +128,7 @@ class Session:
         if not self.closed and self._full():
             limit = self.env.limits.assistant_turns
             self.trajectory.finish = "max_turns"
-            self._close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
+            self.close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
         pending = self._begun(self.forest.begin(request))
@@ -189,7 +193,7 @@ class Session:
 
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
-        self._close(why)
+        self.close(why)
         branches = self.forest.branches
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
@@ -198,7 +202,8 @@ class Session:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
 
-    def _close(self, why: str) -> None:
+    def close(self, why: str) -> None:
+        """Take no further requests."""
         self.closed = self.closed or why
         self.over.set()
 

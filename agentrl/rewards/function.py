@@ -42,6 +42,8 @@ class RewardFn:
     """Which of OPTIONAL it asks for."""
     origin: tuple[str, str] = ("", "")
     """The path, or module, and the name by which another process loads it; empty where none can."""
+    shared: bool = False
+    """Whether a program has passed it as an object: it may share the state of that program."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
@@ -72,7 +74,9 @@ def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: b
     """The same for a function that is here already. Raises UserError where its signature does not fit."""
     if not callable(function):
         raise UserError(f"the reward is a {type(function).__name__}: pass a function")
-    return _checked(function, reward_kwargs, _origin(function), f"reward={function_name(function)}", batch=batch)
+    return _checked(
+        function, reward_kwargs, _origin(function), f"reward={function_name(function)}", batch=batch, shared=True
+    )
 
 
 def function_name(function: Any) -> str:
@@ -81,7 +85,13 @@ def function_name(function: Any) -> str:
 
 
 def _checked(
-    function: Callable[..., Any], kwargs: Mapping[str, Any], origin: tuple[str, str], where: str, *, batch: bool
+    function: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    origin: tuple[str, str],
+    where: str,
+    *,
+    batch: bool,
+    shared: bool = False,
 ) -> RewardFn:
     check_answers(function, where, "the score, a number")
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}

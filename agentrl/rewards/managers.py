@@ -1,35 +1,42 @@
-"""Managers call a reward function: per trajectory in a thread or a process, or once for all trajectories.
+"""Managers call a reward function: per trajectory, or once for all trajectories.
 
 A manager takes the function's arguments for one trajectory and returns its result. It raises TimeoutError, InfraError,
 and the function's own exceptions.
 """
 
 import asyncio
+import logging
+import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.isolated import IsolatedFunction, NotThere
 from agentrl.core.plugins import load_attribute
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
-from agentrl.rewards.processes import ProcessManager
+
+log = logging.getLogger(__name__)
 
 SECTION = "reward.reward_manager"
+NAME_IT = "put the function into a file and set reward.custom_reward_function.path, which gives it a process of its own"
 Arguments = Mapping[str, Any]
 Arrange = Callable[[Sequence[Arguments]], dict[str, Any]]
 
 
-class Manager(Protocol):
+class Manager:
     """Calls one reward function."""
 
     async def __call__(self, given: Arguments, key: str = "") -> Any:
         """The function's result for the trajectory `key`."""
+        raise NotImplementedError
 
     def expect(self, keys: Sequence[str]) -> None:
         """Announce trajectories that are scored together: each is called or skipped, in any order."""
@@ -41,26 +48,75 @@ class Manager(Protocol):
         """Stop all calls."""
 
 
-class ThreadManager:
-    """One call per trajectory, `num_workers` at once: async functions as tasks, others in threads."""
+class Calls:
+    """Calls of a function, each in the place where it can run and be killed: a plain function that another process can
+    load runs there; others run here, plain ones in threads and async ones as tasks."""
 
-    def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
-        self.function = UserFunction(fn.function, owner="the reward function")
-        self.timeout = timeout
+    def __init__(self, fn: RewardFn, timeout: float | None, at_once: int, *, required: bool = False) -> None:
+        """`at_once`: processes. `required`: it runs in another process, or fails."""
+        self.function, self.timeout = UserFunction(fn.function, owner="the reward function"), timeout
+        self.function.interrupts = True
+        self.required, self.apart = required, None
+        stays = timeout is None or not fn.origin[0] or fn.shared or self.function.is_async or _has_network(fn.function)
+        if required or not stays:
+            self.apart = IsolatedFunction(*fn.origin, timeout=timeout or 0.0, at_once=at_once)
+            self._there = UserFunction(self.apart.call)
+
+    async def __call__(self, given: Arguments) -> Any:
+        packed = None if self.apart is None else self._packed(given)
+        if packed is not None:
+            try:
+                return await self._there.run((packed,), {}, timeout=None)
+            except NotThere as error:
+                if self.required:
+                    raise
+                if self.apart is not None:
+                    log.warning("the reward function runs in a thread, which cannot be killed: %s", error)
+                self.apart = None
+        try:
+            return await self.function.run((), given, timeout=self.timeout)
+        except ValueError as error:
+            if "main thread" in str(error):  # of `signal`
+                raise InfraError(f"{error}: {NAME_IT}") from error
+            raise
+
+    def warm(self) -> None:
+        """Prepare the first call."""
+        if self.apart is not None:
+            self.function.workers.run(self.apart.warm)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self.apart is not None:
+            self.apart.close()
+
+    def _packed(self, given: Arguments) -> bytes | None:
+        """None for arguments that stay here, such as a container."""
+        try:
+            return pickle.dumps(dict(given))
+        except Exception as error:  # objects of the user's
+            if self.required:
+                raise InfraError(f"its arguments cannot be sent to another process: {error}") from error
+            return None
+
+
+class EachManager(Manager):
+    """One call per trajectory, `num_workers` at once."""
+
+    def __init__(self, calls: Calls, *, num_workers: int) -> None:
+        self.calls = calls
         self._slots = asyncio.Semaphore(num_workers)
 
     async def __call__(self, given: Arguments, key: str = "") -> Any:
         async with self._slots:
-            return await self.function.run((), given, timeout=self.timeout)
+            return await self.calls(given)
 
     def expect(self, keys: Sequence[str]) -> None:
-        """Nothing to prepare."""
-
-    def skip(self, key: str) -> None:
-        """Nothing waits for it."""
+        """Have a process ready."""
+        self.calls.warm()
 
     async def close(self) -> None:
-        """Nothing outlives a call."""
+        self.calls.close()
 
 
 @dataclass(eq=False)
@@ -72,17 +128,15 @@ class Together:
     waiting: list[tuple[Arguments, "asyncio.Future[Any]"]] = field(default_factory=list)
 
 
-class BatchManager:
+class BatchManager(Manager):
     """One call for the trajectories that are expected together; it returns a list.
 
     Invariant: a call waits for its own trajectories, never for those of another batch that runs beside.
     """
 
-    def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
+    def __init__(self, calls: Calls, arrange: Arrange) -> None:
         """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
-        self.function = UserFunction(function, owner="the reward function")
-        self.arrange = arrange
-        self.timeout = timeout
+        self.calls, self.arrange = calls, arrange
         self._expected: dict[str, Together] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,6 +147,7 @@ class BatchManager:
         return await answer
 
     def expect(self, keys: Sequence[str]) -> None:
+        self.calls.warm()
         self._expected |= dict.fromkeys(keys, Together(keys, len(keys)))
 
     def skip(self, key: str) -> None:
@@ -108,7 +163,7 @@ class BatchManager:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Nothing outlives a call."""
+        self.calls.close()
 
     def _together(self, key: str) -> Together:
         """The call that has this trajectory; one of its own if nobody announced it."""
@@ -117,7 +172,7 @@ class BatchManager:
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:
             arguments = self.arrange([given for given, _ in waiting])
-            result = await self.function.run((), arguments, timeout=self.timeout)
+            result = await self.calls(arguments)
             if not isinstance(result, Sequence) or len(result) != len(waiting):
                 raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
         except Exception as error:  # the user's code may raise anything; every waiting call gets it
@@ -140,7 +195,7 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
     num_workers = share_of(reward.num_workers, "reward.num_workers")
     timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
-        return BatchManager(fn.function, partial(_columns, fn.kwargs), timeout=timed)
+        return BatchManager(Calls(fn, timed, num_workers), partial(_columns, fn.kwargs))
     if name == "prime":
         if "sandbox" in fn.accepted:
             raise UserError(
@@ -152,8 +207,17 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
                 f"reward.reward_manager.name=prime: other processes cannot import {fn.name}; put it in a Python file "
                 "and name that, or set reward.reward_manager.name=naive"
             )
-        return ProcessManager(fn, num_workers=num_workers, timeout=reward.timeout)
-    return ThreadManager(fn, num_workers=num_workers, timeout=timed)
+    calls = Calls(fn, timed, num_workers, required=name == "prime")
+    return EachManager(calls, num_workers=num_workers)
+
+
+def _has_network(function: Callable[..., Any]) -> bool:
+    """Whether the function's module has loaded a network, of which another process would load a copy."""
+    torch = sys.modules.get("torch")
+    found = getattr(function, "__globals__", {}).values()
+    return torch is not None and any(
+        isinstance(getattr(value, "__dict__", {}).get("model", value), torch.nn.Module) for value in found
+    )
 
 
 def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str, Any]:

@@ -6,17 +6,18 @@ an infrastructure error is not scored.
 """
 
 import logging
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from numbers import Real
 from typing import Any
 
 from agentrl.config.schema.reward import Reward
+from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.isolated import Failed
 from agentrl.core.json_text import recorded
+from agentrl.core.numbers import is_reward, reward_of
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.failures import without_verdict
@@ -93,7 +94,7 @@ class Scorer:
             if self.manager is not None:
                 self.manager.skip(trajectory.key)
             return
-        start = time.time()
+        start = now()
         try:
             score, extra = await self._function_score(trajectory)
             if self.reward_model is not None:
@@ -104,7 +105,7 @@ class Scorer:
             self._report(error)
             return
         finally:
-            trajectory.spans.append(Span("score", start, time.time()))
+            trajectory.spans.append(Span("score", start, now()))
         tools = sum(trajectory.tool_rewards.values())
         interaction = trajectory.interaction_score or 0.0
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
@@ -127,7 +128,7 @@ class Scorer:
 
     def _report(self, error: InfraError) -> None:
         """Log the first failure of each kind, so that the cause of masked samples is seen in the log."""
-        kind = type(error.__cause__).__name__
+        kind = getattr(error.__cause__, "kind", type(error.__cause__).__name__)
         if kind not in self._reported:
             self._reported.add(kind)
             become = "is masked" if self.on_failure == "mask" else "scores 0"
@@ -135,17 +136,13 @@ class Scorer:
 
     async def _model_score(self, judge: Judge, trajectory: Trajectory) -> float:
         score = await judge(trajectory)
-        if not isfinite(score):
-            raise InfraError(f"the reward model returned {score}, not a finite number")
-        return score
+        return reward_of(score, "the reward model")
 
     def _given_by_loop(self, key: str, reward: float) -> float:
         """The score that the agent loop set; no reward function is called then."""
         if self.manager is not None:
             self.manager.skip(key)
-        if not isfinite(reward):
-            raise InfraError(f"the agent loop set the reward {reward}, not a finite number")
-        return reward
+        return reward_of(reward, "the agent loop, or the task's verification,")
 
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, Any]]:
         if trajectory.reward is not None:
@@ -165,6 +162,8 @@ class Scorer:
             result = await self.manager(given, trajectory.key)
         except UserError:  # such as a missing package: masking would train on the answers that did not need it
             raise
+        except Failed as error:  # in another process
+            raise InfraError(f"reward function {name} failed: {error}") from error
         except InfraError as error:
             raise InfraError(f"reward function {name}: {error}") from error
         except Exception as error:  # the user's code may raise anything
@@ -190,7 +189,7 @@ def _parts(result: Any, name: str) -> tuple[float, dict[str, Any]]:
         )
     numbers = {str(key): number for key, value in values.items() if (number := _number(value)) is not None}
     score = numbers.get("score")
-    if score is None or not isfinite(score):
+    if score is None or not is_reward(score):
         raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
     return score, recorded(values) | numbers if isinstance(result, Mapping) else {}
 

@@ -1,10 +1,11 @@
 """One try of one trajectory: its loop runs within a time limit, and a failure becomes its outcome."""
 
-import asyncio
 import logging
 
 from agentrl.core.blocking import Call, attributed
+from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.numbers import reward_of
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import LedgerError
@@ -18,14 +19,13 @@ async def attempt(
 ) -> None:
     """Fill `trajectory`. Raises UserError alone.
 
-    After `timeout` seconds it is an infrastructure error. `own_timeout` comes in place of that: the row's own limit,
-    after which the trajectory is a model error that counts as it is.
+    After `timeout` seconds (core/clocks.py) it is an infrastructure error. `own_timeout` comes in place of that: the
+    row's own limit, after which the trajectory is a model error that counts as it is.
     """
     # The one place that catches a trajectory's errors: engine, tools, interaction and user loops run in here.
-    limit = asyncio.timeout(timeout if own_timeout is None else own_timeout)
     try:
         try:
-            async with limit:
+            async with time_limit(timeout if own_timeout is None else own_timeout) as limit:
                 await attributed(loop.run(trajectory, sampling), Call(f"agent loop {type(loop).__name__}.run", timeout))
         except TimeoutError:
             if own_timeout is None or not limit.expired():
@@ -33,6 +33,7 @@ async def attempt(
             _end_late(trajectory, own_timeout)
         for ledger in trajectory.ledgers:
             ledger.check()
+        _check_rewards(trajectory)
     except UserError:
         raise
     except InfraError as error:
@@ -54,6 +55,18 @@ def fail(trajectory: Trajectory, finish: Finish, error: str) -> None:
     trajectory.outcome = Outcome.INFRA_ERROR
     trajectory.finish = finish
     trajectory.error = error
+
+
+def _check_rewards(trajectory: Trajectory) -> None:
+    """Have numbers for all rewards. Raises InfraError: one that is none would cost the update of the whole batch."""
+    for turn in trajectory.turn_rewards:
+        turn.value = reward_of(turn.value, f"the {turn.source} of turn {turn.turn}")
+    given = trajectory.tool_rewards
+    trajectory.tool_rewards = {name: reward_of(value, f"tool {name!r}") for name, value in given.items()}
+    trajectory.side_rewards = [reward_of(value, "a side of the game") for value in trajectory.side_rewards]
+    for name in ("reward", "interaction_score"):
+        if (value := getattr(trajectory, name)) is not None:
+            setattr(trajectory, name, reward_of(value, f"the agent loop ({name})"))
 
 
 def _end_late(trajectory: Trajectory, timeout: float) -> None:

@@ -7,7 +7,6 @@ Invariants:
 - a sampled token that stands for an image is not appended: the trajectory ends with the token before it.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD
+from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
 from agentrl.core.queueing import listening
@@ -205,7 +205,7 @@ class Episode:
 @contextmanager
 def recorded(trajectory: Trajectory, kind: SpanKind) -> Iterator[None]:
     """Record the time of the body in a trajectory, and apart from it the wait before it begins."""
-    start = time.time()
+    start = now()
     with listening() as heard:
         yield
     began = min(heard, default=start)
@@ -213,4 +213,4 @@ def recorded(trajectory: Trajectory, kind: SpanKind) -> Iterator[None]:
         began = start
     else:
         trajectory.spans.append(Span("wait", start, began))
-    trajectory.spans.append(Span(kind, began, time.time()))
+    trajectory.spans.append(Span(kind, began, now()))

@@ -3,13 +3,15 @@
 Invariants:
 - the engine counts as idle while it has no request, and while requests are held back for the update;
 - its mean number of requests is that of the time in which they are not held back;
-- without `partial`, a request that has begun ends before the engine stops: all its tokens have one version.
+- without `partial`, a request that has begun ends before the engine stops: all its tokens have one version;
+- the time in which a request is held back counts towards no limit of its conversation (core/clocks.py).
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 
+from agentrl.core.clocks import Pauses, uncounted
 from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.trajectory.medium import Medium
 
@@ -24,7 +26,7 @@ class MeteredEngine:
         self._admits.set()
         self._empty.set()
         self._running = 0
-        self._halted = False
+        self._halted, self._pauses = False, Pauses()
         self._idle = self._open = self._requests = 0.0
         self._interruptions = 0
         self._marked = self._begun = time.perf_counter()
@@ -55,10 +57,12 @@ class MeteredEngine:
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """As `Engine.generate`."""
-        await self._admits.wait()
+        with uncounted():
+            await self._admits.wait()
         self._count(1)
         try:
-            return await self.engine.generate(token_ids, sampling, key=key, media=media)
+            with self._pauses.request():
+                return await self.engine.generate(token_ids, sampling, key=key, media=media)
         finally:
             self._count(-1)
 
@@ -112,11 +116,13 @@ class MeteredEngine:
         if not self._halted:
             self._interruptions += self._running
         self._halted = True
+        self._pauses.set(paused=True)
 
     def go_on(self) -> None:
         """Count the engine as idle only without requests."""
         self._mark()
         self._halted = self.wakes_with_weights = False
+        self._pauses.set(paused=False)
         self._admits.set()
 
     def _count(self, change: int) -> None:

@@ -33,7 +33,7 @@ from agentrl.rollout.workers import OnDone
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Trajectory
+from agentrl.trajectory.trajectory import VALIDATION, Trajectory
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -150,7 +150,7 @@ class Rollouts:
             top_p=val_kwargs.top_p,
             top_k=val_kwargs.top_k,
         )
-        return self._trajectories(rows, val_kwargs.n, sampling, f"val-{step}", on_done)
+        return self._trajectories(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
 
     def prompt_length(self, row: Row) -> int:
         """Tokens of a row's first prompt, tools included."""

@@ -1,11 +1,11 @@
 """The phases of a trajectory with a container, each with its time and its limit."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
 
+from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
 from agentrl.trajectory.trajectory import Span, SpanKind, Trajectory
 
@@ -25,7 +25,7 @@ class TookTooLong(InfraError):
 @asynccontextmanager
 async def phase(trajectory: Trajectory, kind: Phase, limit: float | None = None) -> AsyncIterator[None]:
     """Record the seconds of the body, and its name where it fails. Raises TookTooLong after `limit` seconds."""
-    about, start, timeout = trajectory.extra["task"], time.time(), asyncio.timeout(limit)
+    about, start, timeout = trajectory.extra["task"], now(), asyncio.timeout(limit)
     about["failed"] = kind
     try:
         async with timeout:
@@ -37,7 +37,7 @@ async def phase(trajectory: Trajectory, kind: Phase, limit: float | None = None)
     else:
         del about["failed"]
     finally:
-        end = time.time()
+        end = now()
         about["seconds"][kind] = round(end - start, 3)
         if kind != "run" and end - start > SHORTEST:
             trajectory.spans.append(Span(kind, start, end))

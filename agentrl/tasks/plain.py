@@ -8,12 +8,13 @@ with its `..._timeout`, and `agent_timeout`. The reward is the number on the las
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.numbers import is_reward
 from agentrl.core.points import task_format
 from agentrl.core.user_errors import did_you_mean, last_line
 from agentrl.data.plain import plain
@@ -128,6 +129,6 @@ def _read(key: str, value: Any) -> Any:
 def _reward(done: Done) -> float:
     with suppress(ValueError):
         number = float(last_line(done.stdout))
-        if isfinite(number):
+        if is_reward(number):
             return number
     return float(done.code == 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agentrl.core.json_text import cleaned, recorded, to_json
+from agentrl.core.numbers import is_reward
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
@@ -94,9 +95,9 @@ def read_answer(answer: Any, shorten: Callable[[str], str]) -> ToolResult:
 
 
 def read_number(value: Any) -> float:
-    """A reward as people return it: None counts as 0. Raises TypeError or ValueError when it is no finite number."""
+    """A reward as people return it: None counts as 0. Raises TypeError or ValueError (core/numbers.py)."""
     number = 0.0 if value is None else float(value)
-    if number - number != 0.0:  # infinite or not a number: one of these would spoil a whole group's advantages
+    if not is_reward(number):
         raise ValueError(f"returned the reward {number}")
     return number
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
+from agentrl.core.clocks import queued
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.queueing import began
 from agentrl.core.shares import share_of
@@ -124,7 +125,7 @@ class ToolRunner:
         self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None = None
     ) -> Any:
         function = self.methods[method]
-        async with self.gate:  # the time limit starts when the call does, not while it waits for a slot
+        async with queued(self.gate):  # the time limit starts when the call does, not while it waits for a slot
             began()
             return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
 

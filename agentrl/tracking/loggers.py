@@ -7,6 +7,7 @@ that an interrupted and resumed run leaves the same record as an unbroken one. S
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
 TENSORBOARD_DIR = "tensorboard"
+MOST_UNWRITTEN = 10_000
+"""Lines that wait for room on the disk."""
 ADDS = math.inf
 """As `resume_step`: the run only adds to the record of the folder's run, it validates, say."""
 KEY = "trainer.logger"
@@ -81,7 +84,8 @@ class ConsoleLogger:
 
 
 class FileLogger:
-    """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null."""
+    """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null. Lines that
+    a full disk refuses are written, in order, with the next one that it takes."""
 
     def __init__(self, path: Path, *, resume_step: float | None = None) -> None:
         """Keep lines up to `resume_step`; None or 0 starts over and keeps an older file as metrics.jsonl.old."""
@@ -91,17 +95,25 @@ class FileLogger:
         elif path.exists() and path.stat().st_size:
             path.replace(path.with_name(path.name + ".old"))
         self._file = inside(path, path.parent).open("ab", buffering=0)
+        self._unwritten = deque[bytes](maxlen=MOST_UNWRITTEN)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
         # Unbuffered: a killed process loses nothing, for the operating system has the line.
-        append_line(self._file, f"{json.dumps(record)}\n".encode())
+        self._unwritten.append(f"{json.dumps(record)}\n".encode())
+        self._write()
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         pass  # trainer.validation_data_dir has all of them
 
     def close(self) -> None:
-        self._file.close()
+        with self._file:
+            self._write()
+
+    def _write(self) -> None:
+        while self._unwritten:
+            append_line(self._file, self._unwritten[0])
+            self._unwritten.popleft()
 
 
 class TensorBoardLogger:

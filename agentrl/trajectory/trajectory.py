@@ -11,6 +11,10 @@ Message = dict[str, Any]
 """An OpenAI-style message: role, content, tool_calls?, tool_call_id?, name?, reasoning_content?"""
 
 
+VALIDATION = "val-"
+"""Begins the keys of a validation's trajectories."""
+
+
 class Outcome(StrEnum):
     """How a tool call or a whole trajectory ended."""
 
@@ -72,7 +76,7 @@ class Trajectory:
 
     row: Row
     key: str
-    """Names this trajectory within a run: "<step>/<row uid>/<sample>"."""
+    """Names this trajectory within a run: "<step>/<row uid>/<sample>", with VALIDATION before it in a validation."""
     sample: int
     """Index within its group of `rollout.n`."""
     messages: list[Message] = field(default_factory=list)
@@ -111,6 +115,11 @@ class Trajectory:
     without one."""
     templated: bool = True
     """Whether the chat template rendered the prompt tokens; false for a loop that writes tokens itself."""
+
+    @property
+    def validates(self) -> bool:
+        """Whether it is one of a validation, which is never trained on."""
+        return self.key.startswith(VALIDATION)
 
     @property
     def scored(self) -> bool:

@@ -16,7 +16,7 @@ from agentrl.core.user_code import UserFunction, construct
 from agentrl.core.user_errors import reported_as
 from agentrl.rewards.arguments import num_turns, reward_scores
 from agentrl.rewards.function import RewardFn
-from agentrl.rewards.managers import Arguments, BatchManager, Manager
+from agentrl.rewards.managers import Arguments, BatchManager, Calls, Manager
 from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.reward_manager"
@@ -36,11 +36,13 @@ def custom_manager(
             def arrange(arguments: Sequence[Arguments]) -> dict[str, Any]:
                 return {"data": as_batch(arguments, reward_fn_key, tokenizer)}
 
-            return BatchManager(partial(_asked, manager), arrange, timeout=timeout)
+            return BatchManager(
+                Calls(RewardFn(partial(_asked, manager), kind.__name__, {}, frozenset()), timeout, 1), arrange
+            )
         return OneByOne(partial(construct, kind, given), reward_fn_key, tokenizer, timeout, workers)
 
 
-class OneByOne:
+class OneByOne(Manager):
     """`run_single`, `workers` at once."""
 
     def __init__(
@@ -60,15 +62,6 @@ class OneByOne:
         if not isinstance(said, Mapping) or "reward_score" not in said:
             raise InfraError(f"run_single returned {said!r:.80}; it must be a dict with reward_score")
         return {**said.get("reward_extra_info", {}), "score": said["reward_score"]}
-
-    def expect(self, keys: Sequence[str]) -> None:
-        """Nothing to prepare."""
-
-    def skip(self, key: str) -> None:
-        """Nothing waits for it."""
-
-    async def close(self) -> None:
-        """Nothing outlives a call."""
 
 
 def as_batch(given: Sequence[Arguments], reward_fn_key: str, tokenizer: Any) -> Any:
@@ -102,7 +95,8 @@ def as_batch(given: Sequence[Arguments], reward_fn_key: str, tokenizer: Any) -> 
     tensors["rollout_log_probs"] = column([ledger.logprobs[end:] for ledger, end in parts], "right")
     rows = [_others(trajectory, reward_fn_key) for trajectory in trajectories]
     names = dict.fromkeys(name for row in rows for name in row)
-    return DataProto.from_dict(tensors, {name: [row.get(name) for row in rows] for name in names})
+    others = {name: [row.get(name) for row in rows] for name in names}
+    return DataProto.from_dict(tensors, others, {"validate": trajectories[0].validates})
 
 
 def _others(trajectory: Trajectory, reward_fn_key: str) -> dict[str, Any]:

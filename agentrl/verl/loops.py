@@ -144,8 +144,7 @@ class VerlLoop(AgentLoop):
         trajectory.finish = "stop" if ended else "length"
         trajectory.extra |= getattr(output, "extra_fields", None) or {}
         trajectory.reward_extra |= recorded(trajectory.extra.pop("reward_extra_info", None) or {})
-        score = getattr(output, "reward_score", None)
-        trajectory.reward = None if score is None else float(score)
+        trajectory.reward = getattr(output, "reward_score", None)
 
     def _tell(self, lost: int) -> None:
         """Say once that some tokens are not trained on."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
@@ -222,6 +223,28 @@ async def test_an_update_interrupts_or_waits(fakes: list[Fake], partial: bool) -
     first, last = await task, await late
     assert (first.weight_version, first.versions) == (0, (0, 0, 4, 4, 4) if partial else ())
     assert (last.weight_version, last.versions) == (4, ())
+    await engine.close()
+
+
+@pytest.mark.parametrize("trouble", ["a pause", "a restart"])
+async def test_no_limit_counts_the_wait_for_a_server(fakes: list[Fake], trouble: str) -> None:
+    engine, loop, ahead = await engine_of(fakes[:1]), asyncio.get_running_loop(), [0.0]
+    (replica,), real = engine.pool.replicas, loop.time
+    loop.time = lambda: real() + ahead[0]  # type: ignore[method-assign]
+    if trouble == "a pause":
+        await engine.pause()
+    else:
+        replica.serving, engine.pool._revivals[replica] = False, asyncio.create_task(asyncio.sleep(60))
+    async with time_limit(1000.0) as limit:
+        task = asyncio.create_task(engine.generate([1], Sampling(5), key="a"))
+        await asyncio.sleep(0.01)
+        ahead[0] += 5000.0
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        replica.serving = True
+        await engine.resume()
+        assert len((await task).token_ids) == 5
+    assert not limit.expired()
     await engine.close()
 
 

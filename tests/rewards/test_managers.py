@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema.reward import Reward, RewardManager
+from agentrl.core import isolated
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards import RewardFn, Scorer, load_reward_function, processes
-from agentrl.rewards.managers import MANAGERS, ProcessManager, manager_for
+from agentrl.rewards import RewardFn, Scorer, load_reward_function
+from agentrl.rewards.managers import MANAGERS, Calls, manager_for
 from agentrl.rewards.overlong import Overlong
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
@@ -82,7 +83,7 @@ async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
     subjects = await outcomes(scorer(module, "compute_score", "prime", bonus=0.5), 4)
     assert [t.reward for t in subjects] == [len("call\nanswer-7\nanswer-9") + 0.5] * 4
     workers = {t.reward_extra["pid"] for t in subjects}
-    assert len(workers) == 2  # both were used, and used again
+    assert len(workers) == 1  # quick calls share one
     assert os.getpid() not in workers
     assert subjects[0].reward_extra["key"] == len("0/f:1/0")
     for pid in workers:
@@ -105,16 +106,14 @@ async def test_prime_survives_what_functions_do(module: str, name: str, why: str
     assert subject.outcome is Outcome.INFRA_ERROR
     assert why in subject.error
     assert subject.reward is None
-    assert isinstance(scoring.manager, ProcessManager)
-    assert not scoring.manager._idle
 
 
 async def test_prime_waits_for_no_module_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sleepy.py").write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(processes, "START", 0.5)
+    monkeypatch.setattr(isolated, "START", 0.5)
     fn = RewardFn(lambda: 0.0, "mine", {}, frozenset(), (str(tmp_path / "sleepy.py"), "mine"))
     with pytest.raises(InfraError, match=r"no answer within 0.5 s"):
-        await ProcessManager(fn, num_workers=1, timeout=30.0)({})
+        await Calls(fn, 30.0, 1, required=True)({})
 
 
 async def test_a_mistake_of_the_persons_comes_out_of_a_process_as_one(module: str) -> None:

@@ -13,7 +13,7 @@ from tests.rollout.scripted import row
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as the test sets it."""
     now = [100.0]
-    monkeypatch.setattr(episodes.time, "time", lambda: now[0])
+    monkeypatch.setattr(episodes, "now", lambda: now[0])
     return now
 
 

@@ -79,6 +79,37 @@ def test_a_killed_process_loses_no_step(tmp_path):
     assert [record["step"] for record in read_metrics(path)] == [0, 1, 2, 3, 4]
 
 
+FULL = """
+import resource, sys
+from agentrl.tracking import open_loggers
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+loggers = open_loggers(["file"], folder, resume_step=None, config_yaml="")
+loggers.log(1, {"x": 1})
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "metrics.jsonl").stat().st_size + 9, hard))
+for step in (2, 3):
+    loggers.log(step, {"x": step})
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+if sys.argv[2] == "log":
+    loggers.log(4, {"x": 4})
+    assert (folder / "metrics.jsonl").read_text().count("step") == 4
+loggers.close()
+"""
+
+
+@pytest.mark.parametrize("then", ["log", "close"])
+def test_lines_that_a_full_disk_refused_come_back(tmp_path, then):
+    ended = subprocess.run([sys.executable, "-c", FULL, tmp_path, then], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the run continues without it") == 1
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(record["step"], record["x"]) for record in records] == [
+        (k, k) for k in range(1, 5 if then == "log" else 4)
+    ]
+
+
 @pytest.mark.parametrize("new_run", [None, 0])
 def test_a_new_run_begins_anew_and_keeps_the_old_file(tmp_path, new_run):
     path = tmp_path / "metrics.jsonl"

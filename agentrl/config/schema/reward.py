@@ -32,9 +32,8 @@ class RewardManager:
     """How the reward function is called."""
 
     name: str = "naive"
-    """naive or dapo (one call per trajectory, in a thread), prime (one process per trajectory, killed after `timeout`),
-    batch (one call for all trajectories of a batch of rows, with lists), or the name of your own class written for
-    verl."""
+    """naive or dapo (one call per trajectory), prime (the same, always in another process), batch (one call for all
+    trajectories of a batch of rows, with lists), or the name of your own class written for verl."""
     source: str = "register"
     """Source of your own class: importlib (`module.path`), or register (`model.external_lib` registers its name)."""
     module: RewardManagerModule = field(default_factory=RewardManagerModule)

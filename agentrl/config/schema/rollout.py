@@ -121,7 +121,8 @@ class Rollout:
     max_concurrent_trajectories: int = 1024
     """Most trajectories that run at once."""
     trajectory_timeout: float = 600.0
-    """Longest time of a trajectory, in seconds."""
+    """Longest time of a trajectory, in seconds. Waits for a paused or restarted engine and for a free slot do not
+    count."""
     infra_retries: int = 1
     """Retries, each with a new seed, of a trajectory that ended by an infrastructure failure."""
     retry_timeouts: bool = False

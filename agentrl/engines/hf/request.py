@@ -1,9 +1,9 @@
 """One request of the engine."""
 
-import time
 from dataclasses import dataclass, field
 from math import isfinite
 
+from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import FinishReason, Generation, Sampling
 from agentrl.trajectory.medium import Medium
@@ -50,7 +50,7 @@ class Request:
 
     def begin(self) -> None:
         """Mark it as running."""
-        self.begun = self.begun or time.time()
+        self.begun = self.begun or now()
 
     def append(self, token: int, logprob: float, version: int) -> None:
         """Add one drawn token, and finish if it ends the generation."""

@@ -9,6 +9,7 @@ Invariants:
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.sampling import within
@@ -84,10 +85,11 @@ class ServerClient:
 
     async def _finish(self, request: InFlightRequest, prompt: Sequence[int], sampling: Sampling) -> Generation:
         while True:
-            await self.gate.wait(request)
-            if request.ended:
+            with uncounted():
+                await self.gate.wait(request)
+                replica = None if request.ended else await self.pool.pick(request.key)
+            if replica is None:
                 return request.generation("abort", self.version)
-            replica = await self.pool.pick(request.key)
             if not self.gate.open:
                 continue
             version = self.version

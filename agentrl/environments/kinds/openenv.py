@@ -13,8 +13,9 @@ from urllib.request import ProxyHandler, build_opener
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_schema import WrongSchema, compiled
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import LONGEST, SHORT, field, number, parsed
+from agentrl.environments.answers import LONGEST, SHORT, field, parsed
 from agentrl.environments.observation import Observation
 from agentrl.environments.own import is_own, load_own, require
 from agentrl.environments.schema_text import Reader, ToolReader, reader_of, tools_of
@@ -165,7 +166,7 @@ class OpenEnvEnvironment:
         info, invalid = fields.pop("metadata", {}), False
         if isinstance(self.reader, ToolReader):
             fields, invalid = self.reader.result(fields)
-        rewards = {0: number(answer.get("reward") or 0.0, "reward", self.url)}
+        rewards = {0: reward_of(answer.get("reward") or 0.0, self.url)}
         done = field(answer, "done", bool, self.url)
         return Observation(self._text(fields), rewards=rewards, done=done, invalid=invalid, info=info)
 

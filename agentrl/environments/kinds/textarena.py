@@ -8,8 +8,9 @@ from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import SHORT, number
+from agentrl.environments.answers import SHORT
 from agentrl.environments.observation import Observation
 from agentrl.environments.opponents import FIX, RANDOM, Opponent, RandomOpponent, opponent_of
 from agentrl.environments.own import fitted, is_own, load_own, require
@@ -186,7 +187,7 @@ def _reward(value: Any, about: dict[str, Any]) -> float:
     """A side's reward. Some games give the reason in its place where an invalid action ends them."""
     if isinstance(value, str) and about.get("invalid_move"):
         return LOST
-    return number(value, "reward", "the game")
+    return reward_of(value, "the game")
 
 
 def _refused(messages: list[Said], *, again: bool) -> bool:

@@ -13,9 +13,10 @@ from math import fsum
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
-from agentrl.environments.answers import field, number, numbers
+from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.nemo_gym.client import Session, session
 from agentrl.environments.nemo_gym.response import response_of
@@ -92,7 +93,7 @@ class NemoGymAgent(Gym):
             response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
             with recorded(trajectory, "verify"):
                 verdict = await server.ask(VERIFY, {**line, "response": response})
-        reward = number(verdict.get("reward"), "reward", server.url)
+        reward = reward_of(verdict.get("reward"), server.url)
         trajectory.reward = reward
         others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
         trajectory.reward_extra |= numbers(others) | returned(reward, entry)
@@ -122,7 +123,7 @@ class SteppedAgent(Gym):
             while not episode.done:
                 reply = await episode.generate()
                 seen = await self._step(episode, reply, server, entry)
-                rewards.append(number(seen.get("reward"), "reward", server.url))
+                rewards.append(reward_of(seen.get("reward"), server.url))
                 self._go_on(episode, reply, seen, server)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0

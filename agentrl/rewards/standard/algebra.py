@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards.standard.isolated import IsolatedFunction
+from agentrl.core.isolated import IsolatedFunction
 
 TIMEOUT = 10.0
 """Seconds for one comparison; one that takes longer finds no equality."""

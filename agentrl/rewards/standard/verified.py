@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards.standard.isolated import IsolatedFunction
+from agentrl.core.isolated import IsolatedFunction
 
 TIMEOUT = 30.0
 

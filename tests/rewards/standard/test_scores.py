@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.isolated import IsolatedFunction
 from agentrl.rewards.sources import compute_score
 from agentrl.rewards.standard import algebra, dapo, gsm8k, numbers
-from agentrl.rewards.standard.isolated import IsolatedFunction
 from agentrl.verl.scores import default_compute_score
 from tests.rewards.standard import cases
 from tests.rewards.standard.reference import needs_reference, outcome

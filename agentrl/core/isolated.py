@@ -1,0 +1,191 @@
+"""Calls a function in processes that can be killed: one that hangs there ends, and so does all that it started.
+
+Invariants:
+- a process does one call at a time, on its main thread; a call that is late, or whose process dies, costs that process,
+  and the next call gets another one. The start of a process counts towards no call;
+- while one process answers within PATIENCE there is no second one: quick calls share a process, and its state;
+- a process in which the function uses a GPU stays the only one: each would hold a copy of its model;
+- what a function prints and logs appears here;
+- all processes end with this one, however that ends.
+"""
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from queue import Empty, LifoQueue
+from threading import BoundedSemaphore, Lock
+from time import monotonic
+from typing import Any
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.isolated_worker import GRACE, receive, send
+
+AT_ONCE = 4
+"""Processes for one function."""
+START = 300.0
+"""Seconds for a process to load its function, on a busy machine too."""
+PATIENCE = 0.25
+"""Seconds that a call waits for a process that is there before another one starts."""
+ANSWERS = ("done", "failed", "refused", "unread")
+
+
+class Failed(InfraError):
+    """The function raised an exception."""
+
+    kind = ""
+    """The name of its class."""
+
+
+class NotThere(InfraError):
+    """The function, or an argument, does not load in another process."""
+
+
+class IsolatedFunction:
+    """The function `name` of a module, or of a Python file, called from any thread."""
+
+    def __init__(self, module: str, name: str, *, timeout: float, at_once: int = AT_ONCE) -> None:
+        self.origin, self.timeout, self._at_once = (module, name), timeout, at_once
+        self._slots, self._starting = BoundedSemaphore(at_once), Lock()
+        self._idle = LifoQueue[Process]()
+        self._all: set[Process] = set()
+        self._owner, self._latest = os.getpid(), -PATIENCE
+        """The process that made it; when the last start ended."""
+
+    def __call__(self, *, timeout: float | None = None, **given: Any) -> Any:
+        """What the function returns. Raises TimeoutError, UserError, and InfraError when the function does."""
+        return self.call(pickle.dumps(given), timeout)
+
+    def call(self, given: bytes, timeout: float | None = None) -> Any:
+        """The same; `given` is pickled."""
+        with self._slots:
+            process = self._free()
+            answer = self._answer(process, given, self.timeout if timeout is None else timeout)
+            self._idle.put(process)
+        return _result(*answer)
+
+    def warm(self) -> None:
+        """Start the first process, unless it runs; its trouble is that of the first call."""
+        if not self._all and not self._starting.locked():
+            with suppress(InfraError):
+                self._idle.put(self._free())
+
+    def close(self) -> None:
+        """End the processes; calls that are under way fail."""
+        for process in list(self._all):
+            self._end(process, GRACE if process in self._idle.queue else 0.0)
+        self._idle = LifoQueue()
+
+    def _free(self) -> "Process":
+        """A process for one call: one that is there, or where that takes too long another one."""
+        if self._owner != os.getpid():  # a fork must not talk to its parent's processes
+            self.__init__(*self.origin, timeout=self.timeout, at_once=self._at_once)  # type: ignore[misc]
+        while True:
+            busy = self._all or self._starting.locked()
+            with suppress(Empty):
+                process = self._idle.get(timeout=PATIENCE if busy else 0)
+                if process.popen.poll() is None:
+                    return process
+                self._end(process)  # it died without a call
+            if self._may_start() and self._starting.acquire(blocking=False):
+                try:
+                    return self._started()
+                finally:
+                    self._latest = monotonic()
+                    self._starting.release()
+
+    def _may_start(self) -> bool:
+        """Whether the processes that are there have had time to answer, and no one stays alone."""
+        waited = monotonic() - self._latest >= PATIENCE
+        return not self._all or (waited and not any(process.alone for process in self._all))
+
+    def _started(self) -> "Process":
+        process = Process()
+        self._all.add(process)
+        about = self.origin, logging.getLogger().getEffectiveLevel()
+        try:
+            _result(*self._answer(process, pickle.dumps(about), START))
+        except (TimeoutError, InfraError, UserError) as error:
+            self._end(process)
+            raise NotThere(f"it does not load in another process: {error}") from error
+        return process
+
+    def _answer(self, process: "Process", message: bytes, timeout: float) -> tuple[str, Any]:
+        try:
+            return process.ask(message, monotonic() + timeout)
+        except TimeoutError:
+            self._end(process)
+            raise TimeoutError(f"no answer within {timeout:g} s") from None
+        except (OSError, EOFError, pickle.UnpicklingError):
+            self._end(process, GRACE)  # so that its exit code is its own
+            raise InfraError(f"its process died (exit code {process.popen.returncode})") from None
+
+    def _end(self, process: "Process", grace: float = 0.0) -> None:
+        self._all.discard(process)
+        process.end(grace)
+
+
+class Process:
+    """A process with one function."""
+
+    def __init__(self) -> None:
+        self.alone = False
+        """Whether the function uses a GPU in it."""
+        self._socket, theirs = socket.socketpair()
+        self._channel = self._socket.makefile("rwb")
+        with theirs:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "agentrl.core.isolated_worker", str(theirs.fileno())],
+                stdin=subprocess.PIPE,  # its end tells the process that we are gone
+                pass_fds=[theirs.fileno()],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C is for the run, which may have scores to wait for before it ends
+            )
+
+    def ask(self, message: bytes, until: float) -> tuple[str, Any]:
+        """Send a message, and wait for the answer. Raises TimeoutError, and other errors where the process ended."""
+        self._socket.settimeout(max(until - monotonic(), 0.001))
+        send(self._channel, message)
+        while (left := until - monotonic()) > 0:
+            self._socket.settimeout(left)
+            kind, value = pickle.loads(receive(self._channel))
+            if kind in ANSWERS:
+                return kind, value
+            self._heard(kind, value)
+        raise TimeoutError
+
+    def end(self, grace: float) -> None:
+        """End it, within `grace` seconds by itself, and all that it started."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(grace)
+        with suppress(OSError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self._socket.close()
+        self.popen.communicate()
+
+    def _heard(self, kind: str, value: Any) -> None:
+        if kind == "alone":
+            self.alone = True
+        elif kind != "log":
+            getattr(sys, kind).write(value)
+        elif (log := logging.getLogger(value.name)).isEnabledFor(value.levelno):
+            log.handle(value)
+
+
+def _result(outcome: str, value: Any) -> Any:
+    """What a process answered. Raises UserError and InfraError where the answer says so."""
+    if outcome == "refused":
+        raise UserError(value)
+    if outcome == "unread":
+        raise NotThere(value)
+    if outcome == "failed":
+        error = Failed(value[1])
+        error.kind = value[0]
+        raise error
+    return value

@@ -1,0 +1,162 @@
+"""The process behind `IsolatedFunction`: loads one function, then answers calls until its parent ends.
+
+The first message is the function's origin and the level of logs; each further one has the arguments of a call. Frames
+back are answers, and before them what the function prints and logs.
+"""
+
+import asyncio
+import inspect
+import io
+import logging
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from logging.handlers import QueueHandler
+from typing import Any
+
+GRACE = 2.0
+"""Seconds that a process without its parent may take to end."""
+LENGTH = struct.Struct("<Q")
+Answer = tuple[str, Any]
+
+
+def send(channel: "io.BufferedRWPair[Any, Any]", message: bytes) -> None:
+    """Write a message, with its length before it."""
+    channel.write(LENGTH.pack(len(message)) + message)
+    channel.flush()
+
+
+def receive(channel: "io.BufferedRWPair[Any, Any]") -> bytes:
+    """The next message. Raises EOFError after the last one."""
+    (size,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
+    return _exactly(channel, size)
+
+
+def _exactly(channel: "io.BufferedRWPair[Any, Any]", size: int) -> bytes:
+    found = channel.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found
+
+
+def main() -> None:
+    """Serve the parent on the socket that the command line names."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
+    (path, name), level = pickle.loads(receive(link.channel))
+    outcome, function = _guarded(lambda: _loaded(path, name))
+    link.answer((outcome, None) if outcome == "done" else (outcome, function))
+    link.forward(level)
+    while True:
+        try:
+            message = receive(link.channel)
+        except EOFError:
+            return
+        link.answer(_called(function, message))
+
+
+class Link:
+    """The connection to the parent."""
+
+    def __init__(self, channel: "io.BufferedRWPair[Any, Any]") -> None:
+        self.channel = channel
+        self._lock = threading.RLock()  # functions may have threads
+
+    def put(self, kind: str, value: Any) -> None:
+        """Send a frame."""
+        with self._lock:
+            send(self.channel, pickle.dumps((kind, value)))
+
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Send a record, as to a queue of records."""
+        self.put("log", record)
+
+    def answer(self, answer: Answer) -> None:
+        """Send the answer to a call."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            self.put("alone", None)
+        try:
+            self.put(*answer)
+        except Exception as error:  # the value cannot be pickled
+            self.put("failed", ("unsent", f"its result cannot be sent to another process: {error}"))
+
+    def forward(self, level: int) -> None:
+        """Send what is printed and logged from now on."""
+        sys.stdout, sys.stderr = Stream(self, "stdout"), Stream(self, "stderr")
+        root = logging.getLogger()
+        root.handlers, root.level = [QueueHandler(self)], level  # type: ignore[arg-type]
+
+
+class Stream(io.TextIOBase):
+    """Standard output, or standard error, of the function."""
+
+    def __init__(self, link: Link, kind: str) -> None:
+        self.link, self.kind = link, kind
+
+    def write(self, text: str) -> int:
+        """Send a text."""
+        self.link.put(self.kind, text)
+        return len(text)
+
+
+def _loaded(path: str, name: str) -> Callable[..., Any]:
+    from agentrl.core.plugins import load_attribute
+
+    output, sys.stdout = sys.stdout, io.StringIO()  # the parent has imported the module, and shown what that prints
+    try:
+        function: Callable[..., Any] = load_attribute(path, name, what="a function")
+    finally:
+        sys.stdout = output
+    return function
+
+
+def _called(function: Callable[..., Any], message: bytes) -> Answer:
+    try:
+        given = pickle.loads(message)
+    except Exception as error:
+        return "unread", f"its arguments do not load in another process: {error}"
+
+    def call() -> Any:
+        result = function(**given)
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    try:
+        return _guarded(call)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _guarded(call: Callable[[], Any]) -> Answer:
+    """`call()`, with its errors returned instead of raised: it is the user's code."""
+    from agentrl.core.errors import UserError
+
+    try:
+        return "done", call()
+    except UserError as error:
+        return "refused", str(error)
+    except (Exception, SystemExit) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        line = f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
+        return "failed", (type(error).__name__, line)
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    time.sleep(GRACE)  # an idle process has ended by itself
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
