@@ -66,6 +66,7 @@ def apart(work: Callable[[], None]) -> str | None:
     """Why work in a process of its own fails, with the package that failed; None: it does not."""
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's own would be an error of the work
         signal.alarm(LIMIT)
         with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
             os.write(theirs, json.dumps(told(work)).encode())
