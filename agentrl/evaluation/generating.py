@@ -244,7 +244,7 @@ def _write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.new")
     nested = ("reward_model", "extra_info", "messages", "tools")
-    flat = [r | {key: to_json(r[key], str) for key in nested} for r in records]
+    flat = [r | {key: to_json(r[key], str) for key in nested if key in r} for r in records]
     try:
         pq.write_table(pa.Table.from_pylist(flat), draft)
         draft.replace(out)
