@@ -17,6 +17,7 @@ from agentrl.training.model.attention import is_packed
 from agentrl.training.model.loading import freeze_vision_tower
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.media import Media
+from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
 from tests.media import vision_model
@@ -70,6 +71,7 @@ def ledgers_of(chat: Chat) -> list[Ledger]:
 def test_packed_is_one_by_one_is_transformers_own_forward(place: Path) -> None:
     chat = chat_of(place)
     module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    assert pack_where_exact(module, CPU)
     batch = pack_ledgers(ledgers_of(chat))
     score = TokenLogprobs(module)
     with torch.no_grad():

@@ -28,7 +28,6 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
-from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.float32_head import in_float32
 from agentrl.training.model.liger import use_liger_kernels
 
@@ -123,7 +122,7 @@ def load_model(
 def load_pretrained(
     model: Pretrained, source: str, *, head: Any, section: str, weights: bool = True
 ) -> PreTrainedModel:
-    """The model in the folder or hub id `source`, on the CPU, with packed attention where that is exact.
+    """The model in the folder or hub id `source`, on the CPU.
 
     Dropout is removed: with it the trained policy would differ from the sampling one. Without `weights` the model is on
     the meta device. Raises UserError.
@@ -142,7 +141,6 @@ def load_pretrained(
         )
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
-    use_packed_attention(module)
     _drop_dropout(module)
     return module
 
