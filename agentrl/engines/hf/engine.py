@@ -159,8 +159,8 @@ class HFEngine:
                 gap = self._gap(core.runner)
         if gap:
             raise UserError(
-                f"rollout.name=hf: what transformers generates with a {self.module.config.model_type} model is off by "
-                f"{gap:.2g} nats a token from the model's own forward pass, so it cannot be trained on; use sglang or vllm"
+                f"rollout.name=hf: transformers' cached decoding of a {self.module.config.model_type} model is off by "
+                f"{gap:.2g} nats a token from its own forward pass; set rollout.name to sglang or vllm"
             )
 
     def _gap(self, runner: Runner) -> float:
