@@ -18,6 +18,7 @@ from agentrl.chat.media.inputs import TYPES
 from agentrl.training.model.spread import spread
 from agentrl.training.model.varlen import attention_kernel, shares_keys, varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
+from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 from agentrl.training.shared_prompts import SharedPrompts
 
@@ -164,11 +165,14 @@ def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | No
     if query.device.type == "cpu" and dtype != torch.float32:
         # The CPU's half-precision backward is 4 times slower than that of float32.
         query, key, value = query.float(), key.float(), value.float()
+    count = query.shape[2]
+    if more := missing_rows(count, query.device):
+        query, key, value = (F.pad(x, (0, 0, 0, more)) for x in (query, key, value))  # seen by no token before
     mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
-    return output.to(dtype)
+    return output[:, :, :count].to(dtype)
 
 
 def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:
