@@ -59,7 +59,15 @@ def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None =
     if not model.path:
         return Processor()
     source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
-    return processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+    found = processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+    kind = None if found.processor is None else _text_part(_model_config(model, source, "model"))
+    return found if kind is None else Processor(missing=f"it is loaded as {kind}, without its vision tower")
+
+
+def _text_part(config: PretrainedConfig) -> str | None:
+    """The class that loads a model without its towers, by the configuration of its text part alone."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return None if kind is None or kind.config_class is type(config) else str(kind.__name__)
 
 
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
