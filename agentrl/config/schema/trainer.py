@@ -41,7 +41,7 @@ class Trainer:
     max_rollout_gap: float | None = 0.1
     """Largest mean difference of the trainer's and the engine's log-probs, in nats a token drawn by the present
     weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
-    0.02. null: no stop."""
+    0.04. null: no stop."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])

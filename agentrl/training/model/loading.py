@@ -61,7 +61,7 @@ def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None =
     source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
     found = processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
     kind = None if found.processor is None else _text_part(_model_config(model, source, "model"))
-    return found if kind is None else Processor(missing=f"it is loaded as {kind}, without its vision tower")
+    return found if kind is None else Processor(missing=f"it is loaded as {kind}, without its tower; use rows of text")
 
 
 def _text_part(config: PretrainedConfig) -> str | None:
