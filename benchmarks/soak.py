@@ -1,4 +1,4 @@
-"""Memory of long runs, synchronous and not: small steps of a tiny model; a process grows by less than 5% after step 100.
+"""Memory of long runs, synchronous and not: small steps of a tiny model; the process is flat within 5% after step 100.
 
     python benchmarks/soak.py                                  # 1,000 steps of each kind
     python benchmarks/soak.py --steps 300 --kinds async        # shorter

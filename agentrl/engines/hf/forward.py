@@ -84,11 +84,12 @@ def _decode(weights: Weights, decode: Decode, memory: Tensor, queries: Tensor) -
 
 def _prefill(weights: Weights, prefill: Prefill, memory: Tensor, queries: Tensor) -> Tensor:
     count = len(queries)
-    more = min(missing_rows(count, queries.device), memory.shape[-2] - prefill.length)
-    keys, values = memory[:, prefill.slot, None, :, : prefill.length + more]
+    beyond = min(missing_rows(prefill.length, queries.device), memory.shape[-2] - prefill.length)
+    more = beyond if prefill.mask is None else missing_rows(count, queries.device)
+    keys, values = memory[:, prefill.slot, None, :, : prefill.length + beyond]
     mask = prefill.mask
     if mask is not None:
-        mask = pad(pad(mask, (0, more), value=-torch.inf), (0, 0, 0, more))
+        mask = pad(pad(mask, (0, beyond), value=-torch.inf), (0, 0, 0, more))
     out = scaled_dot_product_attention(
         pad(queries, (0, 0, 0, 0, 0, more)).transpose(0, 1)[None],
         keys,
