@@ -21,6 +21,7 @@ from agentrl.training import ComputeAdvantages, advantages_of, pack_tokens
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.training.finished_groups import FinishedGroups
+from agentrl.training.gap import GapLimit
 
 
 def train(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
@@ -42,6 +43,7 @@ class Trainer:
     validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
+    gap_limit: GapLimit
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
 
     def train_step(self, step: int) -> Metrics:
@@ -61,7 +63,8 @@ class Trainer:
             self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
 
     def steps(self) -> Iterator[tuple[int, Metrics]]:
-        """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""
+        """Take the steps; yields each with its metrics. Raises TooManyDrops, GapTooLarge, and Interrupted where a stop
+        is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
         with self.runtime.stop, recovery(self.checkpoints, self.take_groups.stream, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
@@ -75,8 +78,12 @@ class Trainer:
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
                 stopping = self.runtime.stop.requested  # read once: the next step saves for a later request
-                if step == last or stopping or self.checkpoints.due(step):
-                    self.save(step, last=step == last or stopping)
+                wrong = self.gap_limit.exceeded(step, metrics)
+                ends = step == last or stopping or wrong is not None
+                if ends or self.checkpoints.due(step):
+                    self.save(step, last=ends)
+                if wrong is not None:
+                    raise wrong
                 if stopping and step < last:
                     self.runtime.stop.check()
                 yield step, metrics
@@ -96,4 +103,5 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
         tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
         sampler = Sampler(config, tracked, stream, tracker, look=FinishedGroups(config, tracked, advantages))
         validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
-        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, start)
+        limit = GapLimit(config)
+        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, limit, start)

@@ -3,11 +3,24 @@
 Invariant: the figures are those of all tokens together, and no token leaves its rank: sums and counts are reduced.
 """
 
+import logging
+
 import torch
 from torch import Tensor
 
 from agentrl.algorithms.kl import k3
+from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.schema import Config
+from agentrl.core.errors import InfraError
 from agentrl.training.parallel.ranks import ALONE, Ranks
+
+log = logging.getLogger(__name__)
+
+CAUSES = (
+    "the engine samples from another policy than the one that is trained: weights that it did not take "
+    "(rollout.weight_check=always finds out), its quantization or kernels (another rollout.name, "
+    "model.enable_fp32_lm_head=true), or an architecture that it computes otherwise"
+)
 
 DIGITS = (48, 32, 16, 0)
 """A float64 as four digits of 16 bits, the first the highest."""
@@ -48,3 +61,28 @@ def nth_smallest(values: Tensor, n: int, ranks: Ranks = ALONE) -> float:
         n -= int(up_to[digit - 1]) if digit else 0
         bits, found = bits[digits == digit], found << 16 | digit
     return torch.tensor(found).view(torch.float64).item()
+
+
+class GapTooLarge(InfraError):
+    """Rollouts are not samples of the policy that is trained."""
+
+
+class GapLimit:
+    """Watches the gap of a run; it has no limit where log-probs of a cut distribution make the gap."""
+
+    def __init__(self, config: Config) -> None:
+        self.most = None if cut_distribution(config.rollout) else config.trainer.max_rollout_gap
+        self.warned = False
+
+    def exceeded(self, step: int, metrics: dict[str, float]) -> GapTooLarge | None:
+        """The error of a step whose gap is too large; warns once of one that is half of it."""
+        gap = metrics.get("rollout_gap/mean", 0.0)
+        if self.most is None or gap <= self.most / 2:
+            return None
+        found = f"step {step}: trainer and engine differ by {gap:.2g} nats a token; {CAUSES}"
+        if gap > self.most:
+            return GapTooLarge(f"{found}. trainer.max_rollout_gap={self.most:g} stops the run; its checkpoint is saved")
+        if not self.warned:
+            self.warned = True
+            log.warning("%s. The run stops above %g (trainer.max_rollout_gap)", found, self.most)
+        return None

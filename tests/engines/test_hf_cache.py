@@ -1,10 +1,13 @@
 """Sequences, pools, budget, eviction; prefixes."""
 
+import weakref
+
 import torch
 
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.prefix import BLOCK, PrefixIndex
 from agentrl.engines.hf.slot_pool import CachedSequence, Shape
+from agentrl.rollout.garbage import deferred_collection
 
 SHAPE = Shape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -133,3 +136,12 @@ def test_the_index_finds_the_deepest_row_and_prefers_one_that_is_ready() -> None
     index.remove(shallow)
     assert not index.by_prefix
     assert not index.prefixes
+
+
+def test_clear_frees_the_memory_while_the_collector_is_deferred() -> None:
+    kv = cache()
+    with deferred_collection():
+        sequence = running(kv, "a", 300)
+        memory = [weakref.ref(layer) for layer in sequence.pool.layers]
+        kv.clear()
+        assert all(layer() is None for layer in memory), "a caller's own sequence keeps no memory either"

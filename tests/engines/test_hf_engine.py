@@ -190,7 +190,7 @@ async def test_sleep_frees_the_cache_and_wake_goes_on() -> None:
 
 async def test_a_failed_pass_costs_the_requests_in_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     forward: Callable[..., Any] = slots.forward
-    broken = [True]
+    broken: list[bool] = []
 
     def sometimes(*args: Any) -> Any:
         if broken.pop() if broken else False:
@@ -199,6 +199,7 @@ async def test_a_failed_pass_costs_the_requests_in_it_only(monkeypatch: pytest.M
 
     monkeypatch.setattr(slots, "forward", sometimes)
     async with engine(max_num_seqs=2) as subject:
+        broken.append(True)
         results = await asyncio.gather(
             *(subject.generate(prompt(9, seed=i), Sampling(3), key=str(i)) for i in range(4)), return_exceptions=True
         )

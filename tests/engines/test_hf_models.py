@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.core.errors import UserError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf import HFEngine
 from tests.engines import tiny
@@ -158,3 +159,35 @@ async def test_a_bfloat16_base_with_float32_adapters() -> None:
     model = tiny.lora(tiny.llama(initializer_range=0.1).bfloat16())
     assert {p.dtype for name, p in model.named_parameters() if "lora_" in name} == {torch.float32}
     assert gap(model, await sample(model)) < 0.15
+
+
+SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 4, "head_dim": 16, "vocab_size": tiny.VOCABULARY}
+INDEXED = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "kv_lora_rank": 16, "q_lora_rank": 24}
+INDEXED |= {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 2}
+RECURRENT = {"attention_window_size": 4096, "lru_width": 64, "block_types": ["recurrent", "attention"]}
+
+
+def model_of(kind: str, fields: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**(SMALL | fields)))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and "conv" not in name:
+            parameter.data.normal_(0, 0.15)
+    return model.eval()
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("glm_moe_dsa", INDEXED), ("deepseek_v32", INDEXED)])
+async def test_a_model_whose_cached_decoding_is_not_its_forward_pass_is_refused(kind: str, fields: Any) -> None:
+    engine = HFEngine(model_of(kind, fields), max_num_seqs=4, max_model_len=200)
+    with pytest.raises(UserError, match=rf"cached decoding of a {kind} model is off by .* nats .* sglang or vllm"):
+        await engine.start()
+
+
+async def test_a_model_that_padding_changes_runs_one_request_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of("recurrent_gemma", RECURRENT)
+    pairs = await sample(model, 4)
+    assert gap(model, pairs) < 1e-4
+    assert "now 1 at a time" in caplog.text

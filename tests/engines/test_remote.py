@@ -409,6 +409,24 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     assert wait_for(lambda: not folder.parent.exists(), 600)
 
 
+SEMAPHORES = (
+    "import multiprocessing, time; context = multiprocessing.get_context('spawn'); "
+    "kept = context.Queue(), context.Event(), context.Lock(); print('made', kept[2]._semlock.name, flush=True); "
+    "time.sleep(600)"
+)
+
+
+async def test_a_stopped_server_leaves_no_semaphore(tmp_path: Path) -> None:
+    log, before = tmp_path / "log.txt", set(os.listdir("/dev/shm"))
+    server = ServerProcess([sys.executable, "-c", SEMAPHORES], {}, log)
+    server.launch()
+    await asyncio.to_thread(wait_for, lambda: "\nmade " in log.read_text())
+    name = "sem." + log.read_text().split("\nmade /")[1].split()[0]
+    assert name in set(os.listdir("/dev/shm")) - before
+    await server.stop()
+    assert name not in os.listdir("/dev/shm")
+
+
 WATCHFUL = (
     "import signal, subprocess, sys; signal.signal(signal.SIGTERM, lambda *_: print('I drain', flush=True)); "
     "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "

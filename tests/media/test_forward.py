@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Actor, Model
@@ -17,6 +19,7 @@ from agentrl.training.model.attention import is_packed
 from agentrl.training.model.loading import freeze_vision_tower
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.media import Media
+from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
 from tests.media import vision_model
@@ -70,6 +73,7 @@ def ledgers_of(chat: Chat) -> list[Ledger]:
 def test_packed_is_one_by_one_is_transformers_own_forward(place: Path) -> None:
     chat = chat_of(place)
     module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    assert pack_where_exact(module, CPU)
     batch = pack_ledgers(ledgers_of(chat))
     score = TokenLogprobs(module)
     with torch.no_grad():
@@ -192,3 +196,15 @@ def test_eyes_may_stay_as_they_are(place: Path) -> None:
 def test_a_model_of_text_has_no_eyes() -> None:
     with pytest.raises(UserError, match="LlamaForCausalLM has no vision tower"):
         freeze_vision_tower(tiny())
+
+
+def test_rows_with_images_are_refused_where_the_tower_is_not_loaded(tmp_path: Path) -> None:
+    """A configuration with a tower whose class for text loads the text part alone."""
+    config = CONFIG_MAPPING["qwen3_5"](vision_config={}, text_config={}, image_token_id=5)
+    config.save_pretrained(tmp_path)
+    tokenizer = vision_model.small_tokenizer()
+    Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=84 * 84).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    chat = Chat(tokenizer, processor=load_processor(Model(path=str(tmp_path)), tokenizer))
+    with pytest.raises(UserError, match="loaded as Qwen3_5ForCausalLM, without its tower"):
+        chat.see([{"role": "user", "content": [part("red", (56, 56))]}])

@@ -14,6 +14,7 @@ from agentrl.core.errors import UserError
 from agentrl.training import load_model, load_tokenizer, save_pretrained
 from agentrl.training.model.attention import PACKED
 from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.packing_probe import pack_where_exact
 from tests.training.tiny import CPU, VOCABULARY, random_batch, tiny
 
 
@@ -37,6 +38,7 @@ def load(folder, seed=0, **fields):
 
 def test_a_folder_loads_as_it_was_written(folder):
     module = load(folder)
+    assert pack_where_exact(module, CPU)
     assert module.config._attn_implementation == PACKED
     assert not module.training
     assert next(module.parameters()).dtype == torch.float32

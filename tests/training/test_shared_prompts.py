@@ -78,8 +78,9 @@ def update(module: Any, *, shares: bool) -> tuple[dict[str, float], dict[str, to
 def test_values_and_gradients_are_those_of_whole_sequences(kind: str) -> None:
     shared, mine, fewer = update(MODELS[kind](), shares=True)
     whole, theirs, tokens = update(MODELS[kind](), shares=False)
-    assert tokens == grouped(BATCH).num_tokens
-    assert fewer < tokens - 9 - 2 * 12  # of groups that a pass may split, one prompt more
+    count = grouped(BATCH).num_tokens
+    assert tokens >= count  # a CPU's passes are filled up to few sizes
+    assert fewer < count - 9 - 2 * 12  # of groups that a pass may split, one prompt more
     assert all(gradient.any() for gradient in theirs.values())
     for name in theirs:
         torch.testing.assert_close(mine[name], theirs[name], atol=1e-5, rtol=1e-4)

@@ -38,6 +38,10 @@ class Trainer:
     max_staleness: int = 0
     """Most updates between the weights that draw a token and those that train on it. 0: a step waits for its rollouts.
     Above 0: rollouts continue while the policy trains, up to this many batches ahead; none is dropped for its age."""
+    max_rollout_gap: float | None = 0.1
+    """Largest mean difference of the trainer's and the engine's log-probs, in nats a token drawn by the present
+    weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
+    0.04. null: no stop."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])

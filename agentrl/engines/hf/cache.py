@@ -76,7 +76,10 @@ class KVCache:
         self.prefixes.remove(sequence)
 
     def clear(self) -> None:
-        """Remove every sequence and free the memory."""
+        """Remove every sequence and free the memory at once: pools and sequences refer to each other, and a run defers
+        the garbage collector."""
+        for pool in self.pools.values():
+            pool.free()
         self.sequences.clear()
         self.prefixes.clear()
         self.pools.clear()

@@ -14,6 +14,8 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.core.queueing import began
 from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.hf.core import Core
+from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
 from agentrl.engines.hf.memory import cache_bytes
 from agentrl.engines.hf.options import read_options
@@ -64,6 +66,11 @@ class HFEngine:
         if slow_bfloat16(weight.device, weight.dtype):
             log.warning("bfloat16 is slow on this CPU, which has no AVX-512: set model.dtype=float32")
         self._worker = Worker(self._runner(), deterministic=self.deterministic)
+        try:
+            await self._ask(lambda worker: self._check(worker.core))
+        except Exception:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         if self._worker is None:
@@ -140,6 +147,30 @@ class HFEngine:
             except Unsupported as reason:
                 log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
         return FallbackRunner(self.module, max_running=self.max_num_seqs)
+
+    def _check(self, core: Core) -> None:
+        """Take another runner where this one draws what the model does not compute. Raises UserError without one."""
+        gap = self._gap(core.runner)
+        slots, one = isinstance(core.runner, SlotRunner), self.max_num_seqs == 1
+        for sequences in [self.max_num_seqs] * slots + [1] * (not one):
+            if gap:
+                log.warning("hf engine: drawn log-probs are off by %.2g nats; now %d at a time", gap, sequences)
+                core.runner = FallbackRunner(self.module, max_running=sequences)
+                gap = self._gap(core.runner)
+        if gap:
+            raise UserError(
+                f"rollout.name=hf: transformers' cached decoding of a {self.module.config.model_type} model is off by "
+                f"{gap:.2g} nats a token from its own forward pass; set rollout.name to sglang or vllm"
+            )
+
+    def _gap(self, runner: Runner) -> float:
+        try:
+            gap = decode_gap(runner, self.module, self.max_model_len, windows=not isinstance(runner, SlotRunner))
+        except Exception as error:  # the model's own code
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(f"rollout.name=hf: the model cannot generate: {type(error).__name__}: {reason}") from error
+        runner.computed = 0
+        return gap
 
     def _request(self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
         sampling = within(sampling, len(token_ids), self.max_model_len)

@@ -127,10 +127,19 @@ def _neutral(model: Any) -> Iterator[None]:
 
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, pad_token_id=0)
+    with evaluating(model):
+        try:
+            yield
+        finally:
+            model.generation_config = own
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """The model in eval mode, in this context."""
     training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.generation_config = own
         model.train(training)

@@ -6,24 +6,28 @@ and keys per head). Log-probs equal those of the module's own forward pass up to
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, pad, scaled_dot_product_attention, silu
 
 from agentrl.engines.hf.batch import Batch, Decode, PoolPart, Prefill
 from agentrl.engines.hf.weights import Layer, Weights
+from agentrl.training.perf.cpu import missing_rows
 
 
 def forward(weights: Weights, batch: Batch) -> Tensor:
     """Logits [n, vocabulary] for `batch.outputs`; writes the keys and values of all its tokens."""
-    x = embedding(batch.tokens, weights.embedding)
-    rotation = rotations(weights, x, batch.positions)
+    more = missing_rows(len(batch.tokens), batch.tokens.device)
+    tokens, positions = pad(batch.tokens, (0, more)), pad(batch.positions, (0, more))
+    x = embedding(tokens, weights.embedding)
+    rotation = rotations(weights, x, positions)
+    outputs = pad(batch.outputs, (0, missing_rows(len(batch.outputs), batch.outputs.device)))
     for i, layer in enumerate(weights.layers):
         mixed = _attention(weights, layer, i, layer.attention_norm(x), rotation, batch)
         if i == len(weights.layers) - 1:  # the other tokens' last outputs are not used
-            x, mixed = x[batch.outputs], mixed[batch.outputs]
+            x, mixed = x[outputs], mixed[outputs]
         x = layer.output.add_to(x, mixed)
         gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
         x = layer.down.add_to(x, silu(gate).mul_(up))
-    return weights.head(weights.norm(x))
+    return weights.head(weights.norm(x))[: len(batch.outputs)]
 
 
 def rotations(weights: Weights, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,7 +53,8 @@ def _attention(
     queries = turned[:, :heads]
     cached = torch.cat((turned[:, heads:], mixed[:, heads + kv_heads :]), 1)
     out = [_part_attention(weights, part, index, queries, cached) for part in batch.parts]
-    return out[0] if len(out) == 1 else torch.cat(out)
+    whole = out[0] if len(out) == 1 else torch.cat(out)
+    return pad(whole, (0, 0, 0, len(x) - len(whole)))
 
 
 def _part_attention(weights: Weights, part: PoolPart, index: int, queries: Tensor, cached: Tensor) -> Tensor:
@@ -78,14 +83,20 @@ def _decode(weights: Weights, decode: Decode, memory: Tensor, queries: Tensor) -
 
 
 def _prefill(weights: Weights, prefill: Prefill, memory: Tensor, queries: Tensor) -> Tensor:
-    keys, values = memory[:, prefill.slot, None, :, : prefill.length]
+    count = len(queries)
+    beyond = min(missing_rows(prefill.length, queries.device), memory.shape[-2] - prefill.length)
+    more = beyond if prefill.mask is None else missing_rows(count, queries.device)
+    keys, values = memory[:, prefill.slot, None, :, : prefill.length + beyond]
+    mask = prefill.mask
+    if mask is not None:
+        mask = pad(pad(mask, (0, beyond), value=-torch.inf), (0, 0, 0, more))
     out = scaled_dot_product_attention(
-        queries.transpose(0, 1)[None],
+        pad(queries, (0, 0, 0, 0, 0, more)).transpose(0, 1)[None],
         keys,
         values,
-        attn_mask=prefill.mask,
-        is_causal=prefill.mask is None,
+        attn_mask=mask,
+        is_causal=mask is None,
         scale=weights.scaling,
         enable_gqa=weights.heads != weights.kv_heads,
     )
-    return out[0].transpose(0, 1).reshape(len(queries), -1)
+    return out[0].transpose(0, 1)[:count].reshape(count, -1)

@@ -16,6 +16,9 @@ Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]
 class Runner(Protocol):
     """Draws tokens with the policy's module, in the worker thread."""
 
+    computed: int
+    """Tokens that went through a forward pass, in all."""
+
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         """Advance as many of the unfinished `requests` as fit, the first ones first."""
 

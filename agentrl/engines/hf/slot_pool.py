@@ -69,6 +69,11 @@ class SlotPool:
             self.layers[i][:, :kept] = old[:, :kept]
         self.sequences = self.sequences[:kept] + [None] * (slots - kept)
 
+    def free(self) -> None:
+        """Drop all slots and their memory; the pool is not used again."""
+        self.sequences.clear()
+        self.layers.clear()
+
     def move(self, source: int, target: int) -> None:
         """Put the sequence at `source` into the free slot `target`."""
         sequence = self.sequences[source]

@@ -38,8 +38,11 @@ CAPABILITIES = (19, 21, 38)
 """SYS_PTRACE, SYS_ADMIN, PERFMON: with these root sees into all processes."""
 END = 1 << 16
 """Bytes that are written of the beginning of an output, and of its end."""
-LEFT = re.compile(r"/dev/shm/(?:sglang_loads_|sem\.mp-|psm_)\S+")
+SHARED = "/dev/shm"
+LEFT = ("sglang_loads_", "sem.mp-", "psm_")
 """Shared memory that SGLang makes and never removes, and that of Python's own which a killed process leaves."""
+MAPPED = re.compile(rf"(\d+) +{SHARED}/")
+"""A mapped file's inode: the C library makes a semaphore under another name, which the maker's map still shows."""
 
 
 def main(scratch: str, command: list[str], *, apart: bool = False) -> int:
@@ -142,9 +145,12 @@ class Leavings:
         if time.monotonic() < self._next and not now:
             return
         self._next = time.monotonic() + 5
+        mapped: set[int] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                self._segments.update(_forgotten(pid) if os.getpgid(int(pid)) == group else ())
+                mapped.update(_mapped(pid) if os.getpgid(int(pid)) == group else ())
+        with suppress(OSError):
+            self._segments.update(e.path for e in os.scandir(SHARED) if e.name.startswith(LEFT) and e.inode() in mapped)
 
     def remove(self) -> None:
         """Remove it."""
@@ -154,10 +160,10 @@ class Leavings:
                 os.unlink(path)
 
 
-def _forgotten(pid: str) -> list[str]:
-    """Shared memory of a process that nobody else will remove."""
+def _mapped(pid: str) -> list[int]:
+    """Inodes of the shared memory of a process."""
     with open(f"/proc/{pid}/maps") as maps:
-        return LEFT.findall(maps.read())
+        return [int(inode) for inode in MAPPED.findall(maps.read())]
 
 
 def _word() -> bytes | None:

@@ -14,40 +14,46 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from agentrl.chat.media.inputs import parameters
+from agentrl.chat.media.inputs import TYPES
 from agentrl.training.model.spread import spread
 from agentrl.training.model.varlen import attention_kernel, shares_keys, varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
+from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 from agentrl.training.shared_prompts import SharedPrompts
 
 PACKED = "agentrl_packed"
 
-_ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+_HARMLESS = {"position_ids", "max_length_k", "use_cache", *TYPES}
+"""Arguments of a forward pass that reach attention and do not change it; token types change a mask, which is probed."""
+
+
+class Unpackable(Exception):
+    """Packed attention does not compute what the model's own does; the message says why."""
 
 
 def use_packed_attention(module: PreTrainedModel) -> bool:
-    """Switch a model to packed attention; False, and no change, where its layers could mix packed sequences."""
-    if not can_pack(module):
+    """Switch a model to packed attention; False, and no change, where its attention is not behind the interface.
+
+    Whether packed sequences then are what they are alone is for `packing_probe` to find out.
+    """
+    if not module._can_set_attn_implementation():
         return False
     AttentionInterface.register(PACKED, packed_attention)
     AttentionMaskInterface.register(PACKED, sdpa_mask)
-    config = module.config
-    # The vision tower keeps sdpa: it has sequence bounds of its own.
-    kinds = {n: PACKED if getattr(config, n) is config.get_text_config() else "sdpa" for n in config.sub_configs}
-    module.set_attn_implementation({"": PACKED, **kinds})
+    config: Any = module.config
+    parts = {name: part for name in config.sub_configs if (part := getattr(config, name)) is not None}
+    own = {"": config} | parts
+    module.own_attention = {name: part._attn_implementation for name, part in own.items()}
+    # A vision tower keeps its own: it has sequence bounds of its own.
+    packed = {name: PACKED for name, part in own.items() if not name or part is config.get_text_config()}
+    module.set_attn_implementation(module.own_attention | packed)
     return True
 
 
-def can_pack(module: PreTrainedModel) -> bool:
-    """Whether only plain (sliding) softmax attention behind transformers' interface mixes tokens."""
-    config = module.config.get_text_config()
-    plain = getattr(module, "_supports_attention_backend", False) and getattr(module, "_supports_sdpa", False)
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
-    layers = set(getattr(config, "layer_types", None) or [])
-    # With token_type_ids, tokens of one image attend to each other in both directions.
-    marked = "token_type_ids" in parameters(type(module))
-    return plain and not capped and not marked and not module._is_stateful and layers <= _ATTENTION_LAYERS
+def use_own_attention(module: Any) -> None:
+    """Switch a model back from packed attention."""
+    module.set_attn_implementation(module.own_attention)
 
 
 def is_packed(module: Any) -> bool:
@@ -104,7 +110,7 @@ def packed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
@@ -113,12 +119,16 @@ def packed_attention(
     attention_kernel: str = "fa2",
     cu_seq_lens_k: Tensor | None = None,
     seen_tokens: tuple[Tensor, Tensor, Tensor] | None = None,
+    probing: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
     `seen_tokens`: the tokens that each sequence sees, as `spread` takes them, where sequences see the same ones.
+    `probing`: raise Unpackable for an argument of the layer that would be ignored: a cap, a sink, a choice of keys.
     """
+    if probing and (ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]):
+        raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
         bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
@@ -145,17 +155,24 @@ def packed_attention(
     return torch.cat(outputs, dim=1), None
 
 
+def _means_something(value: Any) -> bool:
+    return isinstance(value, Tensor) or bool(value)
+
+
 def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
     """Causal attention of a sequence's last tokens [1, heads, L, D] over the sequence: [1, heads, L, D]."""
     dtype = query.dtype
     if query.device.type == "cpu" and dtype != torch.float32:
         # The CPU's half-precision backward is 4 times slower than that of float32.
         query, key, value = query.float(), key.float(), value.float()
+    count = query.shape[2]
+    if more := missing_rows(count, query.device):
+        query, key, value = (F.pad(x, (0, 0, 0, more)) for x in (query, key, value))  # seen by no token before
     mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
-    return output.to(dtype)
+    return output[:, :, :count].to(dtype)
 
 
 def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:

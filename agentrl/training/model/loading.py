@@ -28,7 +28,6 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
-from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.float32_head import in_float32
 from agentrl.training.model.liger import use_liger_kernels
 
@@ -60,7 +59,15 @@ def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None =
     if not model.path:
         return Processor()
     source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
-    return processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+    found = processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+    kind = None if found.processor is None else _text_part(_model_config(model, source, "model"))
+    return found if kind is None else Processor(missing=f"it is loaded as {kind}, without its tower; use rows of text")
+
+
+def _text_part(config: PretrainedConfig) -> str | None:
+    """The class that loads a model without its towers, by the configuration of its text part alone."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return None if kind is None or kind.config_class is type(config) else str(kind.__name__)
 
 
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -123,7 +130,7 @@ def load_model(
 def load_pretrained(
     model: Pretrained, source: str, *, head: Any, section: str, weights: bool = True
 ) -> PreTrainedModel:
-    """The model in the folder or hub id `source`, on the CPU, with packed attention where that is exact.
+    """The model in the folder or hub id `source`, on the CPU.
 
     Dropout is removed: with it the trained policy would differ from the sampling one. Without `weights` the model is on
     the meta device. Raises UserError.
@@ -142,7 +149,6 @@ def load_pretrained(
         )
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
-    use_packed_attention(module)
     _drop_dropout(module)
     return module
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
@@ -23,6 +24,7 @@ from agentrl.training.model.media import inputs
 from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
+from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
@@ -99,7 +101,9 @@ class TokenLogprobs:
         ids, read = batch.ids[targets], self._read(batch, part, targets)
         if read.weight is not None:
             keep = self.keep if torch.is_grad_enabled() else 0
-            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, keep, *(other or ()))
+            ids = F.pad(ids, (0, len(read.hidden) - len(ids)))
+            found = ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, keep, *(other or ()))
+            return tuple(column[: len(targets)] for column in found)
         logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         columns = logprobs, entropy_from_logits(logits)
@@ -110,6 +114,7 @@ class TokenLogprobs:
         rows = part.before(targets)
         if not self.linear_head:
             return Readout(run(self.causal_lm, batch, part, self._logits)[rows])
+        rows = F.pad(rows, (0, missing_rows(len(rows), rows.device)))  # by the first token of the pass
         hidden = run(self.causal_lm, batch, part, self._hidden)[rows]
         head = self.causal_lm.get_output_embeddings()
         # Autocast does not apply in the backward pass of a custom autograd function.

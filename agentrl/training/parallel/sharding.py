@@ -9,7 +9,7 @@ from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.core.dtypes import torch_dtype
-from agentrl.training.model.attention import is_packed
+from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
 from agentrl.training.perf.compiled_block import compile_blocks
@@ -29,19 +29,25 @@ def load_on_ranks(
     device: torch.device,
     compiled: bool = False,
 ) -> Any:
-    """The model on `device`: whole in a single process, else sharded over `ranks`.
+    """The model on `device`: whole in a single process, else sharded over `ranks`; it packs sequences where that is
+    exact.
 
     `compiled`: compile every block. Raises UserError where the model cannot be loaded.
     """
     if ranks.mesh is None:
         module = load(device)
         set_compute_dtype(module, compute_dtype(fsdp_config, device))
+        pack_where_exact(module, device)
         return compile_blocks(module) if compiled else module
     skeleton = load(torch.device("meta"))
     source = load(torch.device("cpu")) if ranks.first else None
     if compiled:
         compile_blocks(skeleton)
-    return shard(skeleton, source, ranks, fsdp_config, device=device)
+    module = shard(skeleton, source, ranks, fsdp_config, device=device)
+    packed = pack_where_exact(module, device, ranks)
+    if ranks.seq_world > 1:
+        check_heads(module.config, packed, ranks.seq_world)
+    return module
 
 
 def shard(
@@ -55,8 +61,6 @@ def shard(
     """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
-    if ranks.seq_world > 1:
-        check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.WeightLoader(skeleton, source, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)

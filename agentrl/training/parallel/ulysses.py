@@ -18,6 +18,7 @@ from torch import Tensor
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.shared_prompts import SharedPrompts
 
 
@@ -28,7 +29,7 @@ class TokenShard:
     ids: Tensor
     positions: Tensor
     cu_seqlens: Tensor
-    """Of all tokens; tokens that fill up to a multiple of the group are one more sequence."""
+    """Of all tokens; tokens that fill up, to a multiple of the group or of a CPU's rows, are one more sequence."""
     longest: int
     start: int
     """Index of this rank's first token in the micro-batch."""
@@ -61,9 +62,9 @@ def token_shard_of(batch: Batch, ranks: Ranks) -> TokenShard:
     if shared is not None:
         kept = shared.kept
         return TokenShard(batch.ids[kept], batch.positions[kept], batch.cu_seqlens, longest, 0, shared=shared)
-    if ranks.seq_world == 1:
-        return TokenShard(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
     filling = -batch.num_tokens % ranks.seq_world
+    if ranks.seq_world == 1 and batch.media is None:
+        filling = missing_rows(batch.num_tokens, batch.ids.device)
     bounds, positions = batch.cu_seqlens, batch.positions
     if filling:
         bounds = torch.cat([bounds, bounds[-1:] + filling])

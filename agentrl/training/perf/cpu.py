@@ -9,6 +9,10 @@ from agentrl.core.cpu_cores import Host, threads_set_by_user
 # Relative error of a float32 product: 1e-6 in float32 arithmetic, 4e-3 in bfloat16.
 EXACT = 1e-5
 
+FEW, MANY = 16, 64
+"""oneDNN compiles kernels for the row count of a product, and keeps them: up to 3 MB for each length of a sequence in
+attention. Products of as many rows as a multiple of these need few; up to MANY rows it is a multiple of FEW."""
+
 
 def tune_cpu(threads: int | None = None) -> None:
     """Set PyTorch's thread count (None: unchanged) and use oneDNN for float32 products where it stays exact.
@@ -25,6 +29,11 @@ def tune_cpu(threads: int | None = None) -> None:
     matmul.fp32_precision = "bf16"
     if product_error() > EXACT:
         matmul.fp32_precision = before
+
+
+def missing_rows(count: int, device: torch.device) -> int:
+    """Rows to add to a product of `count` rows so that a long run has few kernels; 0 but on a CPU."""
+    return -count % (FEW if count <= MANY else MANY) if device.type == "cpu" else 0
 
 
 def threads_of_rank(ranks: int, *, steady: bool = False) -> int:

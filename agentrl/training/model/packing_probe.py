@@ -1,0 +1,143 @@
+"""Finds out on the loaded model whether its sequences can be packed into one row.
+
+A packed row has one random sequence several times, each time after another neighbour; the model's own attention also
+computes the sequence alone. Where the copies differ, or differ from the sequence alone, a run computes one sequence a
+pass. All that makes models differ is within these few tokens:
+- attention windows, which are shortened for the probe; a window may be known to a layer or to the mask alone;
+- a last neighbour at positions far beyond the pretraining's, for which some rotary embeddings change the frequencies
+  of the whole row;
+- tokens marked as an image, within which attention may be bidirectional.
+
+Invariant: the answer does not depend on rounding. Copies are compared by the two that are nearest to each other, and
+with the sequence alone by the median token: a router of experts may choose otherwise for some.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.chat.media.inputs import TYPES, parameters
+from agentrl.training.batch import bounds_of
+from agentrl.training.model.adapter import first_line
+from agentrl.training.model.attention import kernel_of, packing_arguments, use_own_attention, use_packed_attention
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.shards import run_gathered, unwrapped
+from agentrl.training.perf.compiling import uncompiled
+
+log = logging.getLogger(__name__)
+
+COPIES, NEIGHBOUR, LENGTH = 4, 12, 24
+FAR = 16
+"""The last neighbour's position, as a multiple of the longest sequence that the model is made for."""
+WINDOW = 8
+"""Tokens of an attention window during the probe, for models whose windows are longer."""
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Difference of a token's output over its size; of copies, which one kernel computes, a tenth of it."""
+COARSE = 1e-2
+"""That of float32 where products may be of TensorFloat32."""
+
+
+def pack_where_exact(module: Any, device: torch.device, ranks: Ranks = ALONE) -> bool:
+    """Switch a model, maybe wrapped by peft or sharded over `ranks`, to packed attention where that changes no value;
+    returns whether it did. Collective."""
+    model = unwrapped(module)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not use_packed_attention(model):
+        reason: str | None = "its attention is code of its own"
+    else:
+        reason = _difference(module, model, device)
+        if ranks.most(int(reason is not None)):
+            use_own_attention(model)
+            reason = reason or "it differs on another rank"
+    if reason is not None and ranks.first:
+        log.warning("%s: one sequence a pass, not packed: %s", type(model).__name__, reason)
+    return reason is None
+
+
+@torch.no_grad()
+def _difference(module: Any, model: Any, device: torch.device) -> str | None:
+    """What packing changes; None: nothing but rounding."""
+    row = Row(model, device)
+    try:
+        with uncompiled(), short_windows(model, WINDOW):
+            copies = run_gathered(module, row.packed)
+            use_own_attention(model)
+            alone = run_gathered(module, row.alone)
+            use_packed_attention(model)
+    except Exception as error:  # the model's own code, to which packing may be unknown
+        return first_line(error)
+    dtype = getattr(module, "compute_dtype", None) or model.dtype
+    coarse = dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    limit = COARSE if coarse else TOLERANCE.get(dtype, COARSE)
+    leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
+    other = _nearest([_errors(copy, alone) for copy in copies]).median()
+    if not leak <= limit / 10:
+        return f"the sequences of a row change each other's values by {leak:.1%}"
+    return None if other <= limit else f"a sequence in a row differs from itself alone by {other:.1%}"
+
+
+def _errors(output: Tensor, expected: Tensor) -> Tensor:
+    """Difference of each token's output over its size."""
+    return (output - expected).abs().mean(-1) / expected.abs().mean(-1)
+
+
+def _nearest(errors: list[Tensor]) -> Tensor:
+    return torch.stack(errors).amin(0)
+
+
+class Row:
+    """The tokens of the probe, through a model's backbone."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model, self.device = model, device
+        config = model.config.get_text_config()
+        self.lengths = [NEIGHBOUR, LENGTH] * COPIES + [NEIGHBOUR]
+        middle = config.vocab_size // 4  # special tokens are at the ends of a vocabulary
+        draw = torch.Generator().manual_seed(0)
+        ids = torch.randint(middle, 3 * middle + 1, (COPIES + 1, NEIGHBOUR), generator=draw).to(device)
+        self.ids = torch.randint(middle, 3 * middle + 1, (LENGTH,), generator=draw).to(device)
+        self.row = torch.cat([part for own in ids[:-1] for part in (own, self.ids)] + [ids[-1]])
+        self.positions = torch.cat([torch.arange(length) for length in self.lengths]).to(device)
+        self.positions[-NEIGHBOUR:] += _far(model, config)
+        self.marked = next((name for name in TYPES if name in parameters(type(model))), None)
+
+    def packed(self) -> list[Tensor]:
+        """Outputs [LENGTH, H] of each copy in the row."""
+        bounds, kernel = bounds_of(self.lengths).to(self.device), kernel_of(self.model.config, self.device)
+        packing = packing_arguments(bounds, max(self.lengths), kernel=kernel)
+        outputs = self._outputs(self.row, self.positions, **packing, probing=True)
+        return list(outputs.split(self.lengths))[1::2]
+
+    def alone(self) -> Tensor:
+        return self._outputs(self.ids, torch.arange(LENGTH, device=self.device), use_cache=False)
+
+    def _outputs(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
+        if self.marked is not None:
+            arguments[self.marked] = ((positions >= 2) & (positions < LENGTH - 2)).long()[None]
+        found = self.model.base_model(input_ids=ids[None], position_ids=positions[None], **arguments)
+        return getattr(found, "last_hidden_state", found[0])[0].float()
+
+
+def _far(model: Any, config: Any) -> int:
+    """A position far beyond those of the pretraining; 0 for a model that reads positions from a table."""
+    longest = getattr(config, "max_position_embeddings", None) or 0
+    inputs = model.get_input_embeddings()
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not inputs]
+    return 0 if any(longest <= m.num_embeddings <= longest + 8 for m in tables) else FAR * longest
+
+
+@contextmanager
+def short_windows(model: Any, length: int) -> Iterator[None]:
+    """While the body runs, attention windows and chunks that are longer have `length` tokens."""
+    with ExitStack() as stack:
+        for owner in (model.config, model.config.get_text_config(), *model.modules()):
+            for name, value in list(vars(owner).items()):
+                if ("window" in name or "attention_chunk" in name) and type(value) is int and value > length:
+                    stack.callback(setattr, owner, name, value)
+                    setattr(owner, name, length)
+        yield
