@@ -41,7 +41,7 @@ def test_verdicts(parser: str, output: str, reward: float) -> None:
     assert [PARSERS[parser](Done(code, output, "", 0.0)) for code in (0, 1)] == [reward, reward]
 
 
-@pytest.mark.parametrize("parser", PARSERS.keys() - {"exit code"})
+@pytest.mark.parametrize("parser", sorted(PARSERS.keys() - {"exit code"}))
 def test_tests_that_did_not_get_so_far_have_no_verdict(parser: str) -> None:
     for output in (
         "",
