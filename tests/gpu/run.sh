@@ -12,16 +12,17 @@ timeout 420 python3 -m pytest -q -m gpu -p no:cacheprovider --timeout 200 tests/
 part tests $?
 grep -E "^(FAILED|ERROR|[0-9]+ (passed|failed))" "$out/tests.log"
 {
-    agentrl data arithmetic --out .cache/gpu/data --train 400 --val 50 --demos 1500 --difficulty tiny
+    agentrl data arithmetic --out .cache/gpu/data --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot \
+        --sloppiness 0.5 --retries 0
     agentrl model tiny .cache/gpu/model --tokenizer-data .cache/gpu/data/sft.jsonl
-    agentrl sft model.path=.cache/gpu/model data.train_files=.cache/gpu/data/sft.jsonl optim.lr=3e-3 \
-        trainer.output_dir=.cache/gpu/warm trainer.total_epochs=2
+    agentrl sft --config-name tiny_sft model.path=.cache/gpu/model data.train_files=.cache/gpu/data/sft.jsonl \
+        trainer.output_dir=.cache/gpu/warm trainer.device=cuda
 } >"$out/prepare.log" 2>&1
 part prepare $?
 for name in sync:0 async:2; do
     agentrl train --config-name tiny model.path=.cache/gpu/warm data.train_files=.cache/gpu/data/train.parquet \
         data.val_files=.cache/gpu/data/val.parquet rollout.multi_turn.enable=true trainer.device=cuda \
-        model.chat_template=null rollout.deterministic=false trainer.experiment_name="gpu-${name%:*}" \
+        rollout.deterministic=false trainer.experiment_name="gpu-${name%:*}" \
         trainer.max_staleness="${name#*:}" trainer.total_training_steps=8 trainer.resume_mode=disable \
         >"$out/${name%:*}.log" 2>&1
     part "train ${name%:*}" $?

@@ -69,8 +69,8 @@ def model_of(kind: str, fields: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(config)
     for name, parameter in module.named_parameters():
-        if parameter.ndim >= 2 and "conv" not in name:
-            parameter.data.normal_(0, 0.15)
+        if parameter.ndim >= 2:
+            parameter.data.normal_(0, 0.5 if "conv" in name else 0.15)
     return module.eval()
 
 
