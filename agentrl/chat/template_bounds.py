@@ -7,6 +7,7 @@ method and filter is checked before it runs, by the size of its result.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
+from string import Formatter
 from typing import Any
 
 from jinja2 import nodes
@@ -16,10 +17,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST = 1 << 25
 """Characters, items or bits of one value, and characters of a conversation."""
-WIDE = re.compile(r"[%:.<>^=][-+ #0]*\d{6}")
+WIDTH = re.compile(r"[%:.<>^=)][-+ #0z]*(\d+)")
 """A width in a format."""
-WRITERS = {"string", "tojson", "pprint", "join"}
-"""Filters that write out containers."""
+WRITE = (
+    "string tojson pprint join center indent wordwrap replace urlize format % safe upper lower capitalize title trim "
+    "striptags escape e forceescape urlencode xmlattr truncate wordcount"
+)
+WRITERS = frozenset(WRITE.split())
+"""Filters and operators that write out containers."""
 
 
 class Bounded(dict[str, Any]):
@@ -31,7 +36,8 @@ class Bounded(dict[str, Any]):
         @wraps(function)
         def bounded(*args: Any, **named: Any) -> Any:
             subject = list(args[at]) if isinstance(args[at], Iterator) else args[at]
-            check(name, subject, (*args[at + 1 :], *named.values()))
+            others = (named[key] for key in sorted(named, reverse=True))  # of replace: old, new
+            check("%" if name == "format" else name, subject, (*args[at + 1 :], *others))
             return function(*args[:at], subject, *args[at + 1 :], **named)
 
         super().__setitem__(name, bounded)
@@ -129,6 +135,8 @@ def shown(value: Any) -> Any:
 
 def check(name: str, subject: Any, args: Sequence[Any]) -> None:
     """Raises SecurityError where an operation's result would be too large."""
+    if name in WRITERS:
+        _require(_weight(subject))
     rule = RULES.get(name)
     _require(rule(subject, args) if rule is not None and (args or name in WRITERS) else 0)
 
@@ -150,7 +158,7 @@ def _weight(value: Any, known: dict[int, int] | None = None) -> int:
 
 
 def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple | dict) else 0
+    return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
 def _number(value: Any) -> int:
@@ -159,31 +167,49 @@ def _number(value: Any) -> int:
 
 def _padded(subject: Any, args: Sequence[Any]) -> int:
     """Each line and each tab may become as wide as a number says, or begin with a text."""
-    lines = 1 + sum(map(subject.count, "\n\t")) if isinstance(subject, str) else 1
-    return lines * max(map(_number, args)) + lines * max(map(_size, args)) * isinstance(subject, str)
+    lines = 1 + len(subject.splitlines()) + subject.count("\t") if isinstance(subject, str) else 1
+    widest, longest = (max(map(measure, args), default=0) for measure in (_number, _size))
+    return lines * widest + lines * longest * isinstance(subject, str)
 
 
 def _formatted(subject: Any, args: Sequence[Any]) -> int:
     if isinstance(subject, int | float):
         return 0
-    wide = MOST + 1 if WIDE.search(str(subject)) else max(map(_number, args), default=0)
-    return wide + _weight([subject, *args]) * (1 + str(subject).count("{"))
+    text = str(subject)
+    wide = sum(int(digits[:9]) for digits in WIDTH.findall(text))
+    return wide + max(map(_number, args), default=0) + _weight([subject, *args]) * (1 + text.count("{"))
 
 
-PADDED = "center ljust rjust zfill expandtabs indent wordwrap batch slice round to_bytes"
+def _filled(text: Any, args: Sequence[Any]) -> int:
+    """Fields of `format`, whose widths may be arguments."""
+    nested = any("{" in (spec or "") for _, _, spec, _ in Formatter().parse(text))
+    return MOST + 1 if nested else _formatted(text, args)
+
+
+def _written(value: Any, args: Sequence[Any]) -> int:
+    return _weight(value) * (1 + sum(_number(a) + _size(a) for a in args))
+
+
+PADDED = "center ljust rjust zfill expandtabs indent batch slice round to_bytes"
 RULES: dict[str, Callable[[Any, Sequence[Any]], int]] = {
     "*": lambda a, b: _size(a) * _number(b[0]) + _size(b[0]) * _number(a) + _bits(a) + _bits(b[0]),
     "**": lambda a, b: _bits(a) * _number(b[0]),
     "+": lambda a, b: _size(a) + sum(map(_size, b)),
     "%": _formatted,
-    "format": _formatted,
-    "replace": lambda text, args: _size(text) + str(text).count(str(args[0])) * _size(args[1]),
+    "format": _filled,
+    "format_map": _filled,
+    "translate": lambda text, args: _size(text) * _weight(args[0]),
+    "sum": lambda items, args: _weight(items),
+    "replace": lambda text, args: _size(text) + _count(text, args[0]) * _size(args[1]),
     "join": lambda items, args: sum(map(_weight, items)) + len(items) * sum(map(_size, args)),
 }
 RULES |= dict.fromkeys(PADDED.split(), _padded)
-RULES |= dict.fromkeys(
-    WRITERS - RULES.keys(), lambda value, args: _weight(value) * (1 + max(map(_number, args), default=0))
-)
+RULES |= dict.fromkeys(("string", "tojson", "pprint"), _written)
+RULES |= dict.fromkeys(("urlize", "wordwrap"), lambda text, args: len(str(text)) * (1 + sum(map(_size, args))))
+
+
+def _count(text: Any, part: Any) -> int:
+    return text.count(part) if isinstance(text, bytes) else str(text).count(str(part))
 
 
 def _bits(value: Any) -> int:

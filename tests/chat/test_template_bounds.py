@@ -40,7 +40,24 @@ BOMBS = [
     "{% macro m() %}{% for i in range(100000) %}{{ 'a' * 1000000 }}{% endfor %}{% endmacro %}{{ m()|length }}",
     "{{ range(3000000000)|list|length }}",
     *(DOUBLED.replace("EXPR", e) for e in ("n.x + n.x", "n.x ~ n.x", "'{0}{0}'.format(n.x)", "n.x.join([n.x, n.x])")),
+    "{{ '{:>{}}'.format('a', '3000000000') }}",
+    "{{ '{0:>{1[0]}}'.format('a', [3000000000]) }}",
+    "{{ '{a:>{b}}'.format_map({'a': 'a', 'b': 3000000000}) }}",
+    "{{ '{a:>3000000000}'.format_map({'a': 'a'}) }}",
+    "{{ ('{0:>99999}' * 30000).format(1) }}",
+    "{{ '%(a)3000000000d' % {'a': 1} }}",
+    "{{ 'a'.encode() * 3000000000 }}",
+    "{{ ('a' * 1000000).encode().replace('a'.encode(), ('b' * 1000000).encode()) }}",
+    "{{ ('a' * 1000000).translate({97: 'b' * 1000000}) }}",
+    "{{ ([[1] * 100000] * 100000)|sum(start=[])|length }}",
+    "{{ ('a' * 1000000)|replace(new='b' * 1000000, old='a') }}",
+    "{{ ('\v' * 100000)|indent('x' * 100000) }}",
+    "{{ ('a' * 1000000)|wordwrap(1, wrapstring='b' * 1000000) }}",
+    "{{ ('http://a.b ' * 100000)|urlize(rel='b' * 1000000) }}",
+    "{{ ([1] * 100000)|tojson(indent='b' * 100000) }}",
     DOUBLED.replace("EXPR", "[n.x, n.x]").replace("n.x|length", "n.x"),
+    *(DOUBLED.replace("EXPR", "[n.x, n.x]").replace("|length", f"|{f}|length") for f in ("upper", "e", "trim", "safe")),
+    DOUBLED.replace("EXPR", "[n.x, n.x]").replace("n.x|length", "({'a': n.x}|xmlattr)|length"),
     DOUBLED.replace("EXPR", "[n.x, n.x]").replace("n.x|length", "(n.x|string)|length"),
     DOUBLED.replace("EXPR", "[n.x, n.x]").replace("n.x|length", "(n.x ~ '')|length"),
     DOUBLED.replace("EXPR", "{'a': n.x, 'b': n.x}").replace("n.x|length", "(n.x|tojson)|length"),
@@ -71,8 +88,12 @@ def test_honest_operations_are_unchanged() -> None:
         "{{ 'a\nb'|indent(2) }}|{{ [1, 2]|join(', ') }}|{{ ', '.join(['a', 'b']) }}|{{ 'aXb'.replace('X', '--') }}|"
         "{{ {'a': 1}|tojson }}|{{ {'a': 1}|tojson(indent=2) }}|{{ '{:>4}'.format(7) }}|{{ 7 % 4 }}|{{ [1] + [2] }}|"
         "{{ messages|map(attribute='content')|join }}|{{ 3|string }}|{{ missing|default('d') }}|{{ ('a', 'b')|length }}"
+        "|{{ '{\"a\": {\"b\": %s}}'|format(1) }}|{{ 'see http://x:80801: {%s}' % 1 }}|"
+        "{{ ('a ' * 2000)|truncate(20000)|length }}"
+        "|{{ [1, 2]|sum }}|{{ [{'a': 1}]|sum(attribute='a') }}|{{ 'a'|center(3) }}|{{ 'ab'|replace(new='c', old='b') }}"
     )
     due = (
         "ababab|6|32|x1None[1, 'a']|    3|a|a\n  b|1, 2|a, b|a--b|{\"a\": 1}|{\n  \"a\": 1\n}|   7|3|[1, 2]|x|3|d|2"
+        '|{"a": {"b": 1}}|see http://x:80801: {1}|4000|3|1| a |ac'
     )  # fmt: skip
     assert Template(made(), source).render([user("x")]) == due
