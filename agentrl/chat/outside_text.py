@@ -9,9 +9,9 @@ template around it.
 
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
@@ -56,7 +56,10 @@ class OutsideText:
         if isinstance(value, Mapping):
             return {self.marked(name, own=own): self.marked(item, own=own) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.marked(item, own=own) for item in value]
+            items = [self.marked(item, own=own) for item in value]
+            for number in () if own else self._joints(value):
+                items[number]["text"] += MARKER
+            return items
         return value
 
     def encode(self, text: str) -> list[int] | None:
@@ -89,6 +92,17 @@ class OutsideText:
                 found += [(at, token) for token in spelled if token in self._control]
                 at = text.find(start, at + 1)
         return sorted(found, key=lambda each: (each[0], -len(each[1])))
+
+    def _joints(self, parts: Sequence[Any]) -> Iterator[int]:
+        """Parts of a message, by number, whose text spells a token together with the next; templates may trim each."""
+        found = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+        texts = [text.strip() if isinstance(text, str) else "" for text in found]
+        whole, longest = "".join(texts), max(map(len, self._control), default=0)
+        for number, end in enumerate(accumulate(map(len, texts))):
+            start = max(end - longest, 0)
+            spelled = self._spellings(whole[start : end + longest]) if texts[number] else ()
+            if any(at < end - start < at + len(token) for at, token in spelled):
+                yield number
 
     def _aliased(self, text: str) -> str:
         """The text as it reads, control tokens by their aliases."""
