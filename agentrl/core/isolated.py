@@ -5,6 +5,7 @@ Invariants:
   and the next call gets another one. The start of a process counts towards no call;
 - while one process answers within PATIENCE there is no second one: quick calls share a process, and its state;
 - a process in which the function uses a GPU stays the only one: each would hold a copy of its model;
+- all processes run the same code: none starts once a file of it has changed;
 - what a function prints and logs appears here;
 - all processes end with this one, however that ends.
 """
@@ -31,6 +32,8 @@ START = 300.0
 """Seconds for a process to load its function, on a busy machine too."""
 PATIENCE = 0.25
 """Seconds that a call waits for a process that is there before another one starts."""
+BOOT = "import sys; sys.path[:] = sys.argv[2:]; from agentrl.core.isolated_worker import main; main()"
+"""It imports what we import, and programs that the function starts do not."""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 
@@ -53,6 +56,8 @@ class IsolatedFunction:
         self._slots, self._starting = BoundedSemaphore(at_once), Lock()
         self._idle = LifoQueue[Process]()
         self._all: set[Process] = set()
+        self._files: dict[str, int] = {}
+        """When the files of its code had changed, as the first process found them."""
         self._owner, self._latest = os.getpid(), -PATIENCE
         """The process that made it; when the last start ended."""
 
@@ -108,7 +113,10 @@ class IsolatedFunction:
         self._all.add(process)
         about = self.origin, logging.getLogger().getEffectiveLevel()
         try:
-            _result(*self._answer(process, pickle.dumps(about), START))
+            files = _result(*self._answer(process, pickle.dumps(about), START))
+            self._files = files | self._files
+            if any(self._files[file] != changed for file, changed in files.items()):
+                raise InfraError("its code has changed since the run began")
         except (TimeoutError, InfraError, UserError) as error:
             self._end(process)
             raise NotThere(f"it does not load in another process: {error}") from error
@@ -120,9 +128,11 @@ class IsolatedFunction:
         except TimeoutError:
             self._end(process)
             raise TimeoutError(f"no answer within {timeout:g} s") from None
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except Exception as error:  # a result may be an object of the user's, and raise anything when it loads
             self._end(process, GRACE)  # so that its exit code is its own
-            raise InfraError(f"its process died (exit code {process.popen.returncode})") from None
+            died = isinstance(error, OSError | EOFError)
+            why = f"its process died (exit code {process.popen.returncode})" if died else f"its result: {error}"
+            raise InfraError(why) from None
 
     def _end(self, process: "Process", grace: float = 0.0) -> None:
         self._all.discard(process)
@@ -139,10 +149,10 @@ class Process:
         self._channel = self._socket.makefile("rwb")
         with theirs:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "agentrl.core.isolated_worker", str(theirs.fileno())],
+                [sys.executable, "-c", BOOT, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.PIPE,  # its end tells the process that we are gone
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C is for the run, which may have scores to wait for before it ends
             )
 

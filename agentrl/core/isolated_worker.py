@@ -13,16 +13,18 @@ import pickle
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging.handlers import QueueHandler
 from typing import Any
 
 GRACE = 2.0
 """Seconds that a process without its parent may take to end."""
+END_WITH_PARENT = f"exec 3<&0; (read _ <&3; sleep {GRACE:g}; kill -9 0) &"
+"""A process of its own, since a function may hold the lock of Python. An idle process has ended by itself."""
 LENGTH = struct.Struct("<Q")
 Answer = tuple[str, Any]
 
@@ -48,11 +50,11 @@ def _exactly(channel: "io.BufferedRWPair[Any, Any]", size: int) -> bytes:
 
 def main() -> None:
     """Serve the parent on the socket that the command line names."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    subprocess.run(["sh", "-c", END_WITH_PARENT], check=False)
     link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
     (path, name), level = pickle.loads(receive(link.channel))
     outcome, function = _guarded(lambda: _loaded(path, name))
-    link.answer((outcome, None) if outcome == "done" else (outcome, function))
+    link.answer((outcome, _files()) if outcome == "done" else (outcome, function))
     link.forward(level)
     while True:
         try:
@@ -83,28 +85,35 @@ class Link:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self.put("alone", None)
-        try:
-            self.put(*answer)
-        except Exception as error:  # the value cannot be pickled
-            self.put("failed", ("unsent", f"its result cannot be sent to another process: {error}"))
+        self.put(answer[0], _sendable(answer[1]))
 
     def forward(self, level: int) -> None:
         """Send what is printed and logged from now on."""
-        sys.stdout, sys.stderr = Stream(self, "stdout"), Stream(self, "stderr")
+        for file, kind in enumerate(("stdout", "stderr"), start=1):
+            raw: Any = Stream(self, kind, file)
+            setattr(sys, kind, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
         root = logging.getLogger()
         root.handlers, root.level = [QueueHandler(self)], level  # type: ignore[arg-type]
 
 
-class Stream(io.TextIOBase):
+class Stream(io.RawIOBase):
     """Standard output, or standard error, of the function."""
 
-    def __init__(self, link: Link, kind: str) -> None:
-        self.link, self.kind = link, kind
+    def __init__(self, link: Link, kind: str, file: int) -> None:
+        self.link, self.kind, self.file = link, kind, file
 
-    def write(self, text: str) -> int:
+    def writable(self) -> bool:
+        """It can be written to."""
+        return True
+
+    def fileno(self) -> int:
+        """The file for programs that the function starts."""
+        return self.file
+
+    def write(self, data: Any) -> int:
         """Send a text."""
-        self.link.put(self.kind, text)
-        return len(text)
+        self.link.put(self.kind, bytes(data).decode(errors="replace"))
+        return len(data)
 
 
 def _loaded(path: str, name: str) -> Callable[..., Any]:
@@ -116,6 +125,13 @@ def _loaded(path: str, name: str) -> Callable[..., Any]:
     finally:
         sys.stdout = output
     return function
+
+
+def _files() -> dict[str, int]:
+    """When each file of code that is loaded, apart from our own, has changed."""
+    loaded = [module for name, module in list(sys.modules.items()) if not name.startswith("agentrl.")]
+    found = [getattr(module, "__dict__", {}).get("__file__") for module in loaded]
+    return {file: os.stat(file).st_mtime_ns for file in found if isinstance(file, str) and os.path.exists(file)}
 
 
 def _called(function: Callable[..., Any], message: bytes) -> Answer:
@@ -134,6 +150,17 @@ def _called(function: Callable[..., Any], message: bytes) -> Answer:
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left
 
 
+def _sendable(value: Any) -> Any:
+    """The value, with its text in place of each part that cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(value))
+        return value
+    except Exception:  # objects of the user's
+        if isinstance(value, Mapping):
+            return {key: _sendable(item) for key, item in value.items()}
+        return [_sendable(item) for item in value] if isinstance(value, list) else repr(value)
+
+
 async def _awaited(result: Any) -> Any:
     return await result
 
@@ -150,13 +177,3 @@ def _guarded(call: Callable[[], Any]) -> Answer:
         where = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
         return "failed", (type(error).__name__, line)
-
-
-def _end_with_parent() -> None:
-    os.read(0, 1)
-    time.sleep(GRACE)  # an idle process has ended by itself
-    os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

@@ -97,7 +97,7 @@ def _checked(
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
     name = origin[1] or function_name(function)
     accepted = _check(function, name, kwargs, words)
-    return RewardFn(function, name, dict(kwargs), accepted, origin)
+    return RewardFn(function, name, dict(kwargs), accepted, origin, shared)
 
 
 def _origin(function: Any) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """A reward function runs where it can be killed; what it prints, logs and raises looks as in this process."""
 
 import asyncio
+import importlib
 import logging
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema.reward import Reward, RewardManager
+from agentrl.core.resources import load_module
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.function import reward_function
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -56,12 +58,24 @@ def judge(data_source, solution_str, ground_truth, extra_info=None):
         sys.exit("no more")
     if what == "breaks":
         raise KeyError("nothing here")
+    if what == "writes":
+        sys.stdout.buffer.write("bytes \u00e9\\n".encode())
+        subprocess.run(["echo", "a program"], stdout=sys.stdout, check=True)
+    if what == "odd":
+        return {"score": 1.0, "odd": Odd(1, 2), "many": [{"here": lambda: 1}]}
+    if what == "environment":
+        code = "import os, sys; print(os.environ.get('PYTHONPATH'), 'agentrl' in sys.modules)"
+        return {"score": 1.0, "path": sys.path, "theirs": subprocess.check_output([sys.executable, "-c", code])}
     if what == "says":
         print("an answer")
         print("a doubt", file=sys.stderr)
         logging.getLogger("mine").warning("a %s", "note")
     seen.append(what)
     return {"score": 1.0, "calls": len(seen), "pid": os.getpid()}
+
+class Odd(Exception):
+    def __init__(self, one, other):
+        super().__init__("odd")
 
 def looks(data_source, solution_str, ground_truth, trajectory):
     return {"score": float(len(trajectory.ledgers)), "pid": os.getpid()}
@@ -129,18 +143,74 @@ async def test_a_call_that_hangs_is_ended_with_all_that_it_started(what: str, tm
     assert threading.active_count() <= threads + 2  # idle ones
 
 
+@pytest.mark.parametrize("module", [False, True])
+async def test_a_function_of_a_module_that_a_program_passes_shares_its_state(module: bool, tmp_path: Path) -> None:
+    scorer(tmp_path)
+    sys.path.append(str(tmp_path))
+    try:
+        judges = importlib.import_module("judges")
+        function = judges.judge if module else load_module(tmp_path / "judges.py").judge
+        (made,) = await scored(Scorer(reward_function(function, {}), Reward(), decode), asked(""))
+        assert (made.error, made.reward_extra["pid"]) == (None, os.getpid())
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("judges", None)
+
+
+async def test_parts_of_a_result_that_cannot_be_sent_are_texts_and_cost_no_process(tmp_path: Path) -> None:
+    scoring = scorer(tmp_path)
+    assert scoring.manager is not None
+    isolated = scoring.manager.calls.apart  # type: ignore[attr-defined]
+    odd = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": {"what": "odd"}}
+    for _ in range(2):
+        assert isolated(**odd)["odd"] == "Odd('odd')"
+        assert "lambda" in isolated(**odd)["many"][0]["here"]
+    assert len(isolated._all) == 1
+    await scoring.close()
+
+
+async def test_it_imports_what_the_run_imports_and_its_programs_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "signal.py").write_text("raise RuntimeError('a file of the current folder')")
+    scoring = scorer(tmp_path)
+    assert scoring.manager is not None
+    given = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": {"what": "environment"}}
+    isolated = scoring.manager.calls.apart  # type: ignore[attr-defined]
+    found = isolated(**given)
+    assert (found["path"], found["theirs"]) == (sys.path, b"None False\n")
+    await scoring.close()
+
+
+async def test_an_edit_during_a_run_does_not_change_rewards(tmp_path: Path, caplog: Any) -> None:
+    file, code = tmp_path / "edited.py", "import time\ndef slow(data_source, solution_str, ground_truth):\n"
+    code += "    time.sleep(0.6)\n    return 1.0\n"
+    file.write_text(code)
+    scoring = Scorer(load_reward_function(str(file), "slow", {}), Reward(), decode)
+    first, *others = (asked("") for _ in range(5))
+    await scoring.score(first)
+    file.write_text(code.replace("1.0", "0.5"))
+    await asyncio.gather(*(scoring.score(subject) for subject in others))
+    await scoring.close()
+    assert [subject.reward for subject in (first, *others)] == [1.0] * 5
+    assert "its code has changed since the run began" in caplog.text
+
+
 PARENT = """
 import pickle, sys
 from agentrl.core.isolated import IsolatedFunction
 
-given = {"data_source": "", "solution_str": "", "ground_truth": sys.argv[2], "extra_info": {"what": "spins"}}
+given = {"data_source": "", "solution_str": "", "ground_truth": sys.argv[2], "extra_info": {"what": sys.argv[3]}}
 IsolatedFunction(sys.argv[1], "judge", timeout=600).call(pickle.dumps(given))
 """
 
 
-def test_a_call_that_hangs_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["spins", "holds the lock of Python"])
+def test_a_call_that_hangs_ends_with_a_run_that_is_killed(what: str, tmp_path: Path) -> None:
     (tmp_path / "judges.py").write_text(MODULE)
-    run = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path / "judges.py", tmp_path / "pid"])
+    run = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path / "judges.py", tmp_path / "pid", what])
     assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     run.kill()
     run.wait()
@@ -170,6 +240,14 @@ async def test_output_appears_here(tmp_path: Path, capsys: Any, caplog: Any) -> 
     said = capsys.readouterr()
     assert (said.out, said.err) == ("loaded\nan answer\n", "a doubt\n")
     assert [(record.name, record.getMessage()) for record in caplog.records] == [("mine", "a note")]
+
+
+async def test_bytes_and_the_output_of_programs_appear_too(tmp_path: Path, capfd: Any) -> None:
+    (made,) = await scored(scorer(tmp_path), asked("writes"))
+    assert made.error is None
+    out = capfd.readouterr().out
+    assert "bytes \u00e9\n" in out
+    assert "a program\n" in out
 
 
 async def test_slow_calls_run_beside_each_other_and_quick_ones_share_a_process(tmp_path: Path) -> None:

@@ -43,9 +43,6 @@ def picky(data_source, solution_str, ground_truth):
     from agentrl.core.errors import UserError
     raise UserError("install it")
 
-def odd(data_source, solution_str, ground_truth):
-    return {"score": 1.0, "pid": lambda: None}
-
 def together(data_sources, solution_strs, ground_truths, extra_infos=None, *, bonus=0.0):
     assert all(info["index"] == 3 for info in extra_infos)
     return [{"score": len(solution_strs) + bonus + i, "truth": float(t)} for i, t in enumerate(ground_truths)]
@@ -97,7 +94,6 @@ async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
         ("hangs", "no answer within 0.5 s"),
         ("dies", "its process died (exit code 3)"),
         ("breaks", "failed: KeyError: 'nothing here'"),
-        ("odd", "cannot be sent to another process"),
     ],
 )
 async def test_prime_survives_what_functions_do(module: str, name: str, why: str) -> None:
