@@ -55,57 +55,30 @@ if TYPE_CHECKING:
 
 __version__ = "0.4.0"
 
-FUNCTIONS = {
-    "evaluate": "agentrl.api",
-    "rollout": "agentrl.api",
-    "sft": "agentrl.api",
-    "train": "agentrl.api",
-    "training": "agentrl.api",
-}
+FUNCTIONS = dict.fromkeys(("evaluate", "rollout", "sft", "train", "training"), "agentrl.api")
 """Functions of the Python API, by name: where they are."""
 
-NAMES = FUNCTIONS | {
-    "BaseInteraction": "agentrl.interactions",
-    "BaseTool": "agentrl.tools",
-    "Call": "agentrl.trajectory.message",
-    "Chat": "agentrl.chat",
-    "Config": "agentrl.config.schema",
-    "Engine": "agentrl.engines.engine",
-    "Generation": "agentrl.engines.engine",
-    "HFEngine": "agentrl.engines.hf",
-    "InfraError": "agentrl.core.errors",
-    "Ledger": "agentrl.trajectory.ledger",
-    "ModelError": "agentrl.tools",
-    "Outcome": "agentrl.trajectory.trajectory",
-    "Parsed": "agentrl.trajectory.message",
-    "Result": "agentrl.api",
-    "Row": "agentrl.trajectory.row",
-    "Sampling": "agentrl.engines.engine",
-    "Source": "agentrl.trajectory.ledger",
-    "Step": "agentrl.api",
-    "ToolResponse": "agentrl.tools",
-    "TrainingRun": "agentrl.api",
-    "Trajectory": "agentrl.trajectory.trajectory",
-    "UserError": "agentrl.core.errors",
-    "advantage_estimator": "agentrl.core.points",
-    "agent_loop": "agentrl.core.points",
-    "container_provider": "agentrl.core.points",
-    "compose": "agentrl.config",
-    "engine": "agentrl.core.points",
-    "function_tool": "agentrl.tools",
-    "environment_kind": "agentrl.core.points",
-    "group_filter": "agentrl.core.points",
-    "kl_estimator": "agentrl.core.points",
-    "lr_schedule": "agentrl.core.points",
-    "policy_loss": "agentrl.core.points",
-    "row_sampler": "agentrl.core.points",
-    "row_source": "agentrl.core.points",
-    "run_logger": "agentrl.core.points",
-    "task": "agentrl.core.points",
-    "task_format": "agentrl.core.points",
-    "tool_parser": "agentrl.core.points",
-    "weight_transport": "agentrl.core.points",
+HOMES = {
+    "agentrl.api": "Result Step TrainingRun",
+    "agentrl.chat": "Chat",
+    "agentrl.config": "compose",
+    "agentrl.config.schema": "Config",
+    "agentrl.core.errors": "InfraError UserError",
+    "agentrl.core.points": "advantage_estimator agent_loop container_provider engine environment_kind group_filter "
+    "kl_estimator lr_schedule policy_loss row_sampler row_source run_logger task task_format tool_parser "
+    "weight_transport",
+    "agentrl.engines.engine": "Engine Generation Sampling",
+    "agentrl.engines.hf": "HFEngine",
+    "agentrl.interactions": "BaseInteraction",
+    "agentrl.tools": "BaseTool ModelError ToolResponse function_tool",
+    "agentrl.trajectory.ledger": "Ledger Source",
+    "agentrl.trajectory.message": "Call Parsed",
+    "agentrl.trajectory.row": "Row",
+    "agentrl.trajectory.trajectory": "Outcome Trajectory",
 }
+"""Modules: their other public names."""
+
+NAMES = FUNCTIONS | {name: home for home, names in HOMES.items() for name in names.split()}
 """Public names: where they are."""
 
 MODULES = ("algorithms",)

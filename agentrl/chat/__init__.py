@@ -1,7 +1,6 @@
 """Messages to tokens and back: templates, the sanity check, tool-call formats."""
 
 from agentrl.chat.chat import Append, Chat, Split
-from agentrl.chat.check import Mismatch
 from agentrl.chat.parsers import PARSERS
 from agentrl.chat.segments import Segment
 
@@ -9,7 +8,6 @@ __all__ = [
     "PARSERS",
     "Append",
     "Chat",
-    "Mismatch",
     "Segment",
     "Split",
 ]

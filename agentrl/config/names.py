@@ -74,7 +74,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(_moved_note(entry))
+            notes.append(entry.note or f"{entry.name} is {entry.text} here")
             path, value = new
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
@@ -127,10 +127,6 @@ def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
     if has_value:
         return target, yaml.safe_load(new)
     return target + path[len(entry.name.partition("=")[0]) :], value
-
-
-def _moved_note(entry: Entry) -> str:
-    return entry.note or f"{entry.name} is {entry.text} here"
 
 
 def _dropped_note(entry: Entry, path: str, value: Any) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class Presets:
         """The file and what it includes, with `choices` of groups (`model=smollm2`) applied. Raises UserError."""
         if choices:
             chosen = self._hydra([], whole=True).hydra.runtime.choices
-            choices = [text if _group(text) in chosen else f"+{text}" for text in choices]
+            choices = [text if text.lstrip("~").partition("=")[0] in chosen else f"+{text}" for text in choices]
         return self._hydra(choices)
 
     def _hydra(self, choices: Sequence[str], *, whole: bool = False) -> DictConfig:
@@ -155,10 +155,6 @@ def shipped() -> dict[str, list[str]]:
     for file in files:
         names.setdefault("" if file.parent == root else file.parent.name, []).append(file.stem)
     return names
-
-
-def _group(choice: str) -> str:
-    return choice.lstrip("~").partition("=")[0]
 
 
 def _folder(path: str) -> Path:

@@ -161,7 +161,7 @@ def _culprit(frame: FrameType | None) -> Blocked | None:
     stack = list(takewhile(lambda frame: frame.f_code is not TURN, _outwards(frame)))
     if any(frame.f_code is IMPORT for frame in stack):
         return None
-    at = next((i for i, frame in enumerate(stack) if not _is_library(frame)), None)
+    at = next((i for i, frame in enumerate(stack) if not frame.f_code.co_filename.startswith((*LIBRARIES, "<"))), None)
     if at is None:
         return None
     call = next((frame.f_locals["call"] for frame in stack if frame.f_code is attributed.__code__), None)
@@ -179,10 +179,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _is_library(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith((*LIBRARIES, "<"))
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -39,7 +39,7 @@ class FunctionContract:
         if not callable(found) or isinstance(found, type) or inspect.iscoroutinefunction(found):
             raise UserError(f"{where} is no plain function: write it with def")
         parameters = list(inspect.signature(found).parameters.values())
-        order = _positional(parameters)
+        order = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         if len(order) != len(self.columns) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
             rest = ", with what else it reads after the star" if self.offered else ""
             raise UserError(f"{where}: it takes ({', '.join(p.name for p in order)}): write {self.written}{rest}")
@@ -127,7 +127,3 @@ def require_call(function: Any, arguments: str, where: str) -> None:
 def keywords_of(function: Callable[..., Any]) -> frozenset[str]:
     """What a function reads besides its columns: its keyword-only parameters."""
     return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-
-
-def _positional(parameters: Parameters) -> Parameters:
-    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -70,8 +70,31 @@ class Unscored:
 UNSCORED = Unscored()
 
 
+@dataclass(kw_only=True)
+class Unsettled:
+    """Scores that no `run` waits for."""
+
+    unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
+    """Their tasks."""
+    watch: LoopWatch = field(default_factory=LoopWatch)
+    """Warns of user functions that block the event loop."""
+
+    async def settle(self) -> None:
+        """Wait for the outstanding scores. Raises TooManyDrops when all of them failed."""
+        try:
+            with self.watch.watching():
+                check_drops(await asyncio.gather(*self.unscored), 1.0)
+        finally:
+            self.unscored = []
+
+    def drop(self) -> None:
+        """Cancel the outstanding scores; may be called from any thread."""
+        for task in self.unscored:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+
 @dataclass
-class Scheduler:
+class Scheduler(Unsettled):
     """Turns rows into scored trajectories."""
 
     env: Environment
@@ -84,10 +107,6 @@ class Scheduler:
     """Further tries after an infrastructure failure."""
     retry_timeouts: bool = False
     """Whether a timeout counts as one."""
-    unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
-    """Tasks of scores that no `run` waits for."""
-    watch: LoopWatch = field(default_factory=LoopWatch)
-    """Warns of user functions that block the event loop."""
     slots: asyncio.Semaphore | None = None
     """Of `run_beside`."""
     tasks: TaskRunner = field(default_factory=TaskRunner)
@@ -140,19 +159,6 @@ class Scheduler:
         """Those of trajectories that run beside other batches."""
         self.slots = self.slots or asyncio.Semaphore(self.max_concurrent)
         return self.slots
-
-    async def settle(self) -> None:
-        """Wait for the outstanding scores. Raises TooManyDrops when all of them failed."""
-        try:
-            with self.watch.watching():
-                check_drops(await asyncio.gather(*self.unscored), 1.0)
-        finally:
-            self.unscored = []
-
-    def drop(self) -> None:
-        """Cancel the outstanding scores; may be called from any thread."""
-        for task in self.unscored:
-            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def run_with_retries(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         """Run a trajectory; retry it after infrastructure failures, at most `retries` times."""

@@ -22,7 +22,7 @@ from typing import Protocol
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.group_jobs import GroupJob, failed
-from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, completed, jobs_of
+from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, Unsettled, completed, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -49,7 +49,7 @@ class GroupWorker(Protocol):
 
 
 @dataclass
-class Spread:
+class Spread(Unsettled):
     """Turns rows into scored trajectories, on many workers. Belongs to one event loop."""
 
     workers: Sequence[GroupWorker]
@@ -60,8 +60,6 @@ class Spread:
     """Deaths of workers that one group survives."""
     scored_here: bool = False
     """Whether all rewards are computed here."""
-    unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
-    """Tasks of scores that no `run` waits for."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _slots: asyncio.Semaphore | None = None
     _door: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -96,18 +94,6 @@ class Spread:
 
     def compare(self, trajectory: Trajectory) -> None:
         """Nothing is left to compare."""
-
-    async def settle(self) -> None:
-        """As `Scheduler.settle`."""
-        try:
-            check_drops(await asyncio.gather(*self.unscored), 1.0)
-        finally:
-            self.unscored = []
-
-    def drop(self) -> None:
-        """As `Scheduler.drop`."""
-        for task in self.unscored:
-            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def _made(
         self, jobs: Sequence[Trajectory], sampling: SamplingOf, on_done: OnDone, *, scored: bool

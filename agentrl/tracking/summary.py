@@ -70,14 +70,10 @@ def _add(
         table.add_row(label, "-", Text(shown, "bold"), "")
         return
     change = after[name] - before[name]
-    style = {1: "green", 0: "dim", -1: "red"}[_sign(change) * row.better]
+    style = {1: "green", 0: "dim", -1: "red"}[((change > 0) - (change < 0)) * row.better]
     # The difference of two shares is in percentage points.
     moved = ("+" if change >= 0 else "-") + row.show(abs(change)).replace("%", " pp")
     table.add_row(label, row.show(before[name]), Text(shown, "bold"), Text(moved, style))
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
 
 
 def _places(run_dir: Path, dumps: Mapping[str, Path | str | None]) -> Iterator[tuple[str, Path]]:

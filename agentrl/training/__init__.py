@@ -16,23 +16,17 @@ if TYPE_CHECKING:
     from agentrl.training.perf.cpu import tune_cpu
     from agentrl.training.perf.device import device_for
 
-_HOMES = {
-    "Batch": "batch",
-    "PolicyActor": "actor",
-    "ComputeAdvantages": "advantages",
-    "advantages_of": "advantages",
-    "device_for": "perf.device",
-    "load_model": "model.loading",
-    "load_processor": "model.loading",
-    "load_tokenizer": "model.loading",
-    "pack": "packing",
-    "pack_ledgers": "packing",
-    "pack_tokens": "packing",
-    "place_rewards": "packing",
-    "save_pretrained": "model.export",
-    "stop_token_ids": "model.loading",
-    "tune_cpu": "perf.cpu",
+_NAMES = {
+    "actor": "PolicyActor",
+    "advantages": "ComputeAdvantages advantages_of",
+    "batch": "Batch",
+    "model.export": "save_pretrained",
+    "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
+    "packing": "pack pack_ledgers pack_tokens place_rewards",
+    "perf.cpu": "tune_cpu",
+    "perf.device": "device_for",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Batch",

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.actor import Actor, Optim, PolicyLoss, Profiler
-from agentrl.config.schema.algorithm import PFPPO, Algorithm, FilterGroups, KLControl, RolloutCorrection
+from agentrl.config.schema.algorithm import PFPPO, Algorithm, KLControl, RolloutCorrection
 from agentrl.config.schema.critic import Critic
 from agentrl.config.schema.data import CustomClass, Data
 from agentrl.config.schema.model import Model, Network, Pretrained
 from agentrl.config.schema.ref import Ref
-from agentrl.config.schema.reward import Reward, RewardFunction, RewardModel, RewardNetwork, SandboxFusion
-from agentrl.config.schema.rollout import Agent, MultiTurn, Rollout, ValSampling
+from agentrl.config.schema.reward import Reward, RewardModel, RewardNetwork
+from agentrl.config.schema.rollout import Rollout
 from agentrl.config.schema.trainer import RayInit, Trainer
 
 
@@ -42,16 +42,13 @@ class Config:
 __all__ = [
     "PFPPO",
     "Actor",
-    "Agent",
     "Algorithm",
     "Config",
     "Critic",
     "CustomClass",
     "Data",
-    "FilterGroups",
     "KLControl",
     "Model",
-    "MultiTurn",
     "Network",
     "Optim",
     "PolicyLoss",
@@ -60,12 +57,9 @@ __all__ = [
     "RayInit",
     "Ref",
     "Reward",
-    "RewardFunction",
     "RewardModel",
     "RewardNetwork",
     "Rollout",
     "RolloutCorrection",
-    "SandboxFusion",
     "Trainer",
-    "ValSampling",
 ]

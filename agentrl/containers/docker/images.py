@@ -35,7 +35,7 @@ class Images:
         if key is None:
             raise UserError("a container needs `image`, or `build`: a folder with a Dockerfile")
         attempt = self._attempts.get(key)
-        if attempt is None or (attempt.done() and _failed(attempt)):
+        if attempt is None or (attempt.done() and (attempt.cancelled() or attempt.exception() is not None)):
             attempt = self._attempts[key] = asyncio.create_task(self._have(spec))
         return await asyncio.shield(attempt)
 
@@ -61,10 +61,6 @@ class Images:
         if found is None:
             raise InfraError(f"{spec.build}: its image {tag} was removed")
         return found
-
-
-def _failed(attempt: asyncio.Task[Image]) -> bool:
-    return attempt.cancelled() or attempt.exception() is not None
 
 
 def _pulled(client: Any, image: str) -> Image:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.http import Http
+from agentrl.engines.servers.http import Http, serves
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:
@@ -46,12 +47,18 @@ class ServerBackend(Protocol):
     """The calls of one engine. All raise ServerLost when the server is gone, RequestRefused after an error."""
 
     name: str
+    settings: ServerSettings
     tensor_parallel: int
     """Worker processes of one server, each with one rank."""
     adapted: bool
     """Whether weights are sent as an adapter; the server keeps its base model, asleep as well."""
     hints: Mapping[str, str]
     """Text in the log of a failed server -> how to fix it."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.tensor_parallel = settings.tensor_parallel
+        self.adapted = settings.adapter is not None
 
     def command(self, port: int) -> list[str]:
         """The command line of a server on `port`."""
@@ -61,6 +68,7 @@ class ServerBackend(Protocol):
 
     async def ready(self, http: Http) -> bool:
         """Whether it serves requests by now."""
+        return await serves(http)
 
     async def greet(self, http: Http) -> None:
         """Read the server's version and adapt to it. Raises UserError for an unsupported one."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, BroadcastGroup
-from agentrl.engines.servers.http import Http, RequestRefused, quietly, release, serves
+from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
+from agentrl.engines.servers.http import Http, RequestRefused, quietly, release
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.sglang.flags import command, environment
 from agentrl.trajectory.medium import Medium, collapsed
@@ -42,16 +42,14 @@ HINTS = {
 
 
 @engine("sglang")
-class SGLang:
+class SGLang(ServerBackend):
     """`ServerBackend` of SGLang 0.5.15 and later."""
 
     name = "sglang"
-    hints: Mapping[str, str] = HINTS
+    hints = HINTS
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
-        self.tensor_parallel = settings.tensor_parallel
-        self.adapted = settings.adapter is not None
+        super().__init__(settings)
         self._serves_adapters: dict[str, bool] = {}
         self._brackets: dict[str, bool] = {}
         """Server -> whether updates need begin and end calls."""
@@ -61,9 +59,6 @@ class SGLang:
 
     def environment(self) -> dict[str, str]:
         return environment(self.settings)
-
-    async def ready(self, http: Http) -> bool:
-        return await serves(http)
 
     async def greet(self, http: Http) -> None:
         info = await http.get("/server_info")

@@ -14,15 +14,15 @@ import base64
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, BroadcastGroup
-from agentrl.engines.servers.http import Http, quietly, release, serves
+from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
+from agentrl.engines.servers.http import Http, quietly, release
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
@@ -59,16 +59,14 @@ HINTS = {
 
 
 @engine("vllm")
-class VLLM:
+class VLLM(ServerBackend):
     """`ServerBackend` of vLLM 0.22 and later."""
 
     name = "vllm"
-    hints: Mapping[str, str] = HINTS
+    hints = HINTS
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
-        self.tensor_parallel = settings.tensor_parallel
-        self.adapted = settings.adapter is not None
+        super().__init__(settings)
         self._models: dict[str, str] = {}
         """Server -> its name of the model."""
         self._paths: dict[str, set[str]] = {}
@@ -81,9 +79,6 @@ class VLLM:
 
     def environment(self) -> dict[str, str]:
         return environment(self.settings)
-
-    async def ready(self, http: Http) -> bool:
-        return await serves(http)
 
     async def greet(self, http: Http) -> None:
         version = str((await http.get("/version", timeout=CONTROL))["version"])

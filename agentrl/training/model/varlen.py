@@ -238,19 +238,7 @@ def _varlen_backward(
 
 
 @_varlen_backward.register_fake
-def _(
-    gradient: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    keys: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    longest: int,
-    scale: float,
-    kernel: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 

@@ -144,11 +144,8 @@ class Run:
         return [] if same or in_place else model_files(output)
 
     def _due(self, every: int | str) -> bool:
-        steps = self._steps(every)
+        steps = self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
         return self.step == self.total or (steps > 0 and self.step % steps == 0)
-
-    def _steps(self, every: int | str) -> int:
-        return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
 
     def save(self) -> None:
         """See `SftRun`."""
