@@ -42,7 +42,7 @@ SETTINGS: tuple[Check, ...] = (
     fit.validation,
     fit.warm_up,
     staleness.bound,
-    fit.gap_limit,
+    staleness.gap_limit,
     workers.rollout_workers,
     staleness.corrected,
     staleness.filtered_batches,

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import agentrl
+from agentrl.core.points import LOOPS
 from agentrl.engines.engine import Generation
 from agentrl.engines.hf.engine import HFEngine
 from agentrl.rollout.loops.base import AgentLoop
@@ -256,7 +257,6 @@ class Asks(agentrl.BaseInteraction):
         return gives[answered - 1] if isinstance(gives, list) else gives
 
 
-@agentrl.agent_loop("forks")
 class Forks(AgentLoop):
     """Two ledgers a trajectory."""
 
@@ -268,7 +268,6 @@ class Forks(AgentLoop):
         episode.finish("stop")
 
 
-@agentrl.agent_loop("scores")
 class Scores(Forks):
     """A loop that gives the reward itself."""
 
@@ -314,9 +313,16 @@ def outcomes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "algorithm": {"ledger_credit": "weighted", "adv_estimator": "grpo"},
         "rollout": {"n": 2, "infra_retries": 0, "max_infra_drop_share": 0.9, "agent.default_agent_loop": "tool_agent"},
         "reward": {"tool_weight": 0.0, "interaction_weight": 0.0},
-        "trainer": {"total_training_steps": 1, "device": "cpu", "default_local_dir": folder},
+        "trainer": {
+            "total_training_steps": 1,
+            "device": "cpu",
+            "default_local_dir": folder,
+            "max_rollout_gap": None,  # the engine's log-probs are made up
+        },
     }
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, LOOPS.scoped():
+        agentrl.agent_loop("forks")(Forks)
+        agentrl.agent_loop("scores")(Scores)
         patch.setattr(HFEngine, "generate", generate)
         interactions = [Asks({"name": "asks"}), Asks({"name": "others"})]  # rows that name none meet none
         rows = [record(name, case) for name, case in CASES.items()]

@@ -121,7 +121,7 @@ def test_one_that_is_registered_keeps_the_contract_before_a_run_begins() -> None
 def test_marks_are_those_that_the_registry_knows() -> None:
     with pytest.raises(UserError, match="unknown mark 'by_token'; it takes by_sequence, choose"):
         policy_loss("mine", by_token=True)(lambda logprobs, old_logprobs, advantages: logprobs)
-    assert POLICY_LOSSES.mark("gspo", "by_sequence", "k") is True
+    assert POLICY_LOSSES.mark("geo_mean", "by_sequence", "k") is True
     assert POLICY_LOSSES.mark("vanilla", "by_sequence", "k") is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.config import compose
-from agentrl.config.checks.fit import gap_limit
+from agentrl.config.checks.staleness import gap_limit
 from agentrl.core.errors import UserError
 from agentrl.engines.hf import HFEngine
 from agentrl.tracking import read_metrics

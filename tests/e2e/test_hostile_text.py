@@ -154,6 +154,7 @@ def test_a_run_over_hostile_texts_ends_like_any_other(
             "reward.custom_reward_function.name=agentrl.rewards.scorers:final_number",
             "trainer.device=cpu",
             "trainer.total_training_steps=1",
+            "trainer.max_rollout_gap=null",  # the engine's log-probs are made up
             "trainer.log_val_generations=99",
             "trainer.logger=[console,file,tensorboard]",
             f"trainer.default_local_dir={tmp_path / 'run'}",

@@ -16,7 +16,7 @@ flag = Path({flag!r})
 def compute_score(data_source, solution_str, ground_truth, trajectory):
     if flag.exists() and trajectory.key.startswith(flag.read_text()):
         flag.unlink()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getppid(), signal.SIGINT)  # the run, which this process scores for
     return len(solution_str) % 7 / 7
 """
 

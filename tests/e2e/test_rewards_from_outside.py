@@ -94,4 +94,4 @@ def test_a_number_that_is_none_on_a_turn_costs_its_trajectory_alone(tmp_path: Pa
     assert not step.get("actor/skipped_steps")
     assert step["actor/grad_norm"] > 0
     dumped = load_trajectories(tmp_path / "run/rollouts/1.jsonl")
-    assert sum("the environment gave the reward" in (t["error"] or "") for t in dumped) == 4
+    assert sum("gave the reward nan" in (t["error"] or "") for t in dumped) == 4

@@ -1,5 +1,6 @@
 """`reward.launch_reward_fn_async`: scores are taken while the log-probs are, and change nothing else."""
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -15,14 +16,14 @@ began = threading.Event()
 events: list[str] = []
 
 
-def patient(solution_str: str, **_: object) -> float:
-    """A score that comes only when the pass for log-probs has begun."""
-    if not began.wait(60):
+async def patient(solution_str: str, **_: object) -> float:
+    """A score that comes only when the pass for log-probs has begun; async, so that it runs in the run's process."""
+    if not await asyncio.to_thread(began.wait, 60):
         raise TimeoutError("no pass has begun")
-    return quick(solution_str)
+    return await quick(solution_str)
 
 
-def quick(solution_str: str, **_: object) -> float:
+async def quick(solution_str: str, **_: object) -> float:
     events.append("score")
     return len(solution_str) / 100
 

@@ -16,7 +16,7 @@ from agentrl.training.perf.compiling import uncompiled
 from tests.training.tiny import CPU, random_batch, tiny
 
 # One sequence each: attention is a call per sequence on a CPU, and each number of them another graph.
-BATCHES = [random_batch([n]) for n in (9, 20)]
+BATCHES = [random_batch([n]) for n in (40, 70)]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from agentrl.training.critic import ValueCritic
 from agentrl.training.loss_scale import INTERVAL, LossScale
 from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks, match_trained_precision, set_compute_dtype
@@ -119,6 +120,7 @@ def test_a_bfloat16_base_computes_in_float32_if_configured(folder: Path) -> None
 def test_a_reference_in_bfloat16_is_the_policy_as_it_began(folder: Path) -> None:
     frozen = load_model(Model(path=str(folder), dtype="bfloat16"), device=CPU, seed=0).requires_grad_(False)
     set_compute_dtype(frozen, torch.bfloat16)
+    assert pack_where_exact(frozen, CPU)
     reference = Reference(match_trained_precision(frozen), temperature=1.0, micro_batching=MicroBatching(), device=CPU)
     batch = random_batch(LENGTHS)
     assert {p.dtype for p in frozen.parameters()} == {torch.bfloat16}

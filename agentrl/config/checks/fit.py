@@ -75,12 +75,6 @@ def cut_distribution(rollout: Rollout) -> str | None:
     return f"rollout.top_k={rollout.top_k}" if rollout.top_k > 0 else None
 
 
-def gap_limit(trainer: Trainer) -> None:
-    """A number of nats. Raises UserError."""
-    if trainer.max_rollout_gap is not None and not trainer.max_rollout_gap > 0:
-        raise UserError(f"trainer.max_rollout_gap={trainer.max_rollout_gap}: must be above 0; null stops no run")
-
-
 def crowded_gpu(rollout: Rollout) -> str | None:
     """An engine that keeps its memory leaves some to the policy on the same GPU."""
     share = rollout.gpu_memory_utilization

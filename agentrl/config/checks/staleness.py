@@ -54,3 +54,9 @@ def filtered_batches(trainer: Trainer, data: Data, algorithm: Algorithm) -> None
             f"{batches} batches of {drawn} prompts do not fill data.train_batch_size={size}, and groups would become "
             f"too old; set it to {-(-size // drawn)} or more"
         )
+
+
+def gap_limit(trainer: Trainer) -> None:
+    """A number of nats. Raises UserError."""
+    if trainer.max_rollout_gap is not None and not trainer.max_rollout_gap > 0:
+        raise UserError(f"trainer.max_rollout_gap={trainer.max_rollout_gap}: must be above 0; null stops no run")

@@ -32,8 +32,11 @@ def tune_cpu(threads: int | None = None) -> None:
 
 
 def missing_rows(count: int, device: torch.device) -> int:
-    """Rows to add to a product of `count` rows so that a long run has few kernels; 0 but on a CPU."""
-    return -count % (FEW if count <= MANY else MANY) if device.type == "cpu" else 0
+    """Rows to add to a product of `count` rows so that a long run has few kernels; 0 but on a CPU, and in a compiled
+    block, which would be compiled for each remainder."""
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return 0
+    return -count % (FEW if count <= MANY else MANY)
 
 
 def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
