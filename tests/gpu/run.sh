@@ -8,7 +8,7 @@ start=$SECONDS
 part() { echo "== $1: exit $2, $((SECONDS - start)) s"; }
 agentrl() { python3 -m agentrl "$@"; }
 
-timeout 420 python3 -m pytest -q -m gpu -p no:cacheprovider --timeout 200 tests/gpu tests/engines/test_hf_cuda.py >"$out/tests.log" 2>&1
+timeout 330 python3 -m pytest -q -rs -m gpu -p no:cacheprovider --timeout 200 tests/gpu tests/engines/test_hf_cuda.py >"$out/tests.log" 2>&1
 part tests $?
 grep -E "^(FAILED|ERROR|[0-9]+ (passed|failed))" "$out/tests.log"
 {
