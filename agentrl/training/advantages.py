@@ -1,9 +1,10 @@
-"""Advantages of a batch's tokens, from the rewards of its trajectories."""
+"""Advantages of a batch's tokens, from the rewards of its trajectories; how they fall on several ledgers of one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import nan
+from math import isfinite, nan
+from numbers import Real
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.ledger_credit import credit_ledgers
 from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
 from agentrl.trajectory.trajectory import Trajectory
 
+LEDGER_WEIGHTS = "ledger_weights"
+"""The value of a reward function's dict with a weight for each ledger."""
 OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
@@ -73,7 +75,7 @@ class ComputeAdvantages:
             scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
         metrics = self.estimate(batch)
-        batch = credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+        batch = _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
         self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
 
@@ -85,7 +87,7 @@ class ComputeAdvantages:
         if not batch.num_sequences:
             return batch
         self.estimate(batch)
-        return credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+        return _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
 
     def estimate(self, batch: Batch) -> dict[str, float]:
         """Set the batch's advantages, and with a critic its returns; returns metrics.
@@ -164,3 +166,43 @@ def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
     return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")
+
+
+def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> Batch:
+    """The batch with advantages as `algorithm.ledger_credit` says; raises UserError for weights that do not fit.
+
+    A ledger of weight 0 leaves the mask: it does not count in the loss or its mean.
+    """
+    if credit == "all" or not batch.num_sequences:
+        return batch
+    assert batch.advantages is not None
+    weights = torch.tensor(_ledger_weights(batch, trajectories, credit), device=batch.ids.device)
+    weight = weights[sequence_of(batch.cu_seqlens)]
+    return replace(batch, advantages=batch.advantages * weight, mask=batch.mask & (weight != 0))
+
+
+def _ledger_weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> list[float]:
+    """The weight of each sequence."""
+    if credit == "last":
+        players = batch.players()[0].tolist()
+        last = {player: i for i, player in enumerate(players)}
+        return [float(last[player] == i) for i, player in enumerate(players)]
+    owners = batch.trajectory.tolist()
+    return [weight for owner in dict.fromkeys(owners) for weight in _given_weights(trajectories[owner])]
+
+
+def _given_weights(trajectory: Trajectory) -> list[float]:
+    """The weights of a trajectory's trained ledgers, as its reward function gave them; 1 without any."""
+    ledgers = trajectory.ledgers
+    given = trajectory.reward_extra.get(LEDGER_WEIGHTS)
+    weights = {} if given is None else given
+    if isinstance(weights, Mapping):
+        named = {str(number): weight for number, weight in weights.items()}
+        weights = [named.pop(str(number), 1.0) for number in range(len(ledgers))] + list(named)
+    fits = isinstance(weights, Sequence) and len(weights) == len(ledgers)
+    if not (fits and all(isinstance(weight, Real) and isfinite(weight) for weight in weights)):
+        raise UserError(
+            f"the reward function gave {given!r:.200} as {LEDGER_WEIGHTS} for the {len(ledgers)} ledgers of "
+            f"{trajectory.key}: give a list with a number for each, or a dict by their numbers from 0"
+        )
+    return [float(weight) for weight, ledger in zip(weights, ledgers, strict=True) if ledger.model_tokens]

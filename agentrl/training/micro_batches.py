@@ -142,7 +142,7 @@ def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:
     if not kernel_shares(module.config, device):
         raise UserError(
             f"actor.share_prompts=true: attention by {kernel_of(module.config, device)} computes whole sequences only; "
-            "install flash-attn-4, or uninstall nvidia-cudnn-frontend"
+            "install a newer PyTorch or flash-attn-4"
         )
 
 

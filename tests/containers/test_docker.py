@@ -248,7 +248,7 @@ async def served() -> AsyncIterator[int]:
 async def test_a_disk_that_is_too_full_ends_commands(
     provider: DockerProvider, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.containers.docker.disk.PAUSE", 0.3)
+    monkeypatch.setattr("agentrl.containers.docker.container.DISK_PAUSE", 0.3)
     async with started(provider, replace(spec, storage_mb=50)) as container:
         done = await container.exec("head -c 100000000 /dev/zero >/root/big; sleep 600", timeout=60)
         assert done.code == 137

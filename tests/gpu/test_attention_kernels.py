@@ -1,4 +1,4 @@
-"""Newer attention kernels, where they are installed, and half-precision copies on a GPU."""
+"""FlashAttention 4, where it is installed, and half-precision copies on a GPU."""
 
 import pytest
 import torch

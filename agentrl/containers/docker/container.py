@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from agentrl.containers.archive import packed, unpack
 from agentrl.containers.contract import ContainerSpec, Done
 from agentrl.containers.docker.commands import Command
-from agentrl.containers.docker.disk import watch_disk
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import Networks
@@ -29,6 +28,10 @@ EXPENDABLE = 500
 LOG = {"max-size": "4m", "max-file": "1"}
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
+DISK_PAUSE = 5.0
+"""Seconds between two measurements of its disk."""
+DISK_SHARE = 0.05
+"""Of the time, at most, that is spent on measuring: it walks through all files that the container has written."""
 
 
 class DockerContainer:
@@ -63,7 +66,7 @@ class DockerContainer:
             raise
         self._steady.set()
         if self._spec.storage_mb is not None:
-            watch = watch_disk(self._engine, self.name, self._spec.storage_mb, self._overrun)
+            watch = _watch_disk(self._engine, self.name, self._spec.storage_mb, self._overrun)
             self._watch = asyncio.create_task(watch)
 
     async def exec(
@@ -246,3 +249,25 @@ def _remove(raw: Any) -> None:
     except APIError as error:
         if error.status_code not in (404, 409):
             raise
+
+
+async def _watch_disk(engine: Engine, name: str, most_mb: int, end_all: Callable[[], Awaitable[None]]) -> None:
+    """Limit a container's disk by measuring, as long as it lives: only few file systems have a limit to set.
+
+    One that has written more loses its processes by `end_all`, and keeps its files. Until the next measurement it may
+    write more.
+    """
+    pause = DISK_PAUSE
+    while True:
+        await asyncio.sleep(pause)
+        begin = time.monotonic()
+        with suppress(InfraError):
+            if await engine.call(_written, engine, name) > most_mb << 20:
+                await end_all()
+        pause = max(DISK_PAUSE, (time.monotonic() - begin) / DISK_SHARE)
+
+
+def _written(engine: Engine, name: str) -> int:
+    """Bytes on a container's disk."""
+    found = engine.client.api.containers(size=True, filters={"name": name})
+    return int(found[0].get("SizeRw") or 0) if found else 0

@@ -15,8 +15,7 @@ from agentrl.core.inside import read_inside
 from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
 from agentrl.tasks.harbor.environment import limits, network, policy, user_of
 from agentrl.tasks.harbor.fields import Fields, Passed
-from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Healthcheck, Script, Task
-from agentrl.tasks.harbor.toml_separate import is_separate, read_separate
+from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
@@ -34,7 +33,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
     service = _service(folder, top)
     spec = _spec(folder, service, environment, agent, verifier)
     timeout = agent.number("timeout_sec", 0) or None
-    separate, bundled = read_separate(folder, top, verifier, spec)
+    separate, bundled = _separate(folder, top, verifier, spec)
     task = Task(
         folder=folder,
         instruction=read_instruction(folder),
@@ -110,7 +109,7 @@ def _network(environment: Fields, agent: Fields, verifier: Fields) -> tuple[str,
     """The network of the container: the agent's, where the task gives agent and tests different ones."""
     own = network(environment)
     agents, tests = policy(agent) or own, policy(verifier) or own
-    if agents != tests and not is_separate(verifier):
+    if agents != tests and not _is_separate(verifier):
         environment.notes.append("agent.network_mode holds for the tests too")
     return agents
 
@@ -170,3 +169,49 @@ def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     offered = {"mcp_servers": "the agent does not get them", "skills_dir": "the agent does not get it"}
     notes = [f"environment.{key}: {why}" for key, why in offered.items() if environment.get(key)]
     return [*notes, *(f"{name} is unknown" for name in top.unread()), *hidden]
+
+
+def _is_separate(verifier: Fields) -> bool:
+    """Whether the verifier runs in a container of its own."""
+    mode = verifier.text("environment_mode")
+    return mode == "separate" or (mode is None and verifier.get("environment") is not None)
+
+
+def _separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSpec) -> tuple[Separate | None, bool]:
+    """The container of the verifier's own, and whether its image has the tests."""
+    if not _is_separate(verifier):
+        verifier.get("collect")  # nothing is collected from the container that the tests run in
+        return None, False
+    environment, tests = verifier.sub("environment"), folder / "tests"
+    if (tests / "docker-compose.yaml").is_file():
+        raise UserError(f"{tests}/docker-compose.yaml is not supported; leave the task out")
+    given = bool(environment.values) or verifier.get("environment") is not None
+    image = environment.text("docker_image")
+    build = tests if (tests / "Dockerfile").is_file() else None
+    bundled = bool(image or build)
+    if not bundled:
+        image, build = spec.image, spec.build
+    made = limits(environment, image, build) if given else replace(spec, user=None, image=image, build=build)
+    access = policy(verifier) or (network(environment) if given else (spec.network, spec.allowed))
+    made = replace(made, network=access[0], allowed=access[1], build=None if image else build)
+    return Separate(made, _artifacts(top), _collects(verifier)), bundled
+
+
+def _artifacts(top: Fields) -> tuple[str, ...]:
+    """Paths in the container that the verifier gets."""
+    listed = top.get("artifacts") or []
+    return tuple(_full_path(top, one.get("source") if isinstance(one, dict) else one) for one in listed)
+
+
+def _full_path(top: Fields, path: object) -> str:
+    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+        raise top.wrong("artifacts", path, "full paths in the container")
+    return path
+
+
+def _collects(verifier: Fields) -> tuple[Collect, ...]:
+    hooks = [Fields(one, verifier.file, "verifier.collect.") for one in verifier.get("collect") or ()]
+    for hook in hooks:
+        if hook.text("service") not in (None, "main"):
+            raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
+    return tuple(Collect(one.text("command") or "true", one.number("timeout_sec", 60), user_of(one)) for one in hooks)

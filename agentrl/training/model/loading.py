@@ -29,7 +29,6 @@ from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.model.float32_head import in_float32
-from agentrl.training.model.liger import use_liger_kernels
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -235,3 +234,18 @@ def _drop_dropout(module: PreTrainedModel) -> None:
             part.p = 0.0
         for name in [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float)]:
             setattr(part, name, 0.0)
+
+
+def use_liger_kernels(module: PreTrainedModel, section: str) -> None:
+    """Use Liger's kernels for norms, rotary embeddings and MLPs; unknown architectures stay unchanged.
+
+    Raises UserError where they cannot run. Its fused losses are not used: log-probs are computed in chunks already.
+    """
+    if not torch.cuda.is_available():
+        raise UserError(f"{section}.use_liger=true: Liger's kernels need a GPU; leave it out on a CPU")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError as error:
+        raise UserError(f"{section}.use_liger=true: Liger is not installed; pip install liger-kernel") from error
+    apply: Any = _apply_liger_kernel_to_instance
+    apply(model=module, cross_entropy=False, fused_linear_cross_entropy=False)

@@ -1,8 +1,7 @@
 """Variable-length flash attention on a GPU, by the fastest kernel that is installed.
 
 PyTorch's own is FlashAttention 2, made for Ampere. On Hopper and Blackwell, FlashAttention 4 (`pip install
-flash-attn-4`) and cuDNN (`pip install nvidia-cudnn-frontend`) are 1.6 to 2 times as fast, and are taken in this order
-where they are installed and agree with float32 attention.
+flash-attn-4`) is about twice as fast, and is taken where it is installed and agrees with float32 attention.
 """
 
 import inspect
@@ -17,19 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model import fa4_kernels, varlen_cudnn, varlen_fa4
+from agentrl.training.model import fa4_kernels, varlen_fa4
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_DIM = 256
 NEWER_HEAD_DIM = 128
-"""Largest of the newer kernels, whose backward passes need more shared memory."""
+"""Largest of a newer kernel, whose backward pass needs more shared memory."""
 NEWER_NUMBERS = 2**31
 """Numbers of queries from which on their offsets would overflow."""
 AGREES = 0.02
 """Largest relative difference between bfloat16 and float32 attention."""
-NEWER: dict[str, Any] = {"fa4": varlen_fa4, "cudnn": varlen_cudnn}
-"""By name; the first that is installed and right is taken."""
+NEWER: dict[str, Any] = {"fa4": varlen_fa4}
+"""Kernels of other packages, by name."""
 LENGTHS = 70, 1, 200, 33, 9
 OWN_LENGTHS = 70, 1, 150, 1, 9
 """Of sequences that kernels are tried with: whole, and the last tokens of each."""
@@ -56,18 +55,18 @@ def varlen_fits(query: Tensor) -> bool:
 
 @cache
 def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
-    """The name of the kernel on a device for attention of this shape: one of NEWER, or fa2."""
+    """The name of the kernel on a device for attention of this shape: fa4 or fa2."""
     newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in fa4_kernels.GPUS
     if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
-    return next((name for name, kernel in NEWER.items() if _works(name, kernel, device, heads, kv_heads, width)), "fa2")
+    return "fa4" if _works("fa4", device, heads, kv_heads, width) else "fa2"
 
 
-def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
-    """Whether a kernel is installed, and agrees with PyTorch on a few sequences."""
-    if isinstance(kernel, Assumed):
+def _works(name: str, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
+    """Whether a kernel of NEWER is installed, and agrees with PyTorch on a few sequences."""
+    if isinstance(NEWER[name], Assumed):
         return True
-    if not kernel.installed():
+    if not NEWER[name].installed():
         return False
     try:
         with warnings.catch_warnings():
@@ -97,14 +96,15 @@ def shares_keys(kernel: str, device: torch.device, heads: int, kv_heads: int, wi
 class Assumed:
     """Stands in for a kernel that is not compiled yet: all its results are zeros."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.lse_shape = kernel.lse_shape
-
     def forward(self, q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(q), q.new_zeros(self.lse_shape(q), dtype=torch.float32)
+        return torch.zeros_like(q), _empty_lse(q).zero_()
 
     def backward(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+
+def _empty_lse(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def assumed(name: str) -> Iterator[None]:
     """While the body runs, a kernel of NEWER counts as one that works, and computes nothing: what is around it can be
     compiled before it is. Kernels are chosen again afterwards."""
     kernel = NEWER[name]
-    NEWER[name] = Assumed(kernel)
+    NEWER[name] = Assumed()
     _choose_again()
     try:
         yield
@@ -207,7 +207,7 @@ def _flash_attention_2(
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float, kernel: str
 ) -> tuple[Tensor, Tensor]:
-    """(output [T, heads, D], f32 log-sum-exp) of causal attention: q [T, heads, D]; k and v may have fewer heads."""
+    """(output [T, heads, D], f32 log-sum-exp [heads, T]) of causal attention; k and v may have fewer heads."""
     return NEWER[kernel].forward(q, k, v, cu_seqlens, keys, longest, scale)
 
 
@@ -215,7 +215,7 @@ def _varlen(
 def _(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float, kernel: str
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), q.new_empty(NEWER[kernel].lse_shape(q), dtype=torch.float32)
+    return torch.empty_like(q), _empty_lse(q)
 
 
 @torch.library.custom_op("agentrl::varlen_backward", mutates_args=())

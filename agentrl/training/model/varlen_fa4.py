@@ -14,11 +14,6 @@ def installed() -> bool:
     return _package() is not None
 
 
-def lse_shape(q: Tensor) -> tuple[int, ...]:
-    """Of the log-sum-exp that `forward` returns for queries [T, heads, D]."""
-    return (q.shape[1], q.shape[0])
-
-
 def forward(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float
 ) -> tuple[Tensor, Tensor]:
