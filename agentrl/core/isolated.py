@@ -32,8 +32,9 @@ START = 300.0
 """Seconds for a process to load its function, on a busy machine too."""
 PATIENCE = 0.25
 """Seconds that a call waits for a process that is there before another one starts."""
-BOOT = "import sys; sys.path[:] = sys.argv[2:]; from agentrl.core.isolated_worker import main; main()"
-"""It imports what we import, and programs that the function starts do not."""
+BOOT = "import sys; sys.path[:] = filter(None, sys.argv[2:]); import agentrl.core.isolated_worker as w; w.main()"
+"""It imports what we import, and programs that the function starts do not. Its own imports ignore the current folder
+(an empty entry of a notebook), whose files may have names of the standard library."""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 

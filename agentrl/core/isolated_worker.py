@@ -49,7 +49,8 @@ def _exactly(channel: "io.BufferedRWPair[Any, Any]", size: int) -> bytes:
 
 
 def main() -> None:
-    """Serve the parent on the socket that the command line names."""
+    """Serve the parent on the socket that the command line names, with the parent's `sys.path` behind it."""
+    sys.path[:] = sys.argv[2:]
     subprocess.run(["sh", "-c", END_WITH_PARENT], check=False)
     link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
     (path, name), level = pickle.loads(receive(link.channel))
