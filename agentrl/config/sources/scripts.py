@@ -104,13 +104,13 @@ class _Programs:
         if launch is not None:
             if settings or HYDRA.match(launch.program) or "model_merger" in launch.program:
                 found.append(self._program(launch, text.file, folder, words[0].line, certain))
-        elif found and words and DOTTED.fullmatch(words[0].text):
+            return
+        if found and words and DOTTED.fullmatch(words[0].text):
             found[-1].lost += [(word.line, MARK.sub(r"$\1", word.text)) for word in words]
         elif dotted := [word for word in words[1:] if DOTTED.fullmatch(word.text)]:
-            source = Source(line=words[0].line, certain=certain)
+            found.append(Source(line=words[0].line, certain=certain))
             for word in dotted:
-                _add(source, text.file, word)
-            found.append(source)
+                _add(found[-1], text.file, word)
 
     def _program(self, launch: Launch, file: Path, folder: str, line: int, certain: bool) -> Source:
         words = tuple(word.text for word in launch.arguments)
