@@ -9,6 +9,7 @@ import pytest
 from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
+from tests.waiting import wait_for
 
 REWARD = """
 import signal, time
@@ -68,7 +69,7 @@ def test_a_reward_that_hangs_costs_its_sample_alone(tmp_path: Path, overrides: l
     errors = {t["error"] for t in load_trajectories(done / "rollouts/1.jsonl") if t["sample"] == 3}
     assert len(errors) == 1
     assert "reward function compute_score failed: TimeoutError: no answer within 2 s" in errors.pop()
-    assert threading.active_count() <= threads + 9  # idle ones of the loop, and of eight calls at once
+    assert wait_for(lambda: threading.active_count() <= threads + 1)  # idle ones end; tqdm's own may stay
 
 
 @pytest.mark.timeout(600)
