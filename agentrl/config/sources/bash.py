@@ -121,9 +121,7 @@ def named_files(script: Path) -> dict[Path, bytes]:
         found[path] = path.read_bytes()
         folders = [Path.cwd(), *path.parents]  # the last is the root, for absolute names
         names = NAMED_FILE.findall(VARIABLE.sub("", found[path].decode(errors="replace")))
-        waiting += [folder / name.lstrip("/") for name in names for folder in folders] + [
-            Path("/", name) for name in names
-        ]
+        waiting += [folder / name.lstrip("/") for name in names for folder in folders]
     return found
 
 
