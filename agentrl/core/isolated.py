@@ -32,9 +32,12 @@ START = 300.0
 """Seconds for a process to load its function, on a busy machine too."""
 PATIENCE = 0.25
 """Seconds that a call waits for a process that is there before another one starts."""
-BOOT = "import sys; sys.path[:] = filter(None, sys.argv[2:]); import agentrl.core.isolated_worker as w; w.main()"
+BOOT = (
+    "import os, sys; sys.path[:] = filter(os.path.isabs, sys.argv[2:]); "
+    "import agentrl.core.isolated_worker as worker; worker.main()"
+)
 """It imports what we import, and programs that the function starts do not. Its own imports ignore the current folder
-(an empty entry of a notebook), whose files may have names of the standard library."""
+("" in a notebook, "." after a user's function was loaded), whose files may have names of the standard library."""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 

@@ -344,14 +344,14 @@ async def test_settings_that_cannot_work(kwargs: dict[str, Any], message: str) -
 
 
 async def test_torch_is_configured_on_request_only() -> None:
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads, products = torch.get_num_threads(), torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     async with engine():
         assert torch.get_num_threads() == threads
     async with engine(threads=3, matmul_precision="high"):
         assert torch.get_num_threads() == 3
-        assert torch.get_float32_matmul_precision() == "high"
+        assert products.fp32_precision == "tf32"
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
+    torch.set_float32_matmul_precision("highest")
 
 
 async def test_a_request_without_a_seat_waits_and_says_so() -> None:

@@ -174,6 +174,7 @@ async def test_it_imports_what_the_run_imports_and_its_programs_do_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
     (tmp_path / "signal.py").write_text("raise RuntimeError('a file of the current folder')")
     scoring = scorer(tmp_path)
     assert scoring.manager is not None
