@@ -20,8 +20,8 @@ from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, advantages_of, pack_tokens
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
-from agentrl.training.finished_groups import FinishedGroups
-from agentrl.training.gap import GapLimit
+from agentrl.training.update.finished_groups import FinishedGroups
+from agentrl.training.update.gap import GapLimit
 
 
 def train(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:

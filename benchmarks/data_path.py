@@ -33,8 +33,8 @@ from agentrl.algorithms import estimate
 from agentrl.config import compose
 from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import RunTracker
-from agentrl.training.batch import Batch
-from agentrl.training.packing import advantages_by_key, pack_tokens, place_rewards
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.packing import advantages_by_key, pack_tokens, place_rewards
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Span, Trajectory
@@ -120,7 +120,7 @@ def shipped(sent: Batch, scored: Batch) -> tuple[int, int]:
         pass
     computed = replace(sent, old_logprobs=scored.old_logprobs)
     try:
-        from agentrl.training.transfer import computed_columns, of_columns, to_columns
+        from agentrl.training.batches.transfer import computed_columns, of_columns, to_columns
     except ImportError:  # still older ones send whole batches
         sizes = [len(pickle.dumps(batch, 5)) for batch in (sent, computed, scored)]
         return sum(sizes), sizes[0] + sizes[2]
@@ -132,9 +132,9 @@ def shipped(sent: Batch, scored: Batch) -> tuple[int, int]:
 
 
 def shipped_shares(sent: Batch, scored: Batch) -> tuple[int, int]:
-    from agentrl.training.dealing import Layout
-    from agentrl.training.splitting import deal
-    from agentrl.training.transfer import changed_columns, packed, share_columns, with_columns
+    from agentrl.training.batches.dealing import Layout
+    from agentrl.training.batches.splitting import deal
+    from agentrl.training.batches.transfer import changed_columns, packed, share_columns, with_columns
 
     layout = Layout.of(sent)
     shares = deal(layout.lengths, [range(len(layout.lengths))], RANKS, hidden=2048)
@@ -152,7 +152,7 @@ def shipped_shares(sent: Batch, scored: Batch) -> tuple[int, int]:
 def measured(tokens: int, folder: Path) -> Figures:
     """CPU seconds by stage."""
     stages, fast = Stages(), tokenizer()
-    import agentrl.training.micro_batches  # noqa: F401 - no stage has the seconds of imports
+    import agentrl.training.update.micro_batches  # noqa: F401 - no stage has the seconds of imports
 
     def decode(ids: Sequence[int]) -> str:
         return fast.backend_tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -33,11 +33,11 @@ from rich.table import Table
 from agentrl.config import compose
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers import RemoteEngine, Replica
-from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import OWN_KEPT
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.backend import SGLang
+from agentrl.http.client import Http
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner

@@ -37,7 +37,7 @@ from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.stream import AdmittedBatch
 from agentrl.training import Batch
-from agentrl.training.finished_groups import FinishedGroups
+from agentrl.training.update.finished_groups import FinishedGroups
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory

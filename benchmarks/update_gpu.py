@@ -29,7 +29,7 @@ from torch import multiprocessing
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training import Batch, PolicyActor
-from agentrl.training.model.attention import use_packed_attention
+from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.training.model.loading import use_liger_kernels
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks

@@ -94,7 +94,7 @@ ROW_SAMPLERS: Registry[Any] = Registry(
 LR_SCHEDULES: Registry[Any] = Registry(
     "a learning-rate schedule",
     decorator="lr_schedule",
-    places=("training/schedules.py",),
+    places=("training/update/schedules.py",),
     contract=FunctionContract(("progress",), ("step", "total", "num_cycles", "stable_ratio")),
 )
 """`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""

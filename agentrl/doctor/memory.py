@@ -23,7 +23,6 @@ from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
-from agentrl.training.micro_batches import micro_batch_tokens
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.pass_size import (
     UNITS,
@@ -34,6 +33,7 @@ from agentrl.training.perf.pass_size import (
     shape_of,
     tokens_that_fit,
 )
+from agentrl.training.update.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
 MASTER = 4

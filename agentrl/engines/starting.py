@@ -12,7 +12,7 @@ from agentrl.engines.launching import Servers, launch
 from agentrl.engines.servers.host_question import gpu
 from agentrl.engines.sharing import attention_heads
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.early_kernels import EarlyKernels, compile_early
+from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
 
 @dataclass

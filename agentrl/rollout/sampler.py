@@ -24,7 +24,7 @@ from agentrl.rollout.window import Taken
 from agentrl.rollout.workers import OnDone, RolloutWorkers
 from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training.packing import total_reward
+from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory

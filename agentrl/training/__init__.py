@@ -7,22 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl.training.actor import PolicyActor
-    from agentrl.training.advantages import ComputeAdvantages, advantages_of
-    from agentrl.training.batch import Batch
+    from agentrl.training.batches.batch import Batch
+    from agentrl.training.batches.packing import pack, pack_ledgers, pack_tokens, place_rewards
     from agentrl.training.model.export import save_pretrained
     from agentrl.training.model.loading import load_model, load_processor, load_tokenizer, stop_token_ids
-    from agentrl.training.packing import pack, pack_ledgers, pack_tokens, place_rewards
     from agentrl.training.perf.cpu import tune_cpu
     from agentrl.training.perf.device import device_for
+    from agentrl.training.update.actor import PolicyActor
+    from agentrl.training.update.advantages import ComputeAdvantages, advantages_of
 
 _NAMES = {
-    "actor": "PolicyActor",
-    "advantages": "ComputeAdvantages advantages_of",
-    "batch": "Batch",
+    "update.actor": "PolicyActor",
+    "update.advantages": "ComputeAdvantages advantages_of",
+    "batches.batch": "Batch",
     "model.export": "save_pretrained",
     "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
-    "packing": "pack pack_ledgers pack_tokens place_rewards",
+    "batches.packing": "pack pack_ledgers pack_tokens place_rewards",
     "perf.cpu": "tune_cpu",
     "perf.device": "device_for",
 }

@@ -15,22 +15,22 @@ from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, tune_cpu
+from agentrl.training.batches.dealing import Layout, Plan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
-from agentrl.training.critic import ValueCritic
-from agentrl.training.dealing import Layout, Plan, prompts_of
 from agentrl.training.model.export import write_model
-from agentrl.training.model.logprobs import score_tokens
+from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.passes import description, fit_passes
 from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
-from agentrl.training.reference import Reference
-from agentrl.training.roles import Roles
-from agentrl.training.trainable import Trainable
-from agentrl.training.warm_up import Enough, warm_up
+from agentrl.training.roles.frozen import Reference
+from agentrl.training.roles.making import Roles
+from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.passes import description, fit_passes
+from agentrl.training.update.trainable import Trainable
+from agentrl.training.update.warm_up import Enough, warm_up
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from agentrl.config.verl_version import VARIABLE, VERSIONS, find_version, read_v
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
-from agentrl.training.optimizer import warmup_steps
+from agentrl.training.update.optimizer import warmup_steps
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.interpreters import find_python
+from agentrl.http.client import Http
 from agentrl.tasks.models import tiny
 
 Answers = set[tuple[int, int]]

@@ -13,7 +13,7 @@ from agentrl.core.errors import UserError
 from agentrl.engines.hf import HFEngine
 from agentrl.tracking import read_metrics
 from agentrl.train import train
-from agentrl.training.gap import GapTooLarge
+from agentrl.training.update.gap import GapTooLarge
 
 
 def run(overrides: list[str], folder: Path, *settings: str) -> list[dict[str, float]]:

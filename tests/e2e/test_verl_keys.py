@@ -13,12 +13,12 @@ from agentrl.core import remote_files as remote
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.rollout.environment import scorer
-from agentrl.training import roles
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.learner import Learner
-from agentrl.training.model.chunked import _kernels, _logits_gradient, _row_statistics
+from agentrl.training.model.head.chunked import _kernels, _logits_gradient, _row_statistics
+from agentrl.training.roles import making as roles
 from tests.training.tiny import random_batch
 
 LENGTHS = [7, 3, 12, 4, 9, 6]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.engines.servers.http import Http, RequestRefused, ServerLost
+from agentrl.http.client import Http, RequestRefused, ServerLost
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -9,7 +9,7 @@ from agentrl.config.schema import Rollout
 from agentrl.core.errors import InfraError
 from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import Answer
-from agentrl.training.model.logprobs import score_tokens
+from agentrl.training.model.head.logprobs import score_tokens
 from tests.training.tiny import tiny
 
 VOCABULARY = 50

@@ -16,10 +16,10 @@ from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
-from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
+from agentrl.http.client import Http
 from tests.waiting import wait_for
 from tests.warm import Process
 

@@ -12,7 +12,7 @@ from agentrl.config.schema import Config, Model, Rollout, Trainer
 from agentrl.engines import starting as module
 from agentrl.engines.starting import start_kernels, start_servers, starting
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.early_kernels import EarlyKernels
+from agentrl.training.model.attention.early_kernels import EarlyKernels
 
 LAUNCHED = """
 import sys

@@ -5,11 +5,11 @@ import torch
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training import trainable as trainables
-from agentrl.training.model import fa4_kernels, varlen
+from agentrl.training.batches.shared_prompts import Prompt, shared_prompts
+from agentrl.training.model.attention import fa4_kernels, varlen
 from agentrl.training.model.compute_copies import add_product, summed
-from agentrl.training.model.spread import spread
-from agentrl.training.shared_prompts import Prompt, shared_prompts
+from agentrl.training.model.head.spread import spread
+from agentrl.training.update import trainable as trainables
 from tests.training.tiny import random_batch, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

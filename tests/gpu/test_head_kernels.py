@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agentrl.training.model import chunked
-from agentrl.training.model.chunked import ChunkedLogprobs
+from agentrl.training.model.head import chunked
+from agentrl.training.model.head.chunked import ChunkedLogprobs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 CUDA = torch.device("cuda")

@@ -5,8 +5,8 @@ import torch
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.model.varlen import varlen_fits
+from agentrl.training.model.attention.varlen import varlen_fits
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from tests.training.tiny import random_batch, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.training import PolicyActor
-from agentrl.training.model import chunked
-from agentrl.training.model.chunked import ChunkedLogprobs
-from agentrl.training.model.float32_head import in_float32
+from agentrl.training.model.head import chunked
+from agentrl.training.model.head.chunked import ChunkedLogprobs
+from agentrl.training.model.head.float32_head import in_float32
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks
 from tests.training.tiny import random_batch, tiny

@@ -18,7 +18,7 @@ from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.tracking import read_metrics
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack_ledgers
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import media_of
 from tests.media import test_run, vision_model

@@ -14,12 +14,12 @@ from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
-from agentrl.training.actor import PolicyActor
-from agentrl.training.model.attention import is_packed
+from agentrl.training.model.attention.choosing import is_packed
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.loading import freeze_vision_tower
-from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.media import Media
 from agentrl.training.model.packing_probe import pack_where_exact
+from agentrl.training.update.actor import PolicyActor
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
 from tests.media import vision_model

@@ -8,11 +8,11 @@ from PIL import Image
 
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import backend as sglang
 from agentrl.engines.vllm import VLLM, images
 from agentrl.engines.vllm.backend import parameters
+from agentrl.http.client import Http
 from agentrl.trajectory.medium import Medium
 
 IDS = [5, 9, 9, 9, 6]

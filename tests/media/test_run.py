@@ -28,9 +28,9 @@ from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps import load_trajectories, write_trajectories
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack
-from agentrl.training.actor import PolicyActor
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues, load_value_model
+from agentrl.training.update.actor import PolicyActor
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.trajectory import Outcome, Trajectory

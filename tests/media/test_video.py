@@ -11,7 +11,7 @@ from agentrl.config.schema import Model
 from agentrl.engines.engine import Sampling
 from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import media_of
 from tests.media import vision_model

@@ -16,9 +16,9 @@ from agentrl.engines.sglang import SGLang
 from agentrl.engines.starting import Start
 from agentrl.runtime import local
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.early_kernels import EarlyKernels
-from agentrl.training.model.varlen import NEWER, Assumed
-from agentrl.training.warm_up import Enough
+from agentrl.training.model.attention.early_kernels import EarlyKernels
+from agentrl.training.model.attention.varlen import NEWER, Assumed
+from agentrl.training.update.warm_up import Enough
 
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:

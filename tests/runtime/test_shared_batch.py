@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from agentrl.runtime.ray.shared_batch import SharedBatch
-from agentrl.training.batch import Batch
-from agentrl.training.dealing import Layout, Plan
-from agentrl.training.splitting import deal, mini_batches
-from agentrl.training.transfer import computed_columns, of_columns
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.dealing import Layout, Plan
+from agentrl.training.batches.splitting import deal, mini_batches
+from agentrl.training.batches.transfer import computed_columns, of_columns
 from tests.training.tiny import random_batch
 
 RANKS = 4

@@ -10,7 +10,7 @@ from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.training import pack
-from agentrl.training.packing import advantages_by_key
+from agentrl.training.batches.packing import advantages_by_key
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory

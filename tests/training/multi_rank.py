@@ -15,13 +15,11 @@ from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
 from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model
+from agentrl.training.batches.dealing import Layout
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.saving import Saver
-from agentrl.training.critic import ValueCritic
-from agentrl.training.dealing import Layout
-from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.export import write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.value_model import load_value_model
@@ -29,8 +27,10 @@ from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.parallel.shards import TensorChunk
-from agentrl.training.reference import Reference
-from agentrl.training.trainable import Trainable
+from agentrl.training.roles.frozen import Reference
+from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.micro_batches import MicroBatching
+from agentrl.training.update.trainable import Trainable
 from tests.training.tiny import CPU, random_batch, smoothed
 
 WORLD = 2

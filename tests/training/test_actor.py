@@ -11,7 +11,7 @@ from agentrl.config.schema import Actor, Optim
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]

@@ -8,7 +8,7 @@ import torch
 from agentrl.algorithms import estimate
 from agentrl.config.schema import PFPPO, Algorithm, KLControl
 from agentrl.training import ComputeAdvantages, pack, pack_tokens
-from agentrl.training.advantages import _of_first_sides
+from agentrl.training.update.advantages import _of_first_sides
 from tests.training.tiny import ledger, trajectory
 
 

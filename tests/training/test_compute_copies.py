@@ -5,8 +5,8 @@ import torch
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training import trainable as trainables
 from agentrl.training.model.compute_copies import summed
+from agentrl.training.update import trainable as trainables
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from agentrl.config.schema import Actor, Critic, Optim
-from agentrl.training.critic import ValueCritic
-from agentrl.training.model.attention import use_packed_attention
+from agentrl.training.model.attention.choosing import use_packed_attention
+from agentrl.training.update.critic import ValueCritic
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, random_batch, tiny
 

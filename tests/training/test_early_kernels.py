@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.training.model import early_kernels, fa4_kernels, varlen, varlen_fa4
-from agentrl.training.model.early_kernels import EarlyKernels, compile_early
+from agentrl.training.model.attention import early_kernels, fa4_kernels, varlen, varlen_fa4
+from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
 HEADS = (16, 8, 128)
 

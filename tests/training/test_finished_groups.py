@@ -6,8 +6,8 @@ import torch
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.training import Batch
-from agentrl.training.advantages import advantages_of
-from agentrl.training.finished_groups import FinishedGroups, known_early
+from agentrl.training.update.advantages import advantages_of
+from agentrl.training.update.finished_groups import FinishedGroups, known_early
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.training.tiny import ledger, trajectory
 

@@ -15,17 +15,17 @@ from agentrl.engines.hf.projection import Projection
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
-from agentrl.training.micro_batches import MicroBatching
-from agentrl.training.model.chunked import ChunkedLogprobs
-from agentrl.training.model.float32_head import Float32Linear, in_float32, product
+from agentrl.training.model.head.chunked import ChunkedLogprobs
+from agentrl.training.model.head.float32_head import Float32Linear, in_float32, product
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.loading import float32_masters
-from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.reward_model import Judge
 from agentrl.training.model.value_model import TokenValues, load_value_model
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.parallel.shards import run_gathered
-from agentrl.training.reference import Reference
+from agentrl.training.roles.frozen import Reference
+from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, random_batch, tiny
 
 LENGTHS = [7, 12, 4, 9]

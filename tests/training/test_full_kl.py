@@ -7,10 +7,10 @@ import torch
 
 from agentrl.config.schema import Actor, Algorithm, Optim
 from agentrl.training import ComputeAdvantages, PolicyActor
-from agentrl.training.micro_batches import MicroBatching
-from agentrl.training.model import chunked
-from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.reference import Reference
+from agentrl.training.model.head import chunked
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.roles.frozen import Reference
+from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, lora, random_batch, smoothed, tiny
 

@@ -5,8 +5,8 @@ from threading import Barrier, Thread
 import pytest
 import torch
 
-from agentrl.training.gap import gap_metrics, nth_smallest
 from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.update.gap import gap_metrics, nth_smallest
 
 
 def test_the_nth_smallest_is_exact():

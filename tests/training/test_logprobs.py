@@ -4,10 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from agentrl.training.model import chunked
-from agentrl.training.model.attention import PACKED
-from agentrl.training.model.chunked import ChunkedLogprobs
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.attention.choosing import PACKED
+from agentrl.training.model.head import chunked
+from agentrl.training.model.head.chunked import ChunkedLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from tests.training.tiny import random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9]

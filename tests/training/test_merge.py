@@ -12,7 +12,7 @@ from agentrl.training import load_model, save_pretrained
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.model.export import write_model
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from tests.training.test_actor import actor_of
 from tests.training.test_model import tokenizer
 from tests.training.tiny import CPU, random_batch, tiny

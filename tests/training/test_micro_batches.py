@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from agentrl.config.schema import Actor, Critic, Ref
-from agentrl.training.actor import actor_micro_batching
-from agentrl.training.critic import critic_micro_batching
-from agentrl.training.micro_batches import MicroBatching, micro_batch_tokens, micro_batching_like
-from agentrl.training.reference import ref_micro_batching
+from agentrl.training.roles.frozen import ref_micro_batching
 from agentrl.training.sft import run as sft
+from agentrl.training.update.actor import actor_micro_batching
+from agentrl.training.update.critic import critic_micro_batching
+from agentrl.training.update.micro_batches import MicroBatching, micro_batch_tokens, micro_batching_like
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -12,8 +12,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokeniz
 from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 from agentrl.training import load_model, load_tokenizer, save_pretrained
-from agentrl.training.model.attention import PACKED
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.attention.choosing import PACKED
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.packing_probe import pack_where_exact
 from tests.training.tiny import CPU, VOCABULARY, random_batch, tiny
 

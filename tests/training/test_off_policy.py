@@ -11,10 +11,15 @@ from agentrl.algorithms import bind_loss, token_weights
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor
-from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.off_policy import correct_batch, loss_has_ratio, micro_batch_importance, needs_batch_correction
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.report import PolicyReport
+from agentrl.training.update.off_policy import (
+    correct_batch,
+    loss_has_ratio,
+    micro_batch_importance,
+    needs_batch_correction,
+)
+from agentrl.training.update.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, random_batch, tiny

@@ -3,9 +3,9 @@
 import torch
 
 from agentrl.config.schema import Optim
-from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.optimizer import Optimizer
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.perf import offload
+from agentrl.training.update.optimizer import Optimizer
 from tests.training.tiny import random_batch, tiny
 
 
@@ -39,7 +39,7 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
 
 def test_moments_wait_between_steps(monkeypatch):
     moves = []
-    monkeypatch.setattr("agentrl.training.optimizer.move_moments", lambda *args, home: moves.append(home))
+    monkeypatch.setattr("agentrl.training.update.optimizer.move_moments", lambda *args, home: moves.append(home))
     optimizer = Optimizer(tiny(), Optim(), grad_clip=1.0, total_steps=4, offload=True)
     gradients_of = [torch.ones_like(p) for p in optimizer.parameters]
     for parameter, gradient in zip(optimizer.parameters, gradients_of, strict=True):

@@ -8,7 +8,7 @@ from torch import nn
 
 from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
-from agentrl.training.optimizer import Optimizer, lr_factor
+from agentrl.training.update.optimizer import Optimizer, lr_factor
 
 
 def rates(kind, total=10, warmup=0, **more):

@@ -11,8 +11,8 @@ from agentrl.config.schema import Model
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training import load_model
-from agentrl.training.model.attention import is_packed
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.attention.choosing import is_packed
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.packing_probe import WINDOW, pack_where_exact, short_windows
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks

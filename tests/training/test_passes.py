@@ -9,8 +9,7 @@ import torch
 from agentrl.config import compose
 from agentrl.config.schema import Actor, Optim
 from agentrl.core.errors import UserError
-from agentrl.training import PolicyActor, passes
-from agentrl.training.micro_batches import micro_batching_like, score_batch
+from agentrl.training import PolicyActor
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.perf.pass_size import (
     ENOUGH,
@@ -21,6 +20,8 @@ from agentrl.training.perf.pass_size import (
     shape_of,
     tokens_that_fit,
 )
+from agentrl.training.update import passes
+from agentrl.training.update.micro_batches import micro_batching_like, score_batch
 from tests.training.tiny import CPU, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])

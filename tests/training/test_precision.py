@@ -11,15 +11,15 @@ from agentrl.config.schema import Actor, Critic, Model, Network, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, load_model
-from agentrl.training.critic import ValueCritic
-from agentrl.training.loss_scale import INTERVAL, LossScale
-from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks, match_trained_precision, set_compute_dtype
-from agentrl.training.reference import Reference
+from agentrl.training.roles.frozen import Reference
+from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.loss_scale import INTERVAL, LossScale
+from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, random_batch, smoothed, tiny
 
 LENGTHS = [7, 12, 4, 9, 6, 3]

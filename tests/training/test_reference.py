@@ -7,8 +7,8 @@ import torch
 
 from agentrl.config.schema import Actor, Optim, Ref
 from agentrl.training import PolicyActor
-from agentrl.training.micro_batches import MicroBatching
-from agentrl.training.reference import Reference, ref_micro_batching
+from agentrl.training.roles.frozen import Reference, ref_micro_batching
+from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]

@@ -21,7 +21,7 @@ from agentrl.sft import sft
 from agentrl.tasks.models import tiny as tiny_model
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
-from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.sft.conversations import read_conversations
 from agentrl.training.sft.run import Run
 from tests.training.tiny import CPU

@@ -9,11 +9,19 @@ import torch
 
 from agentrl.config.schema import Actor, Config, Optim, Rollout
 from agentrl.core.errors import UserError
-from agentrl.training import Batch, PolicyActor, micro_batches, pack_ledgers
-from agentrl.training.micro_batches import MicroBatching, check_shares
+from agentrl.training import Batch, PolicyActor, pack_ledgers
+from agentrl.training.batches.shared_prompts import (
+    Prompt,
+    families,
+    pass_tokens,
+    repeated,
+    sequence_prompts,
+    shared_prompts,
+)
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.roles import Roles
-from agentrl.training.shared_prompts import Prompt, families, pass_tokens, repeated, sequence_prompts, shared_prompts
+from agentrl.training.roles.making import Roles
+from agentrl.training.update import micro_batches
+from agentrl.training.update.micro_batches import MicroBatching, check_shares
 from agentrl.trajectory.ledger import Ledger, Source
 from tests.training.tiny import lora, tiny
 

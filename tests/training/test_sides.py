@@ -10,7 +10,7 @@ import torch
 from agentrl.config.schema import Algorithm
 from agentrl.core.errors import UserError
 from agentrl.training import ComputeAdvantages, pack_tokens
-from agentrl.training.packing import total_reward
+from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory, TurnReward
 from tests.training.tiny import trajectory

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.training.micro_batches import MicroBatching
+from agentrl.training.batches.shared_prompts import Prompt
+from agentrl.training.batches.splitting import Work, deal, micro_batches, mini_batches, sequence_cost
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.shared_prompts import Prompt
-from agentrl.training.splitting import Work, deal, micro_batches, mini_batches, sequence_cost
+from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import random_batch
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)

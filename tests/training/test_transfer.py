@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import torch
 
-from agentrl.training.batch import Batch
-from agentrl.training.transfer import (
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.transfer import (
     changed_columns,
     computed_columns,
     of_columns,

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from agentrl.training.model import varlen
-from agentrl.training.model.spread import spread
-from agentrl.training.shared_prompts import shared_prompts
+from agentrl.training.batches.shared_prompts import shared_prompts
+from agentrl.training.model.attention import varlen
+from agentrl.training.model.head.spread import spread
 from tests.training.tiny import CPU
 
 

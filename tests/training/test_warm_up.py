@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agentrl.training.checkpoint.rng import rng_state
-from agentrl.training.model import attention
-from agentrl.training.model.logprobs import TokenLogprobs, score_tokens
+from agentrl.training.model.attention import choosing as attention
+from agentrl.training.model.head.logprobs import TokenLogprobs, score_tokens
 from agentrl.training.perf.compiled_block import Compiled
 from agentrl.training.perf.compiling import compiled_blocks, representative, uncompiled
-from agentrl.training.warm_up import MOST_TOKENS, dummy_batch, tokens_within, warm_up
+from agentrl.training.update.warm_up import MOST_TOKENS, dummy_batch, tokens_within, warm_up
 from tests.training.test_actor import actor_of
 from tests.training.tiny import CPU, lora, random_batch, tiny
 

@@ -7,7 +7,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.training import Batch, pack_ledgers
-from agentrl.training.model.attention import use_packed_attention
+from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward

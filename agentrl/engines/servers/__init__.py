@@ -5,9 +5,9 @@ Each engine adds a `ServerBackend`: its command line and its HTTP calls.
 
 from agentrl.engines.servers.backend import Answer, ServerBackend
 from agentrl.engines.servers.engine import RemoteEngine
-from agentrl.engines.servers.http import Http, RequestRefused, ServerLost
 from agentrl.engines.servers.process import ServerProcess, StartFailed
 from agentrl.engines.servers.replica import Replica
+from agentrl.http.client import Http, RequestRefused, ServerLost
 
 __all__ = [
     "Answer",

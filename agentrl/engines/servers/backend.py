@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.http import Http, serves
 from agentrl.engines.servers.settings import ServerSettings
+from agentrl.http.client import Http, serves
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:

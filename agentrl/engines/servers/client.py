@@ -14,11 +14,11 @@ from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.sampling import within
 from agentrl.engines.servers.backend import Answer, ServerBackend
-from agentrl.engines.servers.http import RequestRefused, RequestTimeout, ServerLost
 from agentrl.engines.servers.in_flight import InFlightRequest
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.servers.request_gate import RequestGate
+from agentrl.http.client import RequestRefused, RequestTimeout, ServerLost
 from agentrl.trajectory.medium import Medium
 
 MAX_RETRIES = 5

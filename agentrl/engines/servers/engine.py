@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
-from agentrl.engines.servers.http import ServerLost
 from agentrl.engines.servers.replica import Progress, Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.servers.scratch import Scratch
+from agentrl.http.client import ServerLost
 from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.servers.backend import KEEP_ALIVE, ServerBackend
-from agentrl.engines.servers.http import Http, RequestRefused
 from agentrl.engines.servers.process import StartFailed
+from agentrl.http.client import Http, RequestRefused
 
 Progress = Callable[[str], None]
 OWN_KEPT = KEEP_ALIVE / 2

@@ -12,10 +12,10 @@ from typing import Any
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers.backend import Answer, ServerBackend
-from agentrl.engines.servers.http import Http, RequestTimeout, quietly
 from agentrl.engines.servers.in_flight import InFlightRequest
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
+from agentrl.http.client import Http, RequestTimeout, quietly
 
 
 class RequestGate:

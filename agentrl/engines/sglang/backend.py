@@ -18,9 +18,9 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
-from agentrl.engines.servers.http import Http, RequestRefused, quietly, release
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.sglang.flags import command, environment
+from agentrl.http.client import Http, RequestRefused, quietly, release
 from agentrl.trajectory.medium import Medium, collapsed
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
-from agentrl.engines.servers.http import Http, quietly, release
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
+from agentrl.http.client import Http, quietly, release
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:

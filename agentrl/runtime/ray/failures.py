@@ -7,7 +7,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.http import ServerLost
+from agentrl.http.client import ServerLost
 from agentrl.training.checkpoint.folders import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 

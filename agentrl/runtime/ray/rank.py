@@ -12,7 +12,7 @@ from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.worker import Worker
 
 Columns = dict[str, Any]
-"""Of a batch; see `agentrl.training.transfer`."""
+"""Of a batch; see `agentrl.training.batches.transfer`."""
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
@@ -71,7 +71,7 @@ class Rank(TrainingWorker, EngineWorker):
 
         The share stays here for `update`.
         """
-        from agentrl.training.transfer import computed_columns, of_columns
+        from agentrl.training.batches.transfer import computed_columns, of_columns
 
         self._batch = None
         batch = of_columns(columns)
@@ -80,13 +80,13 @@ class Rank(TrainingWorker, EngineWorker):
 
     async def begin_update(self, columns: Columns) -> None:
         """`Learner.begin_update` of the share with these columns."""
-        from agentrl.training.transfer import of_columns
+        from agentrl.training.batches.transfer import of_columns
 
         self.learner.begin_update(of_columns(columns))
 
     async def update(self, columns: Columns) -> dict[str, float] | None:
         """`Learner.update` of that share with these columns in place of its own, or of another share."""
-        from agentrl.training.transfer import of_columns
+        from agentrl.training.batches.transfer import of_columns
 
         batch, self._batch = of_columns(columns, self._batch), None
         metrics: dict[str, float] = self.learner.update(batch)

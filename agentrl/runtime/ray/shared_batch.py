@@ -7,9 +7,9 @@ holds one share, so a machine receives the shares of its own ranks only.
 from dataclasses import dataclass, field, replace
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
-from agentrl.training.batch import Batch
-from agentrl.training.dealing import Layout, Plan
-from agentrl.training.transfer import Columns, changed_columns, share_columns, with_columns
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.dealing import Layout, Plan
+from agentrl.training.batches.transfer import Columns, changed_columns, share_columns, with_columns
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
-from agentrl.training.model.float32_head import in_float32
+from agentrl.training.model.head.float32_head import in_float32
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:

@@ -16,7 +16,7 @@ from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:
-    from agentrl.training.batch import Batch
+    from agentrl.training.batches.batch import Batch
 
 
 @dataclass(frozen=True)

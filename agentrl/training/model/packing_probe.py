@@ -22,9 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.chat.media.inputs import TYPES, parameters
-from agentrl.training.batch import bounds_of
+from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
-from agentrl.training.model.attention import kernel_of, packing_arguments, use_own_attention, use_packed_attention
+from agentrl.training.model.attention.choosing import (
+    kernel_of,
+    packing_arguments,
+    use_own_attention,
+    use_packed_attention,
+)
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import run_gathered, unwrapped
 from agentrl.training.perf.compiling import uncompiled

@@ -15,10 +15,10 @@ from transformers import AutoModelForSequenceClassification
 from agentrl.chat.template import Template
 from agentrl.config.schema import RewardModel
 from agentrl.core.errors import InfraError, UserError
-from agentrl.training.batch import bounds_of, positions_of
+from agentrl.training.batches.batch import bounds_of, positions_of
 from agentrl.training.model.adapter import first_line
-from agentrl.training.model.attention import packing_arguments
-from agentrl.training.model.float32_head import heads_in_float32
+from agentrl.training.model.attention.choosing import packing_arguments
+from agentrl.training.model.head.float32_head import heads_in_float32
 from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, model_source
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.trajectory.trajectory import Trajectory

@@ -16,10 +16,10 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.config.schema import Network
 from agentrl.core.errors import UserError
-from agentrl.training.batch import Batch
-from agentrl.training.model.float32_head import heads_in_float32
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.head.float32_head import heads_in_float32
+from agentrl.training.model.head.logprobs import run
 from agentrl.training.model.loading import float32_masters, load_model
-from agentrl.training.model.logprobs import run
 from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import token_shard_of
 

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentrl.core.errors import UserError
-from agentrl.training.batch import Batch
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.shared_prompts import SharedPrompts
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.perf.cpu import missing_rows
-from agentrl.training.shared_prompts import SharedPrompts
 
 
 @dataclass(frozen=True)

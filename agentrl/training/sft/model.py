@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.training.batch import Batch
-from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.trainable import Trainable
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.update.trainable import Trainable
 
 
 @dataclass

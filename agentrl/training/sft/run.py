@@ -21,17 +21,15 @@ from agentrl.core.outputs import model_folder, writing
 from agentrl.data import Loader
 from agentrl.tracking.loggers import CONFIG_FILE
 from agentrl.tracking.superseded import superseded_records
-from agentrl.training.batch import Batch
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.dealing import Layout
+from agentrl.training.batches.packing import pack_ledgers
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
 from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.resuming import Resuming
-from agentrl.training.dealing import Layout
-from agentrl.training.micro_batches import MicroBatching, for_ranks
 from agentrl.training.model.export import model_files, save_pretrained
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
-from agentrl.training.optimizer import Optimizer
-from agentrl.training.packing import pack_ledgers
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.cpu import tune_cpu
@@ -39,7 +37,9 @@ from agentrl.training.perf.device import device_for
 from agentrl.training.sft.contract import SftResult
 from agentrl.training.sft.conversations import Conversations, read_conversations
 from agentrl.training.sft.model import SftModel, SftReport
-from agentrl.training.trainable import Steps
+from agentrl.training.update.micro_batches import MicroBatching, for_ranks
+from agentrl.training.update.optimizer import Optimizer
+from agentrl.training.update.trainable import Steps
 from agentrl.trajectory.ledger import Ledger
 
 # The loss of one step is noisy; the final one is a mean over this many.

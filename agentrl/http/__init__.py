@@ -1,0 +1,1 @@
+"""HTTP between the parts of a run."""

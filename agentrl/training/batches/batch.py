@@ -1,0 +1,218 @@
+"""The batch of a training step: packed token columns without padding.
+
+T tokens of B sequences are in one row; `cu_seqlens` has their bounds. Entry t of every [T] column belongs to token t
+itself; `logprobs[t]` is log p(token t | the tokens before it in its sequence). A trajectory owns one sequence, or
+several where its history was rewritten; those are adjacent.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
+from agentrl.training.model.media import Media
+
+_PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "key", "media")
+_SCORED = ("mask", "weights", "chosen", "rejected")
+
+
+@dataclass
+class Batch:
+    """Packed sequences. Columns that are not computed yet are None."""
+
+    ids: Tensor
+    """int64 [T]."""
+    mask: Tensor
+    """bool [T]; True on tokens that the model sampled, which are trained on; False on a sequence's first token."""
+    rollout_logprobs: Tensor
+    """f32 [T]; the engine's, 0 off the mask."""
+    rewards: Tensor
+    """f32 [T]."""
+    cu_seqlens: Tensor
+    """int32 [B+1]; sequence i is tokens cu_seqlens[i] to cu_seqlens[i+1]."""
+    trajectory: Tensor
+    """int64 [B]; the sequence's trajectory, as an index into the packed list."""
+    group: Tensor
+    """int64 [B]; the sequence's prompt, by a number that ascends with the prompts' first sequences."""
+    place: Tensor | None = None
+    """int64 [B]; the sequence's index in the whole batch, where this is a share of one."""
+    side: Tensor | None = None
+    """int64 [B]; the side of a game that the sequence belongs to; None where the policy plays one side only."""
+    old_logprobs: Tensor | None = None
+    """f32 [T]; of the policy before the step."""
+    ref_logprobs: Tensor | None = None
+    """f32 [T]; of the reference policy."""
+    kl: Tensor | None = None
+    """f32 [T]; the exact KL from the policy before the step to the reference, where it is part of the reward."""
+    baselines: Tensor | None = None
+    """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
+    truncated: Tensor | None = None
+    """bool [B]; whether its trajectory ended at the length limit."""
+    key: Tensor | None = None
+    """int64 [B]; the same number for the same ledger in any batch; None where nobody asks for it."""
+    values: Tensor | None = None
+    """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
+    stale: Tensor | None = None
+    """bool [T]; the model's tokens that older weights drew; None in a run whose tokens are all of the present ones."""
+    advantages: Tensor | None = None
+    """f32 [T]."""
+    returns: Tensor | None = None
+    """f32 [T]; the critic's targets."""
+    weights: Tensor | None = None
+    """f32 [T]; each token's share of the loss."""
+    chosen: Tensor | None = None
+    """bool [T]; the tokens that the policy loss treats differently."""
+    rejected: Tensor | None = None
+    """bool [T]; the model's tokens that rejection took out of the mask."""
+    importance: Tensor | None = None
+    """f32 [T]; importance weights, where they are computed before the update."""
+    capped: Tensor | None = None
+    """f32 [T]; 1 where the cap of importance weights acts."""
+    media: Media | None = None
+    """[B]; images and videos of each sequence; None without any."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.ids.numel()
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.trajectory.numel()
+
+    def players(self) -> tuple[Tensor, Tensor]:
+        """(player, group), int64 [B] each, in place of trajectory and group where rewards are compared.
+
+        A player is one side of a trajectory. It is compared with the same side of the prompt's other trajectories: each
+        side has a baseline of its own (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
+        """
+        if self.side is None:
+            return self.trajectory, self.group
+        sides = int(self.side.max()) + 1 if self.num_sequences else 1
+        return self.trajectory * sides + self.side, self.group * sides + self.side
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence. Read from the device once: a read waits for the work that is queued there."""
+        lengths: list[int] = self.cu_seqlens.diff().tolist()
+        return lengths
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """int64 [T]; begins at 0 in every sequence."""
+        return positions_of(self.cu_seqlens, self.num_tokens)
+
+    @cached_property
+    def scored(self) -> Tensor:
+        """Indices of the model tokens with a token before them, int64 [N]; of the mask at the first use."""
+        return (self.mask & (self.positions > 0)).nonzero().squeeze(-1)
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The prompt of each sequence. Read from the device once, as `lengths`."""
+        return sequence_prompts(self.ids.cpu().numpy(), self.mask.cpu().numpy(), self.lengths)
+
+    @cached_property
+    def shared(self) -> SharedPrompts | None:
+        """The layout of a pass that computes equal prompts once; None: it computes every token."""
+        return None
+
+    def share_prompts(self) -> "Batch":
+        """The same batch, whose pass computes equal prompts once."""
+        self.shared = shared_prompts(self.lengths, self.prompts, self.ids.device)
+        return self
+
+    def read(self) -> "Batch":
+        """The same batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
+        _ = self.lengths, self.scored
+        return self
+
+    def tokens_of(self, sequences: Sequence[int]) -> Tensor:
+        """Indices of the tokens of the given sequences, in that order: int64."""
+        chunks = [np.arange(start, end) for start, end in self._spans(sequences)]
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *chunks])).to(self.ids.device)
+
+    def select(self, sequences: Sequence[int]) -> "Batch":
+        """The given sequences, in the given order. Every column follows."""
+        chosen = replace(self, **self.columns_of(sequences, [f.name for f in fields(self)]))
+        chosen.lengths = [self.lengths[i] for i in sequences]
+        if "prompts" in vars(self):
+            chosen.prompts = [self.prompts[i] for i in sequences]
+        return chosen
+
+    def columns_of(self, sequences: Sequence[int], names: Iterable[str]) -> dict[str, Any]:
+        """The columns `names` of the given sequences, in the given order."""
+        device = self.ids.device
+        rows = torch.tensor(sequences, dtype=torch.long, device=device)
+        take = self._taking(sequences)
+        found = {n: column for n in names if (column := getattr(self, n)) is not None}
+        picked = {n: c[rows] if n in _PER_SEQUENCE else take(c) for n, c in found.items() if n != "cu_seqlens"}
+        if "cu_seqlens" in found:
+            picked["cu_seqlens"] = bounds_of([self.lengths[i] for i in sequences]).to(device)
+        return picked
+
+    def _taking(self, sequences: Sequence[int]) -> Callable[[Tensor], Tensor]:
+        """A function that takes the tokens of the given sequences out of a column: on a CPU as runs of memory, which
+        costs a quarter of an index."""
+        if self.ids.device.type != "cpu":
+            tokens = self.tokens_of(sequences)
+            return lambda column: column[tokens]
+        spans = self._spans(sequences)
+        return lambda column: torch.from_numpy(_runs(column.numpy(), spans))
+
+    def _spans(self, sequences: Sequence[int]) -> list[tuple[int, int]]:
+        """The first token of each sequence, and the one after its last."""
+        bounds = [0, *accumulate(self.lengths)]
+        return [(bounds[i], bounds[i + 1]) for i in sequences]
+
+    def share(self, sequences: Sequence[int]) -> "Batch":
+        """The given sequences as the share of a rank, which knows their places here."""
+        if not sequences and self.media is not None and self.num_sequences:
+            return replace(self.dummy(), place=torch.tensor([self.media.first], device=self.ids.device))
+        place = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
+        return replace(self.select(sequences), place=place)
+
+    def dummy(self) -> "Batch":
+        """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
+        if self.media is not None:  # it must run the vision tower too
+            sample = self.select([self.media.first])
+            scored = {name: column for name in _SCORED if (column := getattr(sample, name)) is not None}
+            masked: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
+            return replace(sample, **masked)
+        columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        blank: dict[str, Any] = {n: value.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, value in columns.items()}
+        return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on another device."""
+        moved = replace(
+            self, **{f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        )
+        moved.lengths = self.lengths
+        return moved
+
+
+def _runs(column: NDArray[Any], spans: Iterable[tuple[int, int]]) -> NDArray[Any]:
+    return np.concatenate([column[:0], *(column[start:end] for start, end in spans)])
+
+
+def bounds_of(lengths: Sequence[int]) -> Tensor:
+    """`cu_seqlens` of sequences of these lengths: int32 [B+1]."""
+    bounds = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    bounds[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+    return bounds
+
+
+def positions_of(cu_seqlens: Tensor, total: int) -> Tensor:
+    """Place of each of `total` tokens in its sequence, int64 [T]. `cu_seqlens`: their bounds. A device is not waited
+    for."""
+    starts = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff(), output_size=total)
+    return torch.arange(total, device=cu_seqlens.device) - starts

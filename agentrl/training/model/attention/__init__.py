@@ -1,0 +1,1 @@
+"""Attention over packed sequences: the choice of an implementation and its kernels."""

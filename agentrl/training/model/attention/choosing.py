@@ -1,0 +1,185 @@
+"""Exact causal attention over packed sequences, through transformers' AttentionInterface.
+
+Packed sequences never see each other, and no T x T mask is built: each sequence has its own causal attention, by one
+variable-length kernel on CUDA (half precision), elsewhere by one call per sequence. Without the packing arguments a
+model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from agentrl.chat.media.inputs import TYPES
+from agentrl.training.batches.shared_prompts import SharedPrompts
+from agentrl.training.model.attention.varlen import attention_kernel, shares_keys, varlen_attention, varlen_fits
+from agentrl.training.model.head.spread import spread
+from agentrl.training.parallel.ulysses import to_heads, to_tokens
+from agentrl.training.perf.cpu import missing_rows
+from agentrl.training.perf.device import as_autocast
+
+PACKED = "agentrl_packed"
+
+_HARMLESS = {"position_ids", "max_length_k", "use_cache", *TYPES}
+"""Arguments of a forward pass that reach attention and do not change it; token types change a mask, which is probed."""
+
+
+class Unpackable(Exception):
+    """Packed attention does not compute what the model's own does; the message says why."""
+
+
+def use_packed_attention(module: PreTrainedModel) -> bool:
+    """Switch a model to packed attention; False, and no change, where its attention is not behind the interface.
+
+    Whether packed sequences then are what they are alone is for `packing_probe` to find out.
+    """
+    if not module._can_set_attn_implementation():
+        return False
+    AttentionInterface.register(PACKED, packed_attention)
+    AttentionMaskInterface.register(PACKED, sdpa_mask)
+    config: Any = module.config
+    parts = {name: part for name in config.sub_configs if (part := getattr(config, name)) is not None}
+    own = {"": config} | parts
+    module.own_attention = {name: part._attn_implementation for name, part in own.items()}
+    # A vision tower keeps its own: it has sequence bounds of its own.
+    packed = {name: PACKED for name, part in own.items() if not name or part is config.get_text_config()}
+    module.set_attn_implementation(module.own_attention | packed)
+    return True
+
+
+def use_own_attention(module: Any) -> None:
+    """Switch a model back from packed attention."""
+    module.set_attn_implementation(module.own_attention)
+
+
+def is_packed(module: Any) -> bool:
+    """Whether a model uses packed attention."""
+    return bool(module.config.get_text_config()._attn_implementation == PACKED)
+
+
+def kernel_of(config: Any, device: torch.device) -> str:
+    """The attention kernel for a model of this configuration."""
+    return attention_kernel(device, *_shape(config))
+
+
+def kernel_shares(config: Any, device: torch.device) -> bool:
+    """Whether the attention kernel for such a model computes the last tokens of sequences alone."""
+    return shares_keys(kernel_of(config, device), device, *_shape(config))
+
+
+def _shape(config: Any) -> tuple[int, int, int]:
+    """(heads, heads of keys and values, width of a head)."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    return heads, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads
+
+
+def packing_arguments(
+    cu_seqlens: Tensor,
+    longest: int,
+    seq_group: Any = None,
+    kernel: str = "fa2",
+    shared: SharedPrompts | None = None,
+) -> dict[str, Any]:
+    """Arguments of a model's forward that make its one row of tokens packed sequences.
+
+    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row. `kernel`: by `kernel_of`.
+    `shared`: the row has equal prompts once.
+    """
+    arguments = {"seq_group": seq_group} if seq_group is not None else {}
+    arguments |= {"seen_tokens": (shared.seen, shared.order, shared.bounds)} if shared is not None else {}
+    return arguments | {
+        "cu_seq_lens_q": cu_seqlens if shared is None else shared.cu_seqlens,
+        "cu_seq_lens_k": cu_seqlens,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "attention_kernel": kernel,  # chosen outside the blocks: compiled ones take it as a constant
+        # With a 4-D mask transformers builds none of its own; packed attention ignores it.
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=cu_seqlens.device),
+        "use_cache": False,
+    }
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    seq_group: Any = None,
+    attention_kernel: str = "fa2",
+    cu_seq_lens_k: Tensor | None = None,
+    seen_tokens: tuple[Tensor, Tensor, Tensor] | None = None,
+    probing: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
+
+    `seen_tokens`: the tokens that each sequence sees, as `spread` takes them, where sequences see the same ones.
+    `probing`: raise Unpackable for an argument of the layer that would be ignored: a cap, a sink, a choice of keys.
+    """
+    if probing and (ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]):
+        raise Unpackable(f"its attention takes {', '.join(ignored)}")
+    if seq_group is not None:
+        query, key, value = to_heads(query, key, value, seq_group)
+        bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
+        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds)
+        return to_tokens(output, seq_group), None
+    if cu_seq_lens_q is None or max_length_q is None:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return output, None
+    query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
+    keys = None
+    if seen_tokens is not None:
+        key, value, keys = spread(key, *seen_tokens), spread(value, *seen_tokens), cu_seq_lens_k
+    if sliding_window is not None and sliding_window >= max_length_q:
+        sliding_window = None
+    if sliding_window is None and varlen_fits(query):
+        given = cu_seq_lens_q, max_length_q, scaling, attention_kernel, keys
+        return varlen_attention(query, key, value, *given), None
+    lengths = cu_seq_lens_q.diff().tolist()
+    seen = lengths if keys is None else keys.diff().tolist()
+    # split, not slices: the backward of each slice would fill a tensor of all T tokens
+    columns = query.split(lengths, dim=2), key.split(seen, dim=2), value.split(seen, dim=2)
+    parts = zip(*columns, strict=True)
+    outputs = [_one_sequence(q, k, v, scaling, sliding_window).transpose(1, 2) for q, k, v in parts]
+    return torch.cat(outputs, dim=1), None
+
+
+def _means_something(value: Any) -> bool:
+    return isinstance(value, Tensor) or bool(value)
+
+
+def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
+    """Causal attention of a sequence's last tokens [1, heads, L, D] over the sequence: [1, heads, L, D]."""
+    dtype = query.dtype
+    if query.device.type == "cpu" and dtype != torch.float32:
+        # The CPU's half-precision backward is 4 times slower than that of float32.
+        query, key, value = query.float(), key.float(), value.float()
+    count = query.shape[2]
+    if more := missing_rows(count, query.device):
+        query, key, value = (F.pad(x, (0, 0, 0, more)) for x in (query, key, value))  # seen by no token before
+    mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
+    output = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
+    return output[:, :, :count].to(dtype)
+
+
+def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Bool [queries, length] of a causal sliding window for the last tokens of a sequence; None where it is plainly
+    causal: for all tokens, in a window that covers them."""
+    wide = window is None or window >= length
+    if wide and queries == length:
+        return None
+    causal = torch.ones(queries, length, dtype=torch.bool, device=device).tril(length - queries)
+    return causal if window is None or wide else causal & ~causal.tril(length - queries - window)

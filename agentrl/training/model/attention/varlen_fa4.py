@@ -1,0 +1,59 @@
+"""FlashAttention 4 (`pip install flash-attn-4`): causal attention of packed sequences, forward and backward."""
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+from agentrl.training.model.attention.fa4_kernels import keeps_compiled
+
+
+def installed() -> bool:
+    """Whether it can be imported."""
+    return _package() is not None
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(output [T, heads, D], log-sum-exp f32 [heads, T])."""
+    given = _bounds(cu_seqlens, keys, longest) | {"softmax_scale": scale, "causal": True, "return_lse": True}
+    output, lse = _package()._flash_attn_fwd(q, k, v, **given)[:2]
+    return output, lse.contiguous()
+
+
+def backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    keys: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    longest: int,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    given = _bounds(cu_seqlens, keys, longest) | {"softmax_scale": scale, "causal": True}
+    dq, dk, dv = _package()._flash_attn_bwd(q, k, v, output, gradient, lse, **given)[:3]
+    return dq, dk, dv
+
+
+def _bounds(cu_seqlens: Tensor, keys: Tensor, longest: int) -> dict[str, Any]:
+    ends = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": keys}
+    return ends | {"max_seqlen_q": longest, "max_seqlen_k": longest}
+
+
+@cache
+def _package() -> Any:
+    """Its module; None where it is not installed, or where its libraries are missing."""
+    try:
+        if find_spec("flash_attn.cute") is None:
+            return None
+        keeps_compiled()
+        from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
+    except Exception:  # another package's compiled parts
+        return None
+    return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None

@@ -1,0 +1,1 @@
+"""The output head: log-probs and entropies from hidden states in bounded memory."""

@@ -1,0 +1,202 @@
+"""Log-probs and entropies of given tokens from hidden states, without the logits of all tokens at once.
+
+The [N, V] logits exist for one chunk of tokens at a time. Those of as many tokens as the caller says stay for the
+backward pass, in the dtype of the head; backward computes the others again. On a GPU one kernel reads a chunk, and
+another computes its gradient. The KL to another model needs the logits of both for the same tokens, so its chunks are
+smaller.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentrl.training.model.compute_copies import Sink, add_product, sink_of
+from agentrl.training.model.head.float32_head import product
+
+# Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
+CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
+MIN_CHUNK = 32
+# With another model's logits a chunk is this many times smaller: PyTorch's operations make float32 copies.
+COMPARED = 4
+
+
+class ChunkedLogprobs(torch.autograd.Function):
+    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, kernels on a GPU[, whether
+    products are in float32[, tokens whose logits stay for the backward pass]]]) -> (f32 [N], f32 [N]).
+
+    The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
+    nats. Softmax runs in float32 for every dtype of the head. With another model's (hidden, weight, bias) at the end
+    there is a third output: the exact KL to that model in nats; the other model gets no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        scale: float,
+        kernels: str = "triton",
+        wide: bool = False,
+        keep: int = 0,
+        *other: Any,
+    ) -> tuple[Tensor, ...]:
+        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        kl = torch.empty_like(logprobs) if other else None
+        row_statistics, _ = _kernels(hidden, kernels)
+        kept: dict[int, Tensor] = {}
+        for rows in _chunks(hidden, weight, other, wide):
+            logits = _logits(rows, hidden, weight, bias, wide=wide)
+            if min(rows.stop, len(hidden)) <= keep:
+                kept[rows.start] = logits
+                # PyTorch's operations overwrite float32 logits.
+                logits = logits.clone() if row_statistics is _row_statistics else logits
+            if kl is not None:
+                kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
+            lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
+        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
+        ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.sink = scale, kernels, wide, kept, sink_of(weight)
+        ctx.set_materialize_grads(False)
+        return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
+        grad_logprobs, grad_entropy, grad_kl = (*gradients, None)[:3]
+        no_gradients = [None] * (5 + len(other))
+        if grad_logprobs is None and grad_entropy is None and grad_kl is None:
+            return None, None, None, *no_gradients
+        if grad_logprobs is None and grad_entropy is None:
+            grad_logprobs = torch.zeros_like(lse)
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        d_hidden = torch.zeros_like(hidden) if to_hidden else None
+        d_weight = _weight_gradient(weight, ctx.sink) if to_weight else None
+        d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
+        _, logits_gradient = _kernels(hidden, ctx.kernels)
+        times = product if ctx.wide else torch.matmul
+        for rows in _chunks(hidden, weight, other, ctx.wide):
+            logits = _once_more(ctx, rows, hidden, weight, bias)
+            # Before `logits_gradient`, which overwrites the logits.
+            kl_gradient = None
+            if grad_kl is not None:
+                kl_gradient = _kl_gradient(
+                    logits, _logits(rows, *other, wide=ctx.wide), kl[rows], grad_kl[rows], ctx.scale
+                )
+            incoming = _at(grad_logprobs, rows), _at(grad_entropy, rows)
+            d_logits = logits_gradient(logits, targets[rows], lse[rows], entropy[rows], *incoming, ctx.scale)
+            if kl_gradient is not None:
+                d_logits += kl_gradient
+            if d_hidden is not None:
+                d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
+            if d_weight is not None and ctx.sink is not None and not ctx.wide:
+                add_product(d_weight, d_logits.T, hidden[rows].to(weight.dtype))
+            elif d_weight is not None:
+                d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
+            if d_bias is not None:
+                d_bias += d_logits.sum(0, dtype=torch.float32)
+        return (
+            d_hidden,
+            None if d_weight is None or ctx.sink is not None else d_weight.to(weight.dtype),
+            None if d_bias is None else d_bias.to(bias.dtype),
+            *no_gradients,
+        )
+
+
+def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
+    """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
+    kept: Tensor | None = ctx.kept.pop(rows.start, None)
+    return _logits(rows, *head, wide=ctx.wide) if kept is None else kept
+
+
+def _weight_gradient(weight: Tensor, sink: Sink | None) -> Tensor:
+    """The f32 [V, H] tensor that products are added to: the sink's, or a new one."""
+    return sink() if sink is not None else torch.zeros_like(weight, dtype=torch.float32)
+
+
+def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
+    """(row_statistics, logits_gradient) for the device of `hidden`; `backend`: triton or torch."""
+    if backend == "torch" or not hidden.is_cuda:
+        return _row_statistics, _logits_gradient
+    from agentrl.training.model.head import head_kernels
+
+    return head_kernels.row_statistics, head_kernels.logits_gradient
+
+
+def _row_statistics(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(log of softmax's denominator, log-prob of the target, entropy), f32 [C] each; overwrites f32 logits."""
+    logits = logits.float().mul_(scale)
+    lse = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - lse
+    probs = (logits - lse[:, None]).exp_()
+    return lse, logprobs, lse - torch.linalg.vecdot(probs, logits)
+
+
+def _logits_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Gradient [C, V] with respect to the logits, in their dtype; overwrites f32 logits."""
+    dtype = logits.dtype
+    logprobs = logits.float().mul_(scale).sub_(lse[:, None])
+    probs = logprobs.exp()
+    if grad_entropy is None:
+        gradient = probs.mul_(-_column(grad_logprobs))
+    else:
+        # d entropy / d logit_j = -p_j (log p_j + entropy)
+        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
+        gradient = probs.mul_(slope if grad_logprobs is None else slope.sub_(_column(grad_logprobs)))
+    if grad_logprobs is not None:
+        gradient.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+    return gradient.mul_(scale).to(dtype)
+
+
+def _kl(logits: Tensor, others: Tensor, scale: float) -> Tensor:
+    """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return torch.linalg.vecdot(probs, gap)
+
+
+def _kl_gradient(logits: Tensor, others: Tensor, kl: Tensor, grad_kl: Tensor, scale: float) -> Tensor:
+    """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * grad_kl[:, None]).to(logits.dtype)
+
+
+def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """(p, log p - log q), f32 [C, V] each."""
+    logprobs = torch.log_softmax(logits.float() * scale, -1)
+    gap = torch.log_softmax(others.float() * scale, -1).neg_().add_(logprobs)
+    return logprobs.exp_(), gap
+
+
+def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
+    own = hidden[rows].to(weight.dtype)
+    if not wide:
+        return F.linear(own, weight, bias)
+    logits = product(own, weight.T)
+    return logits if bias is None else logits.add_(bias)
+
+
+def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any], wide: bool) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1 + wide)
+    size = max(most // len(weight), MIN_CHUNK)
+    return (slice(i, i + size) for i in range(0, len(hidden), size))
+
+
+def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:
+    return None if gradient is None else gradient[rows]
+
+
+def _column(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient[:, None]

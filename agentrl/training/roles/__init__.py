@@ -1,0 +1,1 @@
+"""The models of a run: policy, critic, frozen reference."""

@@ -1,0 +1,1 @@
+"""The update of weights: advantages, losses, passes, the optimizer."""

@@ -1,0 +1,208 @@
+"""Advantages of a batch's tokens, from the rewards of its trajectories; how they fall on several ledgers of one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isfinite, nan
+from numbers import Real
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.advantages.scores import trajectory_scores
+from agentrl.algorithms.segments import sequence_of
+from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.schema import Algorithm, Config, Reward
+from agentrl.core.errors import UserError
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.packing import advantages_by_key, place_rewards
+from agentrl.training.update.off_policy import correct_batch, needs_batch_correction
+from agentrl.trajectory.trajectory import Trajectory
+
+LEDGER_WEIGHTS = "ledger_weights"
+"""The value of a reward function's dict with a weight for each ledger."""
+OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], object]
+"""Called with a function that returns the advantages of each ledger, by the trajectory's key."""
+
+
+def advantages_of(config: Config) -> "ComputeAdvantages":
+    """The computation that a run's settings ask for."""
+    corrects = cut_distribution(config.rollout) is None
+    return ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
+
+
+class ComputeAdvantages:
+    """Places rewards on tokens, subtracts the KL, runs the estimator, filters trajectories."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        reward: Reward | None = None,
+        *,
+        seed: int,
+        corrects: bool = True,
+        on_advantages: OnAdvantages = lambda advantages: None,
+    ) -> None:
+        """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected."""
+        self.algorithm, self.reward = algorithm, reward or Reward()
+        self.seed = seed
+        self.on_advantages = on_advantages
+        correction = algorithm.rollout_correction
+        self.corrects_batch = corrects and not correction.bypass_mode and needs_batch_correction(correction)
+        kl_ctrl = algorithm.kl_ctrl
+        self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
+
+    def __call__(
+        self, batch: Batch, trajectories: Sequence[Trajectory], baselines: Mapping[str, float] | None, step: int
+    ) -> tuple[Batch, dict[str, float]]:
+        """(the batch to train on, which may be empty; metrics).
+
+        `trajectories`: scored; `batch` was packed from them. `baselines`: row uid -> score of the prompt's greedy
+        answer, where the estimator reads it.
+        """
+        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
+        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        if not batch.num_sequences:
+            return batch, {}
+        if baselines is not None:
+            if batch.side is not None:
+                raise UserError(
+                    f"algorithm.adv_estimator={self.algorithm.adv_estimator} has one baseline a prompt, and the policy "
+                    "plays several sides of a game: take grpo, or let it play one side"
+                )
+            scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
+            batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
+        metrics = self.estimate(batch)
+        batch = _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+        self.on_advantages(partial(advantages_by_key, trajectories, batch))
+        return self.filtered(batch, step), metrics
+
+    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
+        """The same for whole groups of a batch that is not complete yet, by an estimator without baselines, values and
+        KL; nobody gets to know it."""
+        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
+        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        if not batch.num_sequences:
+            return batch
+        self.estimate(batch)
+        return _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+
+    def estimate(self, batch: Batch) -> dict[str, float]:
+        """Set the batch's advantages, and with a critic its returns; returns metrics.
+
+        Rewards lose the KL to the reference where `use_kl_in_reward` is set. Raises ValueError where the estimator
+        reads `values` or `baselines` and they are None.
+        """
+        algorithm, rewards, metrics = self.algorithm, batch.rewards, {}
+        if algorithm.use_kl_in_reward:
+            kl = _estimated_kl(batch, algorithm.kl_penalty) if batch.kl is None else batch.kl
+            rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
+            metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
+            self.kl.update(mean, batch.trajectory.unique().numel())
+        if self.corrects_batch:
+            self._correct(batch)
+        batch.advantages, batch.returns = estimate(
+            algorithm.adv_estimator,
+            rewards,
+            batch.mask,
+            batch.cu_seqlens,
+            *batch.players(),
+            values=batch.values,
+            baselines=batch.baselines,
+            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            config=algorithm,
+        )
+        if algorithm.mask_truncated_completions and batch.truncated is not None:
+            batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
+            batch.advantages = batch.advantages * batch.mask
+        return metrics
+
+    def _correct(self, batch: Batch) -> None:
+        assert batch.old_logprobs is not None
+        found = correct_batch(batch, batch.old_logprobs, self.algorithm.rollout_correction)
+        batch.mask, batch.rejected = found.mask, found.rejected
+        batch.importance, batch.capped = found.importance, found.capped
+
+    def filtered(self, batch: Batch, step: int) -> Batch:
+        """The batch to train on; with `use_pf_ppo`, as many trajectories drawn from it by their scores.
+
+        A trajectory drawn twice counts as two in its group. The draw depends on the seed and `step` only. Where the
+        policy plays several sides of a game, the score is that of the first: those of all add up to 0 in many games.
+        """
+        if not self.algorithm.use_pf_ppo:
+            return batch
+        pf_ppo = self.algorithm.pf_ppo
+        scores, index = trajectory_scores(_of_first_sides(batch), batch.cu_seqlens, batch.trajectory)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        drawn = draw(scores, pf_ppo.reweight_method, weight_pow=pf_ppo.weight_pow, generator=generator).tolist()
+        sequences: dict[int, list[int]] = {}
+        for sequence, trajectory in enumerate(index.tolist()):
+            sequences.setdefault(trajectory, []).append(sequence)
+        owners = [number for number, trajectory in enumerate(drawn) for _ in sequences[trajectory]]
+        picked = batch.select([sequence for trajectory in drawn for sequence in sequences[trajectory]])
+        prompts: dict[int, int] = {}
+        groups = [prompts.setdefault(group, len(prompts)) for group in picked.group.tolist()]
+        trajectory, group = (torch.tensor(column, device=batch.ids.device) for column in (owners, groups))
+        return replace(picked, trajectory=trajectory, group=group)
+
+
+def _of_first_sides(batch: Batch) -> torch.Tensor:
+    """The rewards, 0 on all sides of a trajectory but its first: f32 [T]."""
+    assert batch.rewards is not None
+    if batch.side is None:
+        return batch.rewards
+    firsts = batch.side.new_full((int(batch.trajectory.max()) + 1,), int(batch.side.max()))
+    firsts.scatter_reduce_(0, batch.trajectory, batch.side, "amin")
+    mine = batch.side == firsts[batch.trajectory]
+    return batch.rewards * mine.repeat_interleave(batch.cu_seqlens.diff())
+
+
+def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
+    """KL from the policy before the step to the reference: f32 [T]."""
+    assert batch.old_logprobs is not None
+    assert batch.ref_logprobs is not None
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")
+
+
+def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> Batch:
+    """The batch with advantages as `algorithm.ledger_credit` says; raises UserError for weights that do not fit.
+
+    A ledger of weight 0 leaves the mask: it does not count in the loss or its mean.
+    """
+    if credit == "all" or not batch.num_sequences:
+        return batch
+    assert batch.advantages is not None
+    weights = torch.tensor(_ledger_weights(batch, trajectories, credit), device=batch.ids.device)
+    weight = weights[sequence_of(batch.cu_seqlens)]
+    return replace(batch, advantages=batch.advantages * weight, mask=batch.mask & (weight != 0))
+
+
+def _ledger_weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> list[float]:
+    """The weight of each sequence."""
+    if credit == "last":
+        players = batch.players()[0].tolist()
+        last = {player: i for i, player in enumerate(players)}
+        return [float(last[player] == i) for i, player in enumerate(players)]
+    owners = batch.trajectory.tolist()
+    return [weight for owner in dict.fromkeys(owners) for weight in _given_weights(trajectories[owner])]
+
+
+def _given_weights(trajectory: Trajectory) -> list[float]:
+    """The weights of a trajectory's trained ledgers, as its reward function gave them; 1 without any."""
+    ledgers = trajectory.ledgers
+    given = trajectory.reward_extra.get(LEDGER_WEIGHTS)
+    weights = {} if given is None else given
+    if isinstance(weights, Mapping):
+        named = {str(number): weight for number, weight in weights.items()}
+        weights = [named.pop(str(number), 1.0) for number in range(len(ledgers))] + list(named)
+    fits = isinstance(weights, Sequence) and len(weights) == len(ledgers)
+    if not (fits and all(isinstance(weight, Real) and isfinite(weight) for weight in weights)):
+        raise UserError(
+            f"the reward function gave {given!r:.200} as {LEDGER_WEIGHTS} for the {len(ledgers)} ledgers of "
+            f"{trajectory.key}: give a list with a number for each, or a dict by their numbers from 0"
+        )
+    return [float(weight) for weight, ledger in zip(weights, ledgers, strict=True) if ledger.model_tokens]

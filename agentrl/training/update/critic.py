@@ -1,0 +1,158 @@
+"""The critic's update: regression of values on returns (PPO, arXiv 1707.06347).
+
+Entry t of `values` is the critic's value of the state in which token t was sampled; only model tokens have one.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.config.schema import Actor
+from agentrl.config.schema.critic import Critic
+from agentrl.core.errors import UserError
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.value_model import TokenValues
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batch_tokens, score_batch
+from agentrl.training.update.optimizer import Optimizer
+from agentrl.training.update.report import Report
+from agentrl.training.update.trainable import Steps, Trainable
+
+T = TypeVar("T")
+
+
+class ValueCritic(Trainable):
+    """Computes values with the value model `module` and trains it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        critic: Critic,
+        actor: Actor,
+        device: torch.device,
+        total_steps: int,
+        vf_coef: float = 1.0,
+        max_response_length: int | None = None,
+        ranks: Ranks = ALONE,
+        balance: bool = True,
+    ) -> None:
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss.
+
+        `ranks`: `module` is sharded over them; `balance`: they get shares of equal work.
+        """
+        self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode) or "token-mean"
+        if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
+            raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
+        super().__init__(
+            module,
+            optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
+            micro_batching=for_ranks(
+                critic_micro_batching(critic, actor, device), module, ranks=ranks, balance=balance
+            ),
+            steps=Steps(
+                own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
+                own(critic.ppo_epochs, actor.ppo_epochs),
+                own(critic.shuffle, actor.shuffle),
+                own(critic.data_loader_seed, actor.data_loader_seed),
+            ),
+            device=device,
+        )
+        self.critic = critic
+        self.vf_coef = vf_coef
+        self.max_response_length = max_response_length or 1
+        self.score = TokenValues(module)
+
+    def values(self, batch: Batch) -> Tensor:
+        """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
+        forward = replace(
+            self.micro_batching,
+            max_tokens=self.critic.forward_max_token_len_per_gpu or self.micro_batching.max_tokens,
+            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.micro_batching.max_sequences,
+        )
+        return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch with `returns`; returns metrics. Missing `values` are computed first."""
+        batch = batch.to(self.device)
+        if batch.returns is None:
+            raise ValueError("the batch has no returns")
+        if batch.values is None:
+            batch = replace(batch, values=self.values(batch))
+        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
+        report = ValueReport(
+            "critic", lr=self.optimizer.lr, device=self.device, ranks=self.micro_batching.ranks, loss_scale=scale
+        )
+        self.train_on(batch, report)
+        return report.metrics()
+
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""
+        return self.token_weights(mini, self.loss_agg_mode, self.max_response_length)
+
+    def loss(self, micro: Batch, report: "ValueReport") -> Tensor:
+        """The micro-batch's part of the mini-batch's loss: a scalar."""
+        assert micro.values is not None
+        assert micro.returns is not None
+        assert micro.weights is not None
+        (values,) = self.score(micro)
+        losses, clipped = clipped_value_loss(values, micro.values, micro.returns, cliprange=self.critic.cliprange_value)
+        weighted = self.vf_coef * losses * micro.weights
+        report.micro_batch(micro, values=values, loss=weighted, clipped=clipped)
+        return weighted.sum()
+
+
+class ValueReport(Report):
+    """The critic's metrics."""
+
+    def micro_batch(self, micro: Batch, *, values: Tensor, loss: Tensor, clipped: Tensor) -> None:
+        """Add one micro-batch; each [T].
+
+        Explained variance is that of the values before the step, which were not trained on these returns.
+        """
+        assert micro.values is not None
+        assert micro.returns is not None
+        returns, error = micro.returns.double(), micro.returns.double() - micro.values.double()
+        squares = {"returns_square": returns.square(), "error_square": error.square(), "error": error}
+        self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics by name."""
+        metrics = super().metrics()
+        if not float(self._scored):
+            return metrics
+        means = self.means("loss")
+        spread = means["returns_square"] - means["returns"] ** 2
+        missed = means["error_square"] - means["error"] ** 2
+        metrics |= {
+            "critic/vf_loss": means["loss"],
+            "critic/vf_clipfrac": means["clipped"],
+            "critic/values": means["values"],
+            "critic/returns": means["returns"],
+        }
+        if spread > SAME * max(means["returns_square"], 1.0):
+            metrics["critic/explained_variance"] = 1.0 - missed / spread
+        return metrics
+
+
+# A variance below this share of the square is rounding.
+SAME = 1e-9
+
+
+def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
+    """Micro-batches of the critic's update."""
+    tokens = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
+    filled = own(critic.use_dynamic_bsz, actor.use_dynamic_bsz)
+    return MicroBatching(
+        micro_batch_tokens(tokens, device) if filled else None,
+        own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
+        by_default=filled and tokens is None,
+    )
+
+
+def own(value: T | None, other: T) -> T:
+    """The critic's own setting, else the actor's."""
+    return other if value is None else value

@@ -1,0 +1,182 @@
+"""Split a batch into micro-batches, and compute columns for all of its tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.config.schema import Actor
+from agentrl.core.errors import UserError
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.shared_prompts import families, pass_tokens
+from agentrl.training.batches.splitting import micro_batches
+from agentrl.training.model.attention.choosing import is_packed, kernel_of, kernel_shares
+from agentrl.training.model.compute_copies import in_half
+from agentrl.training.parallel.ranks import ALONE, Ranks
+
+NO_ROOM = (
+    "does not fit into the GPU's memory: lower actor.ppo_max_token_len_per_gpu or data.max_response_length, or set "
+    "model.enable_gradient_checkpointing=true"
+)
+
+Score = Callable[[Batch], tuple[Tensor, ...]]
+"""Computes columns f32 [T] of a batch."""
+
+
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Default tokens of a micro-batch. A larger one is no faster on a CPU, and takes more memory; on a GPU a run takes as
+many as fit (`passes.fit_passes`)."""
+
+
+@dataclass(frozen=True)
+class MicroBatching:
+    """Limits of a micro-batch (None: no limit), and the ranks that compute at the same time."""
+
+    max_tokens: int | None = None
+    max_sequences: int | None = None
+    ranks: Ranks = ALONE
+    hidden: int | None = None
+    """The model's hidden size: shares of equal work; None: of an equal number of sequences."""
+    by_default: bool = field(default=False, compare=False)
+    """Whether no key sets `max_tokens`."""
+    shares: bool = field(default=False, compare=False)
+    """Whether a pass computes equal prompts once."""
+
+    def split(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
+        """Micro-batches of the given sequences (None: all), as indices into the batch, which is this rank's share.
+
+        All ranks get the same number of micro-batches; empty ones only run the collectives. Collective.
+        """
+        units = self._units(batch, list(range(batch.num_sequences)) if sequences is None else sequences)
+        sizes = [self._tokens(batch, unit) for unit in units]
+        parts = self._micro_batches(sizes)
+        if self.ranks.data_world > 1:
+            most = self.ranks.most(len(parts))
+            smaller = self._micro_batches(sizes, at_least=most)
+            parts = smaller if len(smaller) <= most else parts
+            parts += [[]] * (most - len(parts))
+        return [[i for unit in part for i in units[unit]] for part in parts]
+
+    def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching | None":
+        """Limits under which the fullest micro-batch is split; None where it is a single sequence."""
+        fullest = self.split(batch, sequences)[0]
+        if len(fullest) == 1:
+            return None
+        return replace(self, max_tokens=self._tokens(batch, fullest) // 2)
+
+    def micro_batch(self, batch: Batch, rows: list[int]) -> Batch:
+        """The sequences of a micro-batch, ready for its pass; for an empty one, a dummy batch."""
+        micro = sequences_or_dummy(batch, rows).read()
+        return micro.share_prompts() if self._share(batch) else micro
+
+    def _share(self, batch: Batch) -> bool:
+        return self.shares and batch.media is None  # equal tokens may stand for different images
+
+    def _tokens(self, batch: Batch, rows: list[int]) -> int:
+        """Tokens of a micro-batch, by the memory of its pass."""
+        lengths = [batch.lengths[i] for i in rows]
+        return pass_tokens(lengths, [batch.prompts[i] for i in rows]) if self._share(batch) else sum(lengths)
+
+    def _units(self, batch: Batch, sequences: list[int]) -> list[list[int]]:
+        """Sequences that stay in one micro-batch: those with the same prompt, where passes share it."""
+        if self.max_sequences or not self._share(batch):
+            return [[i] for i in sequences]
+        lengths, prompts = [batch.lengths[i] for i in sequences], [batch.prompts[i] for i in sequences]
+        return [[sequences[i] for i in members] for members in families(lengths, prompts, self.max_tokens)]
+
+    def _micro_batches(self, sizes: list[int], *, at_least: int = 1) -> list[list[int]]:
+        # Sequence-parallel ranks split the tokens of a micro-batch, so it may have `seq_world` times as many.
+        tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
+        return micro_batches(sizes, max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least)
+
+
+def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
+    """Tokens of a micro-batch: as set, else the device's default."""
+    return tokens or MICRO_BATCH_TOKENS[device.type]
+
+
+def micro_batching_like(
+    actor: Actor, device: torch.device, dynamic: bool | None, tokens: int | None, sequences: int | None
+) -> MicroBatching:
+    """Micro-batches by tokens, or with `dynamic` off by sequences; None: as in the actor's update."""
+    filled = actor.use_dynamic_bsz if dynamic is None else dynamic
+    chosen = tokens or actor.ppo_max_token_len_per_gpu
+    return MicroBatching(
+        micro_batch_tokens(chosen, device) if filled else None,
+        sequences or actor.ppo_micro_batch_size_per_gpu,
+        by_default=filled and chosen is None,
+    )
+
+
+def for_ranks(micro_batching: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
+    """The same limits for a model that is sharded over `ranks`."""
+    if ranks.world == 1:
+        return micro_batching
+    # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.
+    sequences = micro_batching.max_sequences if is_packed(module) else 1
+    hidden = module.config.get_text_config().hidden_size
+    return replace(micro_batching, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
+
+
+def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
+    """The given sequences; without any, a dummy batch."""
+    return batch.select(rows) if rows else batch.dummy()
+
+
+def shares_by_default(module: Any, device: torch.device, ranks: Ranks) -> bool:
+    """Whether passes compute equal prompts once where no key says so: in one process, on a GPU whose kernel can."""
+    alone = device.type == "cuda" and ranks.world == 1
+    return alone and in_half(module) and is_packed(module) and kernel_shares(module.config, device)
+
+
+def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:
+    """Raises UserError where passes of a model cannot compute equal prompts once."""
+    if ranks.seq_world > 1 or not is_packed(module):
+        raise UserError(
+            "actor.share_prompts=true needs a model whose sequences can be packed, and "
+            "actor.ulysses_sequence_parallel_size=1"
+        )
+    if not kernel_shares(module.config, device):
+        raise UserError(
+            f"actor.share_prompts=true: attention by {kernel_of(module.config, device)} computes whole sequences only; "
+            "install a newer PyTorch or flash-attn-4"
+        )
+
+
+@torch.no_grad()
+def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, columns: int) -> Tensor:
+    """`score` of every token of this rank's share, computed in micro-batches: f32 [columns, T]. Collective."""
+    table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
+    smaller: MicroBatching | None = micro_batching
+    while smaller is not None and not fits(partial(_fill, table, score, batch, smaller), smaller.ranks):
+        smaller = smaller.halved(batch)
+    if smaller is None:
+        raise UserError(f"a pass of one sequence of {max(batch.lengths)} tokens {NO_ROOM}")
+    return table
+
+
+def fits(run: Callable[[], None], ranks: Ranks) -> bool:
+    """`run()`; whether the GPU's memory was enough. On several ranks the error is raised: the others compute on."""
+    try:
+        run()
+    except torch.OutOfMemoryError as error:
+        if ranks.world > 1:
+            raise UserError(f"a pass {NO_ROOM}") from error
+        failed = True
+    else:
+        failed = False
+    # Outside the handler, where the error no longer keeps the pass's tensors.
+    if failed and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return not failed
+
+
+def _fill(table: Tensor, score: Score, batch: Batch, micro_batching: MicroBatching) -> None:
+    parts = [(micro_batching.micro_batch(batch, rows), batch.tokens_of(rows)) for rows in micro_batching.split(batch)]
+    for micro, tokens in parts:
+        scored = torch.stack(score(micro))
+        if tokens.numel():
+            table[:, tokens] = scored

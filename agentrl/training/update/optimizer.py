@@ -1,0 +1,166 @@
+"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped."""
+
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.config.schema import Optim
+from agentrl.core.errors import UserError
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.shards import local, trainable_shards
+from agentrl.training.perf.offload import move_moments
+from agentrl.training.update.loss_scale import LossScale
+from agentrl.training.update.schedules import lr_factor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def warmup_steps(optim: Optim, total_steps: int) -> int:
+    """Warm-up steps: the number if set, else the share of all steps."""
+    if optim.lr_warmup_steps >= 0:
+        return optim.lr_warmup_steps
+    return int(optim.lr_warmup_steps_ratio * total_steps)
+
+
+class Optimizer:
+    """AdamW over a module's trainable parameters. `advance` moves the schedule, `step` does not.
+
+    So all optimizer steps of one training step have the same learning rate.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        optim: Optim,
+        *,
+        grad_clip: float,
+        total_steps: int,
+        ranks: Ranks = ALONE,
+        offload: bool = False,
+    ) -> None:
+        """`module` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
+        self.optim = optim
+        self.ranks = ranks
+        self.offload = offload
+        self.grad_clip = grad_clip
+        self.total_steps = total_steps
+        self.schedule_step = 0
+        self.skipped = 0
+        """Optimizer steps skipped so far because the gradient was not finite."""
+        self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
+        self.shards = trainable_shards(module)
+        self.parameters = [shard.parameter for shard in self.shards.values()]
+        if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
+            raise UserError(
+                "parameters in half precision lose small updates: call agentrl.training.model.loading.float32_masters"
+            )
+        decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
+        exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases
+        self.adamw = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": exempt, "weight_decay": 0.0}],
+            lr=optim.lr,
+            betas=(optim.betas[0], optim.betas[1]),
+            fused=True,
+        )
+        self._set_lr()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        optim = self.optim
+        return optim.lr * lr_factor(
+            self.schedule_step,
+            kind=optim.lr_scheduler_type,
+            warmup=warmup_steps(optim, self.total_steps),
+            total=self.total_steps,
+            min_ratio=optim.min_lr_ratio if optim.min_lr is None else optim.min_lr / optim.lr,
+            num_cycles=optim.num_cycles,
+            stable_ratio=optim.stable_ratio,
+        )
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of float16 losses; None where layers compute in another dtype."""
+        return self.scale.value if self.scale.needed else None
+
+    def step(self) -> float:
+        """Clip, step, clear the gradients; returns the norm before clipping. Skips and counts non-finite norms.
+
+        Gradients are of the loss times `scale.value`; the norm is of the loss itself.
+        """
+        gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
+        norm = self.ranks.norm(gradients) / self.scale.value
+        value = float(norm)
+        if isfinite(value):
+            self._apply(gradients, norm)
+        else:
+            self.skipped += 1
+        self.scale.update(overflow=not isfinite(value))
+        self.clear()
+        return value
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the gradients so far."""
+        gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
+        if gradients and factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+
+    def clear(self) -> None:
+        """Clear the gradients."""
+        self.adamw.zero_grad(set_to_none=True)
+
+    def advance(self) -> None:
+        """Move to the schedule's next step."""
+        self.schedule_step += 1
+        self._set_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and step counts by parameter, the schedule's step, the loss scale."""
+        held = {n: self.adamw.state[s.parameter] for n, s in self.shards.items() if s.parameter in self.adamw.state}
+        # A rank without elements of a parameter has no moments of it, but all ranks must save the same step count.
+        counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
+        steps = {name: counts[name] for name in self.shards if name in counts}
+        moments = {
+            moment: {
+                name: self.shards[name].local_chunk(held[name][moment] if name in held else None) for name in steps
+            }
+            for moment in MOMENTS
+        }
+        place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
+        return {"moments": moments, "steps": steps, **place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint; learning rate and decay stay those of the configuration."""
+        self.adamw.state.clear()
+        for name, count in state["steps"].items():
+            shard = self.shards[name]
+            parameter = shard.parameter
+            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+            for moment, tensor in moments.items():
+                shard.fill(tensor, state["moments"][moment][name])
+            step = torch.tensor(count, dtype=torch.float32, device=parameter.device)
+            self.adamw.state[parameter] = {"step": step, **moments}
+        self.schedule_step = state["schedule_step"]
+        self.skipped = state["skipped"]
+        self.scale.load_state_dict(state.get("scale", {}))
+        self._set_lr()
+
+    def _apply(self, gradients: list[Tensor], norm: Tensor) -> None:
+        factor = torch.full_like(norm, 1.0 / self.scale.value)
+        if self.grad_clip > 0:
+            factor *= (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+        if self.grad_clip > 0 or self.scale.needed:
+            for gradient in gradients:
+                gradient.mul_(factor.to(gradient.device))
+        if self.offload:
+            move_moments(self.adamw.state, MOMENTS, home=True)
+        self.adamw.step()
+        torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
+        if self.offload:
+            move_moments(self.adamw.state, MOMENTS, home=False)
+
+    def _set_lr(self) -> None:
+        for group in self.adamw.param_groups:
+            group["lr"] = self.lr

@@ -1,0 +1,161 @@
+"""Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from agentrl.training.batches.batch import Batch
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.update.gap import gap_metrics
+
+WEIGHTED = "pg_loss"
+"""The figure of a token that contains its weight in the loss."""
+
+
+class Report:
+    """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
+
+    def __init__(
+        self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE, loss_scale: float | None = None
+    ) -> None:
+        """`section`: prefix of the optimizer's metrics. `loss_scale`: None: not reported."""
+        self._section = section
+        self._ranks = ranks
+        self._lr = lr
+        self._loss_scale = {} if loss_scale is None else {"loss_scale": loss_scale}
+        self._sums: dict[str, Tensor] = {}
+        self._scored = torch.zeros((), dtype=torch.float64, device=device)
+        self._mini_batches = 0
+        self._grad_norms: list[float] = []
+
+    def mini_batch(self, grad_norm: float | None) -> None:
+        """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
+        self._mini_batches += 1
+        if grad_norm is not None:
+            self._grad_norms.append(grad_norm)
+
+    def absorb(self, other: "Report", factor: float) -> None:
+        """Add the passes of another report, whose weights in the loss are multiplied by `factor`."""
+        for name, total in other._sums.items():
+            scaled = total * factor if name == WEIGHTED else total
+            self._sums[name] = self._sums.get(name, 0.0) + scaled
+        self._scored = self._scored + other._scored
+
+    def merge_ranks(self) -> None:
+        """Add the sums of the other ranks."""
+        own = {name: float(total) for name, total in self._sums.items()}
+        parts = self._ranks.gather((own, float(self._scored)))
+        names = dict.fromkeys(name for sums, _ in parts for name in sums)
+        as_tensor = self._scored.new_tensor
+        self._sums = {name: as_tensor(sum(sums.get(name, 0.0) for sums, _ in parts)) for name in names}
+        self._scored = as_tensor(sum(scored for _, scored in parts))
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics by name, the same on every rank."""
+        self.merge_ranks()
+        finite = [norm for norm in self._grad_norms if isfinite(norm)]
+        figures = {
+            "lr": self._lr,
+            "skipped_steps": float(len(self._grad_norms) - len(finite)),
+            "optimizer_steps": float(len(self._grad_norms)),
+        } | self._loss_scale
+        if float(self._scored) and (finite or not self._grad_norms):
+            figures["grad_norm"] = sum(finite) / max(len(finite), 1)
+        return {f"{self._section}/{name}": value for name, value in figures.items()}
+
+    def add(self, mask: Tensor, details: dict[str, Tensor]) -> None:
+        """Sum each of `details` [T] over the mask."""
+        for name, value in details.items():
+            self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
+        self._scored = self._scored + mask.sum()
+
+    def means(self, *losses: str) -> dict[str, float]:
+        """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
+        scored = float(self._scored)
+        return {n: float(total) / (self._mini_batches if n in losses else scored) for n, total in self._sums.items()}
+
+
+NAMES = {
+    "pg_loss": "actor/pg_loss",
+    "clipped": "actor/pg_clipfrac",
+    "clipped_dual": "actor/pg_clipfrac_lower",
+    "ratio": "actor/ratio",
+    "ppo_kl": "actor/ppo_kl",
+    "entropy": "actor/entropy",
+    "kl_loss": "actor/kl_loss",
+    "rollout_is": "rollout_is/mean",
+    "rollout_is_capped": "rollout_is/capped",
+}
+
+
+class PolicyReport(Report):
+    """The policy's metrics."""
+
+    def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE, loss_scale: float | None = None) -> None:
+        super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks, loss_scale=loss_scale)
+        self._sizes = batch.num_tokens, batch.mask.sum(), batch.num_sequences
+        self._ahead = batch.stale is not None
+        self._gaps: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Of each micro-batch, f64 [T], where it counts, and where older weights drew the token, bool [T]: selecting
+        would wait for the device."""
+        self._rejected: Tensor | None = None
+
+    def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
+        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES."""
+        old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
+        details["ppo_kl"] = old.double() - logprobs.double()
+        if micro.weights is not None:
+            # The minimised loss: the weights of one mini-batch sum to its mean.
+            details[WEIGHTED] = details[WEIGHTED].double() * micro.weights.double()
+        self.add(micro.mask, details)
+        drawn = micro.mask
+        if micro.rejected is not None:
+            drawn = drawn | micro.rejected
+            self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
+        stale = torch.zeros_like(drawn) if micro.stale is None else micro.stale
+        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn, stale))
+
+    def absorb(self, other: Report, factor: float) -> None:
+        super().absorb(other, factor)
+        assert isinstance(other, PolicyReport)
+        self._gaps = [*other._gaps, *self._gaps]
+        if other._rejected is not None:
+            self._rejected = other._rejected + (0 if self._rejected is None else self._rejected)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the weights in the loss of all passes so far."""
+        if WEIGHTED in self._sums:
+            self._sums[WEIGHTED] = self._sums[WEIGHTED] * factor
+
+    def merge_ranks(self) -> None:
+        super().merge_ranks()
+        if self._rejected is not None:
+            self._rejected = torch.tensor(self._ranks.sum(float(self._rejected)))
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics by name, the same on every rank."""
+        tokens, model_tokens, sequences = (self._ranks.sum(float(size)) for size in self._sizes)
+        metrics = super().metrics() | {
+            "batch/tokens": tokens,
+            "batch/model_tokens": model_tokens,
+            "batch/mask_share": model_tokens / max(tokens, 1),
+            "batch/sequences": sequences,
+        }
+        if self._rejected is not None:
+            rejected = float(self._rejected)
+            metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
+        if not float(self._scored):
+            return metrics
+        means = {_metric(name): value for name, value in self.means(WEIGHTED).items()}
+        gap = torch.cat([gap[drawn & ~stale] for gap, drawn, stale in self._gaps])
+        metrics |= means | gap_metrics(gap, self._ranks)
+        if self._ahead:
+            gap = torch.cat([gap[drawn & stale] for gap, drawn, stale in self._gaps])
+            metrics |= gap_metrics(gap, self._ranks, "staleness/gap_")
+        return metrics
+
+
+def _metric(name: str) -> str:
+    """The metric's name of a detail; a user's loss may have details of its own."""
+    return NAMES.get(name, name if "/" in name else f"actor/{name}")
