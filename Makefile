@@ -7,6 +7,7 @@
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
 #   make terminal  a tiny model trains on chores with a shell in containers
 #   make test-agents  agent programs of the registries behind the gateway
+#   make same-loss    whether uncommitted changes left training bit for bit as it was (BASE=COMMIT: since then)
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -47,11 +48,11 @@ UV := uv==0.13.9
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code terminal test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code terminal test check same-loss test-slow test-docker test-agents test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,8s/^# \{0,1\}//p' Makefile
+	@sed -n '3,9s/^# \{0,1\}//p' Makefile
 
 # Without a GPU, first a CPU build of PyTorch: from pip's index, then from TORCH_CPU_INDEX. pip's default comes last,
 # because on Linux it has gigabytes of CUDA.
@@ -91,6 +92,9 @@ check: $(VENV)/.test
 # several would share the cores. With bytecode, so that not each of some hundred processes compiles the package again.
 test: check
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+
+same-loss: $(VENV)/.run
+	$(BIN)/python benchmarks/same_loss.py $(BASE)
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
