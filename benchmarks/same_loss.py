@@ -29,9 +29,11 @@ SHORT = [
     "trainer.total_training_steps=3",
     "trainer.val_before_train=false",
     "trainer.save_freq=3",
+    "trainer.test_freq=-1",
     "data.val_files=null",
 ]
 PPO = [
+    "actor.ppo_mini_batch_size=4",
     "algorithm.adv_estimator=gae",
     "critic.ppo_mini_batch_size=4",
     "actor.use_kl_loss=true",
