@@ -58,7 +58,7 @@ class Trainer:
 
     def save(self, step: int, *, last: bool) -> None:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
-        self.tracker.written()
+        self.tracker.wait_for_dumps()
         with self.tracker.phase("save"):
             self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
 
@@ -99,7 +99,7 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": stream, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
     with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
-        advantages.on_advantages = tracker.trained
+        advantages.on_advantages = tracker.record_advantages
         tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
         sampler = Sampler(config, tracked, stream, tracker, look=FinishedGroups(config, tracked, advantages))
         validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)

@@ -202,10 +202,10 @@ class Quiet:
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def rolling(self, name: str, total: int) -> AbstractContextManager[Callable[[Trajectory], None]]:
+    def rollout_phase(self, name: str, total: int) -> AbstractContextManager[Callable[[Trajectory], None]]:
         return nullcontext(lambda _: None)
 
-    def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Nothing to write."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import sections_for
-from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
+from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.doctor import containers, conversations, engines, memory, protocols, reward, rows, services, template
@@ -109,7 +109,7 @@ async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], s
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
     if rows.runs_programs(config, found):
         await diagnosis.listen("protocols", protocols.protocols(env))
-    watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
+    watch = LoopWatch(TEST_MAX_BLOCKED_SECONDS, report=lambda _: None)
     with watch.watching():
         results = await _in_container(diagnosis, env, first)
         await diagnosis.listen("user", services.user_answers(env.interactions, first))

@@ -151,7 +151,7 @@ class Sampler:
         self.stream.give_back([[*group, *self._greedy_of(group, sample)] for group in later])
         keys = {t.key for group in later for t in group}
         sample.rolled = [t for t in sample.rolled if t.key not in keys]
-        self.tracker.rolled(step, sample.rolled)
+        self.tracker.record_rollouts(step, sample.rolled)
 
     def _greedy_of(self, group: Sequence[Trajectory], sample: Groups) -> list[Trajectory]:
         answer = sample.greedy.get(group[0].row.uid)
@@ -190,7 +190,7 @@ class Sampler:
 
     def _check(self, step: int, rolled: list[Trajectory]) -> None:
         """Stop a step that lost too much; what was sampled is written before."""
-        self.tracker.rolled(step, rolled)
+        self.tracker.record_rollouts(step, rolled)
         check_drops(rolled, self.config.rollout.max_infra_drop_share)
 
     def _train(self, rows: Sequence[Row], number: int, *, scored: bool = True) -> list[Trajectory]:
@@ -205,7 +205,7 @@ class Sampler:
         step: int,
         rollout: Callable[[Sequence[Row], int, OnDone], list[Trajectory]],
     ) -> list[Trajectory]:
-        with self.tracker.rolling(phase, total) as on_done:
+        with self.tracker.rollout_phase(phase, total) as on_done:
             return rollout(rows, step, on_done)
 
 

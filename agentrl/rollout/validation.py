@@ -24,11 +24,11 @@ class Validation:
         """`val/` metrics of the current weights; none without rows, or where a stop is requested meanwhile."""
         total = sum(map(len, self.batches)) * self.n
         try:
-            with self.tracker.rolling("validate", total) as on_done:
+            with self.tracker.rollout_phase("validate", total) as on_done:
                 sampled = [self.workers.validate(rows, step, on_done) for rows in self.batches]
         except Interrupted:
             self.tracker.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
             return {}
         trajectories = [trajectory for batch in sampled for trajectory in batch]
-        self.tracker.validated(step, trajectories)
+        self.tracker.record_validation(step, trajectories)
         return validation_metrics(trajectories) if trajectories else {}

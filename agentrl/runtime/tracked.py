@@ -24,12 +24,12 @@ class TrackedRuntime:
     def __init__(self, runtime: Runtime, tracker: RunTracker, stop: StopRequest) -> None:
         self.runtime, self.tracker, self.stop = runtime, tracker, stop
         tracker.view.watch(runtime.containers)
-        tracker.started(runtime.start_times.metrics())
+        tracker.record_start(runtime.start_times.metrics())
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """As `RolloutWorkers` says; they are compared with the template beside the step."""
         made = self.runtime.rollout(rows, step, on_done, scored=scored)
-        self.tracker.beside(partial(self.runtime.compare, made))
+        self.tracker.in_background(partial(self.runtime.compare, made))
         return made
 
     def compare(self, trajectories: Sequence[Trajectory]) -> None:
@@ -78,7 +78,7 @@ class TrackedRuntime:
 
     def publish_weights(self, version: int) -> None:
         """As `Runtime` says; what `rollout` left beside the step has ended."""
-        self.tracker.catch_up()
+        self.tracker.wait_for_background()
         with self.tracker.phase("sync"):
             self.runtime.publish_weights(version)
 

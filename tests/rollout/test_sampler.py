@@ -42,10 +42,10 @@ class Quiet:
     def __init__(self):
         self.dump = None
 
-    def rolling(self, name, total):
+    def rollout_phase(self, name, total):
         return nullcontext(lambda _: None)
 
-    def rolled(self, step, trajectories):
+    def record_rollouts(self, step, trajectories):
         self.dump = step, list(trajectories)
 
 

@@ -263,7 +263,7 @@ async def test_a_loop_that_blocks_is_named_and_the_standstill_is_measured(caplog
     env, _ = environment(says("The answer is 5 ."))
     busy = scheduler(env)
     busy.loop_for = lambda _: Blocks
-    busy.watch.patience = 0.2
+    busy.watch.max_blocked = 0.2
     with caplog.at_level(logging.WARNING):
         done = await busy.run([row("r:0")], n=1, sampling=Sampling(64, seed=1), tag="1")
     assert "agent loop Blocks.run blocks the event loop at test_scheduler.py:" in caplog.text

@@ -103,7 +103,7 @@ class Quiet:
     def phase(self, name):
         return nullcontext()
 
-    def rolled(self, step, trajectories):
+    def record_rollouts(self, step, trajectories):
         self.rows = len(trajectories)
 
 

@@ -31,7 +31,7 @@ class Repeatable(Workers):
 
 class Open(Quiet):
     @contextmanager
-    def rolling(self, phase, total):
+    def rollout_phase(self, phase, total):
         yield lambda trajectory: None
 
 
