@@ -2,14 +2,14 @@
 
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
 sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
-beside the run, and is on the disk when `wait_for_dumps` returns, or the run ends, however it does. What cannot be written
-costs a warning: it is counted, and the run continues.
+beside the run, and is on the disk when `wait_for_dumps` returns, or the run ends, however it does. What cannot be
+written costs a warning: it is counted, and the run continues.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -49,9 +49,10 @@ class RunTracker:
         resume_step: int,
         decode: Callable[[Sequence[int]], str],
         tokenizer: Any = None,
+        phases: Phases | None = None,
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. With the `tokenizer`
-        of `decode` another process can write large dumps."""
+        of `decode` another process can write large dumps. `phases`: those of the runtime."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -67,12 +68,13 @@ class RunTracker:
             project=trainer.project_name,
             experiment=trainer.experiment_name,
         )
-        self._phases = Phases(self.view.phase)
+        self.phase = phases or Phases()
+        """Times the body of a `with`."""
+        self.phase.watch(self.view.phase)
         self.records: list[Metrics] = []
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
-        self._tokens: dict[str, int] = {}
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._writer = Writer()
@@ -104,12 +106,6 @@ class RunTracker:
         self._start = metrics
         self.view.note(start_line(metrics))
 
-    def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
-        """Time the body; `tokens` gives a rate."""
-        if tokens:
-            self._tokens[name] = tokens
-        return self._phases(name)
-
     @contextmanager
     def rollout_phase(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
         """A phase that counts finished trajectories and their sampled tokens."""
@@ -121,21 +117,20 @@ class RunTracker:
             tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
             self.view.progress(done, total)
 
-        with self._phases(name):
+        with self.phase(name):
             yield count
-        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
+        self.phase.count(name, tokens)  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
         self._write_rollouts({})
-        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        metrics = metrics | self.phase.metrics() | memory_metrics(metrics)
         if self.trainer.max_staleness:
             metrics |= sampling_ahead(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
         if step > self._begun:
             metrics, self._start = metrics | self._start, {}
-        self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
         return metrics
@@ -160,7 +155,7 @@ class RunTracker:
 
     def wait_for_dumps(self) -> None:
         """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
-        with self._phases("dump"):
+        with self.phase("dump"):
             self._writer.wait()
 
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
@@ -177,7 +172,7 @@ class RunTracker:
 
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
-            with self._phases("dump"):
+            with self.phase("dump"):
                 file = dump_file(folder, step)
                 self._writer(partial(self._write, file, step, trajectories, advantages, tuple(self._background)))
 
