@@ -98,7 +98,7 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     stream = stream_of(config, splits)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": stream, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
-    with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
+    with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.record_advantages
         tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
         sampler = Sampler(config, tracked, stream, tracker, look=FinishedGroups(config, tracked, advantages))

@@ -17,8 +17,8 @@ from rich.text import Text
 from agentrl.core.json_text import HALF
 from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
+from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import duration, figure
-from agentrl.tracking.text import Decode
 from agentrl.trajectory.trajectory import Trajectory
 
 BY_PROBABILITY = (

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from agentrl.config.schema import Trainer
 from agentrl.tracking import before_after_table, conversation, load_trajectories, read_metrics, summary
+from agentrl.tracking.dumps import dump_file
 from agentrl.tracking.loggers import METRICS_FILE
 
 Record = dict[str, Any]
@@ -29,11 +30,6 @@ def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
         yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
-
-
-def dump_file(folder: str, step: int) -> Path:
-    """The file with the trajectories of a step."""
-    return Path(folder) / f"{step}.jsonl"
 
 
 def _metrics(run_dir: Path) -> list[dict[str, float]]:

@@ -63,13 +63,14 @@ class Index:
     def __len__(self) -> int:
         return len(self.columns["key"])
 
-    def add(self, record: Record, length: int) -> None:
-        """Take in the next line, `length` bytes long without its line end."""
-        for name, value in zip(COLUMNS, (self.position, length, *_summary(record)), strict=True):
+    def add(self, line: bytes) -> None:
+        """Take in the next line, without its end. Raises ValueError, KeyError or TypeError for no trajectory."""
+        record = _skimmed(line)
+        for name, value in zip(COLUMNS, (self.position, len(line), *_summary(record)), strict=True):
             self.columns[name].append(value)
         self.spans.append(_spans(record["spans"]))
         self.versions.append(_versions(record))
-        self.position += length + 1
+        self.position += len(line) + 1
 
     def save(self, dump: Path) -> None:
         """Write it beside its dump."""
@@ -112,7 +113,7 @@ def _built(dump: Path) -> Index:
             if not line.endswith(b"\n"):
                 break  # torn: somebody is still writing it
             try:
-                index.add(_skimmed(line), len(line) - 1)
+                index.add(line[:-1])
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{dump}, line {number}, is no trajectory; fix or remove that line") from None
     return index
