@@ -5,7 +5,8 @@
 
 No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, read from a
 rollout worker's bytes, packed, scored, made ready for eight ranks of a Ray run and dumped as a step does it, after a
-few of them that do not count. CPU seconds are those of this process, all threads together. Run it on a quiet machine. Bytes are exact on any machine.
+few of them that do not count. CPU seconds are those of this process, all threads together. Run it on a quiet machine.
+Bytes are exact on any machine.
 """
 
 import argparse

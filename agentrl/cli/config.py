@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
 
-HELP = "explain keys, and check configurations written for verl"
 
 MARKS = {
     "same": ("=", "green"),

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from agentrl.doctor import Diagnosis, Finding
 
-HELP = "check a run before it spends GPU time"
 
 EXAMPLES = (
     ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
@@ -58,14 +57,6 @@ def run(args: argparse.Namespace) -> int:
         f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
     )
     return int(counts["problem"] > 0)
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema import Config
-
-    print_page("doctor", HELP, Config, EXAMPLES, configure)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

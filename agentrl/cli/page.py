@@ -1,11 +1,12 @@
 """The help page of a command that takes a configuration."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments
+from agentrl.cli.commands import Command
 from agentrl.config.keys import schema_keys, schema_sections
+from agentrl.config.schema.commands import SCHEMAS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,28 +27,20 @@ class _Wide(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=48, width=120)
 
 
-Configure = Callable[[argparse.ArgumentParser], None]
-
-
-def print_page(
-    command: str,
-    what: str,
-    schema: type,
-    examples: Sequence[tuple[str, str]],
-    configure: Configure = add_config_arguments,
-) -> None:
-    """Print examples, presets, sections of keys, and the options that `configure` adds."""
+def print_page(command: Command, module: ModuleType) -> None:
+    """Print the examples of a command's module, presets, sections of keys, and the command's options."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]agentrl {command}[/] [KEY=VALUE ...]: {what}\n", markup=True)
+    console.print(f"[bold]agentrl {command.name}[/] [KEY=VALUE ...]: {command.help}\n")
     console.print(HOW)
     console.print("\n[bold]Examples[/]")
-    for why, line in examples:
+    for why, line in module.EXAMPLES:
         console.print(f"  [dim]# {why}[/]\n  {line}")
-    _print_presets(console, command, schema)
+    schema = SCHEMAS[command.keys]
+    _print_presets(console, command.name, schema)
     _print_sections(console, schema)
-    _print_options(console, command, configure)
+    _print_options(console, command.name, module)
 
 
 def _print_presets(console: "Console", command: str, schema: type) -> None:
@@ -80,9 +73,9 @@ def _print_sections(console: "Console", schema: type) -> None:
             console.print(f"  [cyan]{path:<30}[/] {count:>3}  {' '.join(doc.split())}")
 
 
-def _print_options(console: "Console", command: str, configure: Configure) -> None:
+def _print_options(console: "Console", command: str, module: ModuleType) -> None:
     parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
-    configure(parser)
+    module.configure(parser)
     parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
     options = parser.format_help().partition("options:")[2]
     console.print(f"\n[bold]Options[/]{options.rstrip()}", markup=True)
