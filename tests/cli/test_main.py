@@ -18,6 +18,7 @@ def run(*args: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.prevents("start-up takes minutes, or hangs")
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["nonsense"]])
 def test_no_heavy_import_before_a_command_runs(args: list[str]) -> None:
     script = (

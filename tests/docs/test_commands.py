@@ -75,6 +75,7 @@ def check_settings(where: str, command: str, settings: list[str]) -> None:
 CASES = [*((page, line) for page in PAGES for line in shown(page)), *examples()]
 
 
+@pytest.mark.prevents("pages describe keys and scripts that do not exist")
 @pytest.mark.parametrize(("where", "line"), CASES, ids=[f"{where}: {line[:60]}" for where, line in CASES])
 def test_options_and_keys_exist(where: str, line: str) -> None:
     name, *rest = words(line)[1:]

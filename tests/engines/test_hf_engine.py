@@ -175,6 +175,7 @@ async def test_memory_goes_with_the_last_release() -> None:
         assert (await subject.health())["kv_bytes"] == 0
 
 
+@pytest.mark.prevents("out of memory when a colocated engine wakes")
 async def test_sleep_frees_the_cache_and_wake_goes_on() -> None:
     model = tiny.llama()
     async with engine(model) as subject:

@@ -150,6 +150,7 @@ def test_an_answer_that_is_wrapped_twice_is_one_answer():
     assert ToolResponse(text=ToolResponse(text="42")).text == "42"
 
 
+@pytest.mark.prevents("a tool with a pool of Ray actors needs a cluster for a search")
 async def test_a_search_tool_with_a_pool_of_ray_actors(tmp_path, url):
     tools = tools_of(tmp_path, my_search__py=TOOL, tools__yaml=YAML.format(url=url))
     sessions = [tools.open(f"k{i}", {}, None) for i in range(6)]
