@@ -15,7 +15,8 @@ from agentrl.core.plurals import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.doctor import Diagnosis, Finding
+    from agentrl.doctor.diagnosis import Diagnosis
+    from agentrl.doctor.finding import Finding
 
 
 EXAMPLES = (
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.doctor import diagnose
+    from agentrl.doctor.diagnosis import diagnose
 
     console = Console(highlight=False, soft_wrap=True)
     areas: list[str] = []

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_BLOCKED_SECONDS = 0.5
 """A loop blocked for this many seconds gets a warning."""
 TEST_MAX_BLOCKED_SECONDS = 0.25
-"""The same in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
+"""The limit in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
 FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async form (httpx.AsyncClient, asyncio.sleep)"
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -69,14 +69,14 @@ class Blocked:
     fix: str
     seconds: float = 0.0
     late: bool = False
-    """Whether it exceeded its timeout."""
+    """Whether the call exceeded its timeout."""
 
     def __str__(self) -> str:
         return f"{self.trouble}; {self.remedy}"
 
     @property
     def trouble(self) -> str:
-        """What is wrong."""
+        """The problem in a line."""
         late = f", including its own of {self.timeout:g} s" if self.late else ""
         return (
             f"{self.name} blocks the event loop at {self.place}: for {self.seconds:.1f} s no other trajectory ran "

@@ -137,7 +137,7 @@ def _can_redraw(console: Console) -> bool:
 
 
 def _stream_handlers() -> list[logging.StreamHandler]:
-    """Those of every logger there is: libraries such as transformers keep their own."""
+    """Stream handlers of all loggers: libraries such as transformers keep their own."""
     loggers = [logging.root, *logging.Logger.manager.loggerDict.values()]
     handlers = [h for logger in loggers if isinstance(logger, logging.Logger) for h in logger.handlers]
     return [h for h in handlers if isinstance(h, logging.StreamHandler)]

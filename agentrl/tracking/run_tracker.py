@@ -21,8 +21,8 @@ from agentrl.tracking.dumps.writer import DumpWriter
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.phases import sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
-from agentrl.tracking.run_summary import closing
 from agentrl.tracking.start_times import start_line
+from agentrl.tracking.summary import closing
 from agentrl.trajectory.trajectory import Trajectory
 
 Metrics = dict[str, float]

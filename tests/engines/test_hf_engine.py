@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.core.clocks import listening
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.queueing import listening
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf import HFEngine, slots
 from agentrl.engines.hf.slots import SlotRunner

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from agentrl.core.clocks import listening
 from agentrl.core.errors import InfraError
-from agentrl.core.queueing import listening
 from agentrl.trajectory.trajectory import Outcome
 
 CALL = ("echo", {"text": "hi"})

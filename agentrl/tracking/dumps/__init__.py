@@ -1,4 +1,4 @@
-"""Trajectories on disk: one JSONL file a step, one trajectory a line, and a hidden index beside it for viewers."""
+"""Trajectories on disk: one JSONL file a step, one trajectory a line, and a hidden index of each file for viewers."""
 
 from agentrl.tracking.dumps.jsonl import Appended, dump_file, load_trajectories, write_trajectories
 from agentrl.tracking.dumps.records import Advantages, Record, token_texts, trajectory_record

@@ -1,4 +1,4 @@
-"""What a dump holds, in small columns beside it: finding one trajectory of 100,000 without reading the others.
+"""The index of a dump: small columns in a hidden file, to find one trajectory of 100,000 without reading the others.
 
 Invariants:
 - an index is made of the dump alone, and the same whether it was written along with it or built later;
@@ -73,13 +73,13 @@ class Index:
         self.position += len(line) + 1
 
     def save(self, dump: Path) -> None:
-        """Write it beside its dump."""
+        """Write the index to its hidden file."""
         head = {"version": VERSION, "size": self.position, "tail": _tail(dump), "columns": self.columns}
         write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans, self.versions)))
 
 
 def read_index(dump: Path) -> Index:
-    """The index of a dump: the one beside it where that fits, else a new one. Raises UserError for no dump."""
+    """Read the index of a dump, or build it where there is none that fits. Raises UserError for another file."""
     index = _saved(dump)
     if index is None:
         index = _built(dump)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 UNFINISHED = "\ufffd"
-"""What a decoder writes for bytes that are not a whole character (yet)."""
+"""A decoder writes this for bytes that are not a whole character (yet)."""
 CONTEXT = 8
 """Tokens before a part that may have a say in its text: more than any character has."""
 
@@ -22,7 +22,7 @@ def continuation(before: Sequence[int], ids: Sequence[int], decode: Decode) -> s
 
 
 class TokenTexts:
-    """Texts of single tokens. A token that has a text of its own is decoded once, then looked up.
+    """Texts of single tokens. A token with a whole text is decoded once, then looked up.
 
     That is most tokens of most tokenizers. Bytes of a character that several tokens share are decoded together; and
     where the pieces do not join to the text of the whole, each is decoded where it stands.
