@@ -67,7 +67,7 @@ class IsolatedFunction:
         """The process that made it; when the last start ended."""
 
     def __call__(self, *, timeout: float | None = None, **given: Any) -> Any:
-        """Call the function; returns its result. Raises TimeoutError, UserError, and InfraError when the function does."""
+        """Call the function; returns its result. Raises TimeoutError, UserError, InfraError when the function does."""
         return self.call(pickle.dumps(given), timeout)
 
     def call(self, given: bytes, timeout: float | None = None) -> Any:

@@ -65,7 +65,8 @@ class Registry(Generic[T]):
     def add(self, name: str, value: T, *, replace: bool = False, **marks: Any) -> None:
         """Give `value` a name. Raises UserError for a taken name, unless `replace`, and for an unknown mark."""
         if unknown := marks.keys() - set(self.marks):
-            raise UserError(f"@{self.decorator}({name!r}): unknown mark {min(unknown)!r}; {self._known_marks()}")
+            known = ", ".join(self.marks) or "none"
+            raise UserError(f"@{self.decorator}({name!r}): unknown mark {min(unknown)!r}; it takes {known}")
         mine, held = self.declared.get(name), self.registered.get(name)
         if mine is not None and mine.module == getattr(value, "__module__", ""):
             self.loaded[name] = Entry(value, marks, built_in=True)
@@ -182,9 +183,6 @@ class Registry(Generic[T]):
         path, _, attribute = name.rpartition(":" if ":" in name else ".")
         value = load_attribute(path, attribute, what=key)
         return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))
-
-    def _known_marks(self) -> str:
-        return f"it takes {', '.join(self.marks)}" if self.marks else "it takes none"
 
 
 def is_path(name: str) -> bool:

@@ -43,7 +43,14 @@ class LiveView:
         self._clock = clock
         self._state = State(total_steps, title, started=clock())
         self._lock = threading.Lock()
-        self._live = self._make_live() if enabled and _can_redraw(self.console) else None
+        self._live: Live | None = None
+        if enabled and _can_redraw(self.console):
+            self._live = Live(
+                get_renderable=self._draw,
+                console=self.console,
+                refresh_per_second=REFRESH_PER_SECOND,
+                redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
+            )
         self._streams: list[tuple[logging.StreamHandler, object]] = []
 
     @property
@@ -104,14 +111,6 @@ class LiveView:
     def _line(self, text: str) -> None:
         # Neither markup nor wrapping nor colour: a line of a log.
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _make_live(self) -> Live:
-        return Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=REFRESH_PER_SECOND,
-            redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
-        )
 
     def _draw(self) -> RenderableType:
         with self._lock:

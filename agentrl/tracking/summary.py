@@ -54,7 +54,7 @@ COMPARISONS = (
 def closing(trainer: "Trainer", decode: Decode) -> Iterator[RenderableType]:
     """Text to print after the last step, without parts that were not recorded."""
     run_dir = Path(trainer.default_local_dir)
-    validated = [m for m in _metrics(run_dir) if any(name.startswith("val/") for name in m)]
+    validated = [m for m in read_metrics(run_dir / METRICS_FILE) if any(name.startswith("val/") for name in m)]
     if validated and validated[0]["step"] < validated[-1]["step"]:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
@@ -123,11 +123,6 @@ def _step(path: Path) -> int:
 def _short(path: Path) -> str:
     path = path.resolve()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _metrics(run_dir: Path) -> list[dict[str, float]]:
-    file = run_dir / METRICS_FILE
-    return read_metrics(file) if file.exists() else []
 
 
 def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:
