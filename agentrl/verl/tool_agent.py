@@ -160,7 +160,7 @@ class ToolAgentLoop(AgentLoopBase):
         user = await self._user()
         reply = await user.respond(agent_data.messages)
         agent_data.turn_scores.append(reply.score)
-        self.server_manager.trajectory.turn_rewards.append(reply.earned(agent_data.assistant_turns - 1))
+        self.server_manager.trajectory.turn_rewards.append(reply.turn_reward(agent_data.assistant_turns - 1))
         if reply.stop:
             return AgentState.TERMINATED
         return self._show([{"role": "user", "content": reply.text}], agent_data)

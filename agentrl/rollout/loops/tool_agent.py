@@ -8,7 +8,6 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -85,7 +84,12 @@ class ToolAgent(AgentLoop):
             if not reply.calls:
                 await self._answered(episode, reply, sessions.interaction)
                 continue
-            errors = await self._called(episode, reply, sessions.tools, errors)
+            if self.out_of_turns(trajectory) and not self.calls_last:
+                episode.finish("max_turns")
+                break
+            results = await self._call_tools(episode, reply, sessions.tools)
+            errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
+            self._show(episode, reply, results, errors)
         await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
@@ -96,7 +100,7 @@ class ToolAgent(AgentLoop):
         trajectory = episode.trajectory
         with episode.span("interaction"):
             response = await interaction.respond(trajectory.messages)
-        trajectory.turn_rewards.append(response.earned(trajectory.turns - 1))
+        trajectory.turn_rewards.append(response.turn_reward(trajectory.turns - 1))
         if response.stop:
             episode.finish("terminated")
             return
@@ -106,28 +110,11 @@ class ToolAgent(AgentLoop):
         trajectory.user_turns += 1
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
-    async def _called(self, episode: Episode, reply: Reply, tools: Tools, errors: int) -> int:
-        """After tool calls: answer in order; returns the number of bad turns in a row."""
-        last = self.out_of_turns(episode.trajectory)
-        if last and not self.calls_last:
-            episode.finish("max_turns")
-            return errors
-        results = await self._results(episode, reply, tools)
-        if last:
-            episode.finish("max_turns")
-            return errors
-        errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
-        if errors >= self.env.limits.consecutive_errors:
-            episode.finish("max_errors")
-            return errors
-        messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
-        episode.observe(messages, closed=reply.closed)
-        return errors
-
-    async def _results(self, episode: Episode, reply: Reply, tools: Tools) -> list[ToolResult]:
+    async def _call_tools(self, episode: Episode, reply: Reply, tools: Tools) -> list[ToolResult]:
         """Run the calls of a turn concurrently. Raises InfraError where one fails."""
-        with episode.span("tool"):
-            results = await _together([self._call(tools, call, i) for i, call in enumerate(reply.calls)])
+        calls = [self._call(tools, call, i) for i, call in enumerate(reply.calls)]
+        with episode.span("tool"):  # a single call needs no task
+            results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         self._record(episode.trajectory, reply.calls, results)
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
         if failed is not None:
@@ -149,6 +136,16 @@ class ToolAgent(AgentLoop):
             if result.reward:
                 trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
 
+    def _show(self, episode: Episode, reply: Reply, results: list[ToolResult], errors: int) -> None:
+        """Show the answers of the tools to the model, in order, or stop; `errors`: the number of bad turns in a row."""
+        if self.out_of_turns(episode.trajectory):
+            episode.finish("max_turns")
+        elif errors >= self.env.limits.consecutive_errors:
+            episode.finish("max_errors")
+        else:
+            messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
+            episode.observe(messages, closed=reply.closed)
+
     def out_of_turns(self, trajectory: Trajectory) -> bool:
         """Whether the model has taken its last turn."""
         limit = self.env.limits.assistant_turns
@@ -159,11 +156,6 @@ class ToolAgent(AgentLoop):
         trajectory.tool_rewards = await sessions.tools.rewards()
         if sessions.interaction is not None:
             trajectory.interaction_score = await sessions.interaction.score()
-
-
-async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """Run all concurrently; a single call needs no task of its own."""
-    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:
