@@ -4,12 +4,12 @@ Invariants:
 - tokens that the engine sampled are never re-encoded: the ids of a turn go into `parse`, and only text comes out;
 - `observation` encodes one text that begins with the turn's end, so its tokens equal those of a one-shot tokenization
   of the conversation wherever the template is append-only;
-- `transcript` is made of the same parts as a rollout: prompt, assistant text, observation.
+- `transcript` is made of the same parts as a rollout (prompt, assistant text, observation), so supervised and
+  reinforcement training get the same tokens for the same conversation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from agentrl.chat import check as checking
@@ -20,33 +20,20 @@ from agentrl.chat.formats import FALLBACK, readers
 from agentrl.chat.incremental import IncrementalCodec, RenderCache
 from agentrl.chat.media import Processor
 from agentrl.chat.parsers import parser_for
-from agentrl.chat.segments import Segment, Segmenter
+from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
 from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
-from agentrl.chat.transcript import transcript
+from agentrl.chat.transcript import shown_turn, turn_ids
 from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.message import Message, Reply
 
 FORMAT = "rollout.multi_turn.format"
 READY_MADE = "configs/templates/chatml_tools.jinja"
 CONTEXTS = 256
 """Contexts whose surrounding text is cached: a group of trajectories has one."""
-
-
-@dataclass(frozen=True)
-class Append:
-    """The history is unchanged; `segments` follow it."""
-
-    segments: list[Segment]
-
-
-@dataclass(frozen=True)
-class Split:
-    """The template rewrote the history: a new sample begins with the prompt `ids`."""
-
-    ids: list[int]
 
 
 class Chat:
@@ -58,7 +45,6 @@ class Chat:
         *,
         format: str | None = None,
         chat_template: str | None = None,
-        inference_template: bool = False,
         check: str = "strict",
         template_kwargs: dict[str, Any] | None = None,
         processor: Processor | None = None,
@@ -77,19 +63,12 @@ class Chat:
                 f"rollout.multi_turn.tokenization_sanity_check_mode: {check!r} is unknown; use one of {modes}"
             )
         self.tokenizer = tokenizer
+        remade = partial(Chat, tokenizer, format=format, chat_template=chat_template, check=check, processor=processor)
         self._with_kwargs = lru_cache(
-            lambda **others: Chat(
-                tokenizer,
-                format=format,
-                chat_template=chat_template,
-                inference_template=inference_template,
-                check=check,
-                template_kwargs={**(template_kwargs or {}), **others},
-                processor=processor,
-                stop_token_ids=stop_token_ids,
+            lambda **others: remade(
+                template_kwargs={**(template_kwargs or {}), **others}, stop_token_ids=stop_token_ids
             )
         )
-        self.inference_template = inference_template
         self.check = check
         self.processor = processor or Processor()
         self.template = Template(tokenizer, chat_template, template_kwargs, self.processor)
@@ -209,10 +188,43 @@ class Chat:
         trim it or put an empty think block before it. Log-probs are 0.0 and weight versions 0. Raises UserError when no
         assistant message follows a prompt.
         """
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= given]
+        if not turns or turns[0] == 0:
+            raise UserError("messages: a transcript needs a prompt and then an assistant message")
+        ledger = Ledger()
+        ledger.append_prompt(self.prompt(messages[: turns[0]], tools), media_of(messages[: turns[0]]))
         try:
-            return transcript(self, messages, tools, given, verbatim=verbatim)
+            for turn, (at, end) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
+                self._append_turn(ledger, messages[:end], at, tools, turn, verbatim=verbatim)
+                if end < len(messages):
+                    self._append_observed(ledger, messages[:end], at, tools, turn)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
+        return ledger
+
+    def _append_turn(
+        self, ledger: Ledger, messages: Sequence[Message], at: int, tools: Tools, turn: int, *, verbatim: bool
+    ) -> None:
+        """Append the assistant message at index `at` as the model's turn number `turn`."""
+        history, message = messages[:at], messages[at]
+        base = self.base_for(history, tools)
+        shown = shown_turn(base, history, message, tools, looks_back=self.looks_back)
+        lead = self.decode(ledger.ids[-LEAD:])
+        ids = turn_ids(base, shown, message, messages[at + 1 :], lead, verbatim=verbatim)
+        if message.get("loss_mask", 1):
+            ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
+        else:  # an assistant message that is not trained on
+            ledger.append_observation(ids, Source.USER, turn=turn)
+
+    def _append_observed(self, ledger: Ledger, messages: Sequence[Message], at: int, tools: Tools, turn: int) -> None:
+        """Append the messages after the assistant message at index `at`."""
+        history, observed = messages[: at + 1], messages[at + 1 :]
+        if not observed:
+            raise UserError(f"messages: {at} and {at + 1} are both from the assistant; put a message between them")
+        last = ledger.ids[-1]
+        for source, segment in self.observation(observed, closed=True, tools=tools, last=last, history=history):
+            ledger.append_observation(segment, source, turn=turn)
+        ledger.media += media_of(observed)
 
     def base_for(self, history: Sequence[Message], tools: Tools) -> FixedBase:
         """The text that the template writes around the turns of a conversation that begins with `history`."""

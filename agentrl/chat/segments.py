@@ -4,6 +4,7 @@ Invariant: the segments together are one encoding of one text; they are never en
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from agentrl.chat.context import USER
@@ -15,6 +16,20 @@ from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Segment = tuple[Source, list[int]]
 """The source of tokens, and the tokens to append to a ledger."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """The history is unchanged; `segments` follow it."""
+
+    segments: list[Segment]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The template rewrote the history: a new sample begins with the prompt `ids`."""
+
+    ids: list[int]
 
 
 class Segmenter:

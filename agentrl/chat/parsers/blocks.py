@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentrl.chat.parsers.calls import EXCERPT, Malformed, broken, join_text, skip_space, too_many
-from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.thinking import calls_in_thinking, split_thinking
 from agentrl.trajectory.message import Call, Parsed
 
 ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
@@ -42,9 +42,8 @@ def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
         calls, at = _read_one(answer, opening[1], len(parsed.calls), tags, read)
         parsed.calls += calls
     pieces.append(answer[at:])
-    stray = _stray(pieces, tags, len(parsed.calls)) or call_in_thinking(parsed, answer, tags.open, tags.expected)
-    if stray is not None:
-        parsed.calls.append(stray)
+    stray = _stray(pieces, tags, len(parsed.calls))
+    parsed.calls += [stray] if stray else calls_in_thinking(parsed, answer, tags.open, tags.expected)
     parsed.content = _content(answer, pieces, tags, bool(parsed.calls))
     return parsed
 

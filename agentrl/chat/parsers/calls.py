@@ -5,8 +5,8 @@ Every loop over a turn stops at one of the limits here, so that no text of any l
 
 import json
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from agentrl.trajectory.message import Call, call_id
@@ -36,6 +36,23 @@ class Malformed(Exception):
         super().__init__(reason)
         self.name = name
         """The tool's, where that much could be read."""
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Give the tool's name to the Malformed that the body raises."""
+    try:
+        yield
+    except Malformed as error:
+        raise Malformed(str(error), name) from error
+
+
+def match_at(pattern: re.Pattern[str], text: str, at: int, missing: str) -> re.Match[str]:
+    """The match of a pattern at a position. Raises Malformed for the reason `missing`."""
+    found = pattern.match(text, at)
+    if found is None:
+        raise Malformed(missing)
+    return found
 
 
 def _no_constant(name: str) -> Any:
@@ -82,6 +99,13 @@ def _decode(text: str, at: int = 0) -> tuple[Any, int]:
 def near(text: str, at: int) -> str:
     """Where a problem is, for an error message."""
     return f"near {text[at : at + EXCERPT]!r}" if at < len(text) else "at the end"
+
+
+def stuck(text: str, at: int) -> str:
+    """Why a call cannot be read further than this position."""
+    start = skip_space(text, at)
+    rest = text[start : start + EXCERPT]
+    return f"cannot read it from {rest!r} on" if rest else "its closing tags are missing"
 
 
 def make_call(value: Any, seed: str, index: int, *, identity: str | None = None) -> Call:

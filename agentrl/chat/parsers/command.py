@@ -20,7 +20,7 @@ TAGS = Tags(
 
 @tool_parser("command")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_lists(text, TAGS, _make)
 
 

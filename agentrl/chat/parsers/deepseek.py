@@ -24,7 +24,7 @@ _FENCE = "```"
 
 @tool_parser("deepseek")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, _read)
 
 

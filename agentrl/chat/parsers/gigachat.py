@@ -20,7 +20,7 @@ GCML = grammar("GCML", "tool_calls")
 
 @tool_parser("gigachat")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if "｜GCML｜" in text:
         return parse_spelled(text, GCML, tools)
     return parse_blocks(text, TAGS, _read)

@@ -16,5 +16,5 @@ TAGS = Tags(
 
 @tool_parser("hermes", "qwen")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, read_named)

@@ -23,7 +23,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 @tool_parser("mistral")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_blocks(text, TAGS, _read)
 
 

@@ -16,5 +16,5 @@ TAGS = Tags(
 
 @tool_parser("nemotron_v2")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_lists(text, TAGS)

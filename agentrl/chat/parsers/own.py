@@ -35,7 +35,7 @@ class OwnParser:
         self.warned = False
 
     def __call__(self, text: str, tools: Tools = None) -> Parsed:
-        """See `agentrl.chat.parsers`. A turn that the parser fails on is one malformed call."""
+        """Read a turn. One that the parser fails on is one malformed call."""
         try:
             parsed = self.parse(text, tools)
             if not isinstance(parsed, Parsed):

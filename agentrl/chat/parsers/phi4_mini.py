@@ -18,7 +18,7 @@ LIST_TAGS = Tags(("functools[",), "", 'functools[{"name": ..., "arguments": {...
 
 @tool_parser("phi4_mini")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if LIST_TAGS.open[0] in text and TAGS.open[0] not in text:
         return parse_blocks(text, LIST_TAGS, _read)
     return parse_lists(text, TAGS)
