@@ -61,7 +61,7 @@ class InteractionSet:
         """Wait for finalize_interaction calls still under way; safe to call twice."""
         await self.cleanup.close()
 
-    def _runner(self, name: str | None, key: str) -> MethodRunner:
+    def _runner(self, name: Any, key: str) -> MethodRunner:
         if name is None and len(self.runners) == 1:
             return next(iter(self.runners.values()))
         if name in self.runners:
