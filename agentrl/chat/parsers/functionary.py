@@ -5,9 +5,8 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, without
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, without
 from agentrl.chat.parsers.calls import Malformed, broken, join_text, match_at, naming, read_json, too_many, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.parsers.thinking import calls_in_thinking, split_thinking
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser

@@ -1,7 +1,6 @@
 """Hermes and Qwen: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them."""
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.tagged_json import parse_tagged, read_named
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_named
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed

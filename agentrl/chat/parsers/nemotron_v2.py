@@ -1,7 +1,6 @@
 """Nemotron-Nano-v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.tagged_json import parse_lists
+from agentrl.chat.parsers.blocks import Tags, parse_lists
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed

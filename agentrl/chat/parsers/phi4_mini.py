@@ -1,8 +1,7 @@
 """Phi-4-mini: <|tool_call|>{"name": ..., "arguments": {...}}<|/tool_call|>, or functools[{...}, ...] with no end."""
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, parse_lists, read_list
 from agentrl.chat.parsers.calls import read_json
-from agentrl.chat.parsers.tagged_json import parse_lists, read_list
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed

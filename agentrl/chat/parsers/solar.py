@@ -2,9 +2,8 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.blocks import Tags, parse_tagged
 from agentrl.chat.parsers.calls import match_at, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
