@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
-from agentrl.chat.context import EMPTY, Context, HistoryProbe
+from agentrl.chat.context import EMPTY, HistoryProbe
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.formats import FALLBACK, readers
 from agentrl.chat.incremental import IncrementalCodec, RenderCache
@@ -22,7 +22,7 @@ from agentrl.chat.media import Processor
 from agentrl.chat.parsers import parser_for
 from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
-from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
+from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal, Tools
 from agentrl.chat.transcript import shown_turn, turn_ids
 from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
@@ -30,9 +30,9 @@ from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.message import Message, Reply
 
-FORMAT = "rollout.multi_turn.format"
-READY_MADE = "configs/templates/chatml_tools.jinja"
-CONTEXTS = 256
+FORMAT_KEY = "rollout.multi_turn.format"
+READY_MADE_TEMPLATE = "configs/templates/chatml_tools.jinja"
+CACHED_CONTEXTS = 256
 """Contexts whose surrounding text is cached: a group of trajectories has one."""
 
 
@@ -78,7 +78,9 @@ class Chat:
         self._parser = given or parser_for(self.format)
         self._stops = further_ends(self.template, self._parser, self.format, self.readers, stop_token_ids)
         self._history = HistoryProbe(self.template)
-        self._segmenter_of = lru_cache(maxsize=CONTEXTS)(self._new_segmenter)
+        self._segmenter_of = lru_cache(maxsize=CACHED_CONTEXTS)(
+            lambda context: Segmenter(FixedBase(self.template, self._stops, context))
+        )
         try:
             self._segmenter = self._segmenter_of(EMPTY)
         except TemplateRefusal as error:
@@ -101,7 +103,7 @@ class Chat:
         """Ids of the messages and the generation prompt. Raises UserError when the template cannot show them."""
         if tools and not self.template.shows_tools:
             raise UserError(
-                f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE} "
+                f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE_TEMPLATE} "
                 "(ChatML models) or to one that renders `tools`"
             )
         try:
@@ -117,7 +119,9 @@ class Chat:
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids
         text = self.template.decode(ids[:-1] if closed else ids)
-        return self.read(text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD:]) if lead else None)
+        return self.read(
+            text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD_TOKENS:]) if lead else None
+        )
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None, lead: str | None = None) -> Reply:
         """`parse` for text. Without `lead`, the turn begins in a think block if the generation prompt opens one."""
@@ -148,7 +152,7 @@ class Chat:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
                 f"model.chat_template cannot show {roles} messages: {error}; set it to a template that does, such as "
-                f"{READY_MADE}"
+                f"{READY_MADE_TEMPLATE}"
             ) from error
 
     def continuation(
@@ -209,7 +213,7 @@ class Chat:
         history, message = messages[:at], messages[at]
         base = self.base_for(history, tools)
         shown = shown_turn(base, history, message, tools, looks_back=self.looks_back)
-        lead = self.decode(ledger.ids[-LEAD:])
+        lead = self.decode(ledger.ids[-LEAD_TOKENS:])
         ids = turn_ids(base, shown, message, messages[at + 1 :], lead, verbatim=verbatim)
         if message.get("loss_mask", 1):
             ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
@@ -261,17 +265,17 @@ class Chat:
             return None
         if not self.template.shows_calls:
             return (
-                f"{FORMAT}: this chat template shows no tool calls, so {self.format} is what the model is expected to "
-                f"write; set model.chat_template={READY_MADE} (ChatML models) to show them"
+                f"{FORMAT_KEY}: this chat template shows no tool calls, so {self.format} is what the model is expected "
+                f"to write; set model.chat_template={READY_MADE_TEMPLATE} (ChatML models) to show them"
             )
         if self.readers:
             return (
-                f"{FORMAT}={self.format} does not read the calls that this chat template writes; "
+                f"{FORMAT_KEY}={self.format} does not read the calls that this chat template writes; "
                 f"{self.readers[0]} does: set that, or leave the key out"
             )
         return (
-            f"{FORMAT}: no format reads the calls that this chat template writes; write a parser for them "
-            f"(docs/chat.md), or set model.chat_template={READY_MADE} (ChatML models)"
+            f"{FORMAT_KEY}: no format reads the calls that this chat template writes; write a parser for them "
+            f"(docs/chat.md), or set model.chat_template={READY_MADE_TEMPLATE} (ChatML models)"
         )
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -284,9 +288,6 @@ class Chat:
             return self._segmenter_of(self._history.context(history, tools))
         except TemplateRefusal:
             return self._segmenter
-
-    def _new_segmenter(self, context: Context) -> Segmenter:
-        return Segmenter(FixedBase(self.template, self._stops, context))
 
 
 def _new_messages(messages: Sequence[Message]) -> list[Message]:

@@ -111,11 +111,12 @@ class FixedBase:
         """Some templates want one call per result, some refuse two calls, some know no calls."""
         refusal = None
         known = self._variants.get(calls)
+        results = [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
         for i, assistant in enumerate(_calling_turns(messages[:calls])):
             if known is not None and i != known:
                 continue
             try:
-                text = self.render([*before, assistant, *_with_ids(messages)], generation=generation)
+                text = self.render([*before, assistant, *results], generation=generation)
             except TemplateRefusal as error:
                 refusal = refusal or error
                 continue
@@ -126,8 +127,7 @@ class FixedBase:
         raise refusal or TemplateRefusal("it shows no end of an assistant turn before a tool's result")
 
     def _find_stop(self, text: str) -> int | None:
-        places = [at for at in (text.find(stop) for stop in self.stops) if at >= 0]
-        return min(places) if places else None
+        return min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
 
     def _turn_end(self) -> str | None:
         """The end-of-sequence token if the template writes it after a turn, else the first special token there."""
@@ -147,10 +147,6 @@ class FixedBase:
         with_prompt = encode(self.opening)
         without = encode(self.render([MARKED_USER]))
         return with_prompt[common_length(with_prompt, without) :]
-
-
-def _with_ids(messages: Sequence[Message]) -> list[Message]:
-    return [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
 
 
 def _completed(message: Message, index: int) -> Message:

@@ -24,9 +24,9 @@ from agentrl.trajectory.message import Message
 MARK = "agentrlmark"
 """A word that no template changes; its position in a render is the position of the content."""
 
-PROMPTS = 256
+CACHED_PROMPTS = 256
 """Prompts whose ids are remembered."""
-LEAD = 16
+LEAD_TOKENS = 16
 """Tokens at the end of a prompt that are enough to find an open think block."""
 
 Tools = Sequence[dict[str, Any]] | None
@@ -66,7 +66,7 @@ class Template:
         self._shows_time = any("strftime_now" in str(text) for text in self.sources)
         if not isinstance(encoding, Mapping) or encoding.get("split_special_tokens", True):
             self._outside = OutsideText(tokenizer, self._control_tokens())
-        self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
+        self._prompts = lru_cache(maxsize=CACHED_PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
     def render(
         self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False, marked: bool = False

@@ -22,7 +22,7 @@ from agentrl.data.rows import Columns, file_rows, make_row, read_rows
 from agentrl.data.sources import all_source_rows, from_scored_source, source_rows, split_files
 from agentrl.trajectory.row import Row
 
-SECTION = "data.custom_cls"
+CUSTOM_SECTION = "data.custom_cls"
 
 
 def load_dataset(
@@ -75,7 +75,7 @@ def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str
     custom_cls = data.custom_cls
     if custom_cls.path is None:
         return read_rows(files, Columns.of(data), what=what)
-    cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
+    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(
         cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
@@ -91,13 +91,13 @@ class CustomRows(LazyRows):
         self.columns = Columns.of(data)
         self.name = type(dataset).__name__
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UserError(f"{SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
+            raise UserError(f"{CUSTOM_SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def row(self, index: int) -> Row:
-        item, where = self.dataset[index], f"{SECTION}: {self.name}[{index}]"
+        item, where = self.dataset[index], f"{CUSTOM_SECTION}: {self.name}[{index}]"
         if not isinstance(item, Mapping):
             raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
         columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")
@@ -116,5 +116,7 @@ def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
-        raise UserError(f"{SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}") from None
+        raise UserError(
+            f"{CUSTOM_SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}"
+        ) from None
     return cls(**arguments)

@@ -13,9 +13,9 @@ from agentrl.data.lazy import LazyRows, distinct_rows
 from agentrl.data.rows import DEFAULT_COLUMNS, ROW_COLUMNS, Columns, make_row
 from agentrl.trajectory.row import Row
 
-QUESTIONS = ("question", "problem", "messages")
+PROMPT_COLUMNS = ("question", "problem", "messages")
 """Columns that stand in for the prompt's where there is none."""
-ANSWER = "answer"
+ANSWER_COLUMN = "answer"
 """The column that stands in for `ground_truth`."""
 DICT_EXAMPLE = '{"prompt": "What is 2 + 3?", "answer": "5"}'
 
@@ -75,15 +75,15 @@ def completed(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_CO
     `extra_info` gets one of its further columns, where the reward function finds them.
     """
     made, prompt_key = dict(record), columns.prompt
-    for name in QUESTIONS:
+    for name in PROMPT_COLUMNS:
         if prompt_key not in made and name in made:
             made[prompt_key] = made.pop(name)
     if prompt_key not in made:
         raise UserError(
             f"{uid} has no {prompt_key!r}: it has {', '.join(map(str, record))}; write such as {DICT_EXAMPLE}"
         )
-    if ANSWER in made and made.get("ground_truth") is None and made.get("reward_model") is None:
-        made["ground_truth"] = made.pop(ANSWER)
+    if ANSWER_COLUMN in made and made.get("ground_truth") is None and made.get("reward_model") is None:
+        made["ground_truth"] = made.pop(ANSWER_COLUMN)
     if made.get("extra_info") is None:
         known = {*ROW_COLUMNS, prompt_key, "ground_truth", *columns.media.values()}
         made["extra_info"] = {key: value for key, value in made.items() if key not in known}

@@ -14,7 +14,7 @@ from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
 
-SIDES = ("error", "left", "right", "middle")
+TRUNCATIONS = ("error", "left", "right", "middle")
 
 
 class Subset(LazyRows):
@@ -54,8 +54,8 @@ def filter_overlong(
 def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:
     """At most `limit` ids: without the beginning (left), the end (right), or the middle; error raises UserError."""
     ids = list(ids)
-    if side not in SIDES:
-        raise UserError(f"data.truncation={side} is unknown; choose from {', '.join(SIDES)}")
+    if side not in TRUNCATIONS:
+        raise UserError(f"data.truncation={side} is unknown; choose from {', '.join(TRUNCATIONS)}")
     if len(ids) <= limit:
         return ids
     if side == "error":

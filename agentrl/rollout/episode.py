@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
@@ -101,7 +101,7 @@ class Episode:
         """Generate the model's next turn; sets `done` when the length or the turns are used up."""
         turn = self.trajectory.turns
         drawn: list[int] = []
-        lead = self.ledger.ids[-LEAD:]
+        lead = self.ledger.ids[-LEAD_TOKENS:]
         with self.span("generate"):
             generation = await self._draw(turn, drawn)
             while generation.finish_reason == "abort" and self.room > 0:

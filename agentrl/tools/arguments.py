@@ -6,8 +6,8 @@ from typing import Any
 from agentrl.core import json_text as writable
 from agentrl.core.json_schema import Unchecked, compiled
 
-MOST_COMPLAINTS = 3
-LONGEST_VALUE = 80
+MAX_COMPLAINTS = 3
+MAX_VALUE_CHARACTERS = 80
 TYPE_NAMES = {
     str: "string",
     bool: "boolean",
@@ -39,7 +39,7 @@ class ArgumentCheck:
             return f"Error: the arguments of {self.tool!r} cannot be checked: {error}."
         if not errors:
             return None
-        problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MOST_COMPLAINTS]))
+        problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MAX_COMPLAINTS]))
         return f"Error: wrong arguments for {self.tool!r}: {problems}."
 
 
@@ -59,7 +59,7 @@ def _wording(error: Any) -> str:
         case "anyOf" | "oneOf":
             choices = " or ".join(_expected(option) for option in error.validator_value)
             return f"parameter {where!r} must be {choices}, got {_shown(error.instance)}"
-    return f"parameter {where!r}: {_cut(error.message, 2 * LONGEST_VALUE)}"
+    return f"parameter {where!r}: {_cut(error.message, 2 * MAX_VALUE_CHARACTERS)}"
 
 
 def _missing(error: Any) -> str:
@@ -89,7 +89,7 @@ def _expected(schema: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f"{TYPE_NAMES.get(type(value), type(value).__name__)} {_cut(repr(value), LONGEST_VALUE)}"
+    return f"{TYPE_NAMES.get(type(value), type(value).__name__)} {_cut(repr(value), MAX_VALUE_CHARACTERS)}"
 
 
 def _cut(text: str, length: int) -> str:

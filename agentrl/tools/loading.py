@@ -27,7 +27,7 @@ NATIVE, MCP = "native", "mcp"
 ENTRY_KEYS = ("class_name", "config", "tool_schema", "mcp")
 YAML_KEY = "rollout.multi_turn.tool_config_path"
 FUNCTIONS_KEY = "rollout.multi_turn.function_tool_path"
-LENT = "__agentrl_sandbox__"
+LENT_SANDBOX = "__agentrl_sandbox__"
 """Attribute of a tool: the sandbox that the loader has set."""
 
 
@@ -85,9 +85,9 @@ def _checked_name(entry: Entry) -> str | None:
 
 def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
     """Set `tool.sandbox`, unless the tool has one of its own. A tool object may serve several runs, one by one."""
-    if getattr(tool, "sandbox", None) is getattr(tool, LENT, None):
+    if getattr(tool, "sandbox", None) is getattr(tool, LENT_SANDBOX, None):
         tool.sandbox = sandbox
-        setattr(tool, LENT, sandbox)
+        setattr(tool, LENT_SANDBOX, sandbox)
 
 
 def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> Iterator[Placed]:

@@ -9,7 +9,7 @@ import inspect
 import json
 from typing import Any, ClassVar
 
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.loops.tool_agent import ToolAgent
@@ -118,7 +118,7 @@ class ToolAgentLoop(AgentLoopBase):
     ) -> AgentState:
         """Let the model take a turn, within what is left of the response length."""
         room = self.response_length - len(agent_data.response_mask)
-        lead = agent_data.prompt_ids[-LEAD:]
+        lead = agent_data.prompt_ids[-LEAD_TOKENS:]
         with simple_timer("generate_sequences", agent_data.metrics):
             output = await self.server_manager.generate(
                 request_id=agent_data.request_id,

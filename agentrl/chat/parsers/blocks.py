@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.chat.parsers.calls import (
-    EXCERPT,
+    EXCERPT_CHARACTERS,
     MAX_CALLS,
     Malformed,
     broken,
@@ -90,7 +90,7 @@ def require_close(text: str, at: int, tags: Tags, name: str) -> int:
     start = skip_space(text, at)
     if text.startswith(tags.close, start):
         return start + len(tags.close)
-    rest = text[start : start + EXCERPT]
+    rest = text[start : start + EXCERPT_CHARACTERS]
     reason = f"unexpected text {rest!r} before {tags.close}" if rest else f"{tags.close} is missing at the end"
     raise Malformed(reason, name)
 

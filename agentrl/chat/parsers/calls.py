@@ -21,7 +21,7 @@ MAX_DEPTH = 64
 """Levels of lists and objects within a call's arguments."""
 MAX_VALUES = 50_000
 """Separators (commas and opening brackets) of a call's JSON, where it is longer than as many characters."""
-EXCERPT = 30
+EXCERPT_CHARACTERS = 30
 UNKNOWN = "unknown"
 SPACE = re.compile(r"\s*+")
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}  # as Jinja prints them
@@ -98,13 +98,13 @@ def _decode(text: str, at: int = 0) -> tuple[Any, int]:
 
 def near(text: str, at: int) -> str:
     """Where a problem is, for an error message."""
-    return f"near {text[at : at + EXCERPT]!r}" if at < len(text) else "at the end"
+    return f"near {text[at : at + EXCERPT_CHARACTERS]!r}" if at < len(text) else "at the end"
 
 
 def stuck(text: str, at: int) -> str:
     """Why a call cannot be read further than this position."""
     start = skip_space(text, at)
-    rest = text[start : start + EXCERPT]
+    rest = text[start : start + EXCERPT_CHARACTERS]
     return f"cannot read it from {rest!r} on" if rest else "its closing tags are missing"
 
 

@@ -18,7 +18,7 @@ from agentrl.tools.mcp.spec import ServerSpec
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-LONGEST = 300
+MAX_COMPLAINT_CHARACTERS = 300
 """Characters of a complaint."""
 
 
@@ -123,4 +123,4 @@ def _misfit(schema: Any, content: Any) -> str | None:
         errors = compiled(schema).errors(content)
     except (WrongSchema, Unchecked) as error:
         return f"it cannot be checked: {error}"
-    return f"{errors[0].json_path}: {errors[0].message[:LONGEST]}" if errors else None
+    return f"{errors[0].json_path}: {errors[0].message[:MAX_COMPLAINT_CHARACTERS]}" if errors else None
