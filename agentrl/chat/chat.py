@@ -92,7 +92,7 @@ class Chat:
         """Tokens that end a turn; never empty."""
 
     def with_kwargs(self, **kwargs: bool) -> "Chat":
-        """The same chat with further `kwargs` for the template; made once for each set of them."""
+        """A copy of the chat with further `kwargs` for the template; made once for each set of them."""
         return self._with_kwargs(**kwargs) if kwargs else self
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
@@ -114,7 +114,7 @@ class Chat:
     def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
         """Read one sampled turn. Never raises: mistakes of the model are in `Call.error`.
 
-        With `tools`, formats without types of their own (glm, qwen3_coder) read values by the tools' schemas. `lead`:
+        With `tools`, formats without types (glm, qwen3_coder) read values by the tools' schemas. `lead`:
         the ids before the turn, or the last few: they say whether the turn begins in a think block.
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids

@@ -99,7 +99,7 @@ class HistoryProbe:
         )
 
     def _follow(self, past: Sequence[Message], tools: Tools = None) -> list[str | None]:
-        """What follows a turn after that past: a user's message, a tool's result, nothing but a user's first words."""
+        """The text after a turn that follows `past`: before a user message or a tool result, or without a turn."""
         call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
         calling = {"role": "assistant", "content": None, "tool_calls": [call]}
         result = {"role": "tool", "name": "x", "tool_call_id": "agentrl00", "content": "x"}

@@ -22,7 +22,7 @@ MARKED_USER: Message = {"role": "user", "content": MARK}
 
 @dataclass(frozen=True)
 class Suffix:
-    """What follows an assistant turn."""
+    """The text that follows an assistant turn."""
 
     text: str
     """From the end of the model's own text on."""
@@ -31,7 +31,7 @@ class Suffix:
 
 
 class FixedBase:
-    """What a template writes around turns, learned once; then the text after a turn, per turn."""
+    """The texts that a template writes around turns, learned once, and the text after each turn."""
 
     def __init__(self, template: Template, stops: Sequence[str], context: Context = EMPTY) -> None:
         self.template = template
@@ -45,7 +45,7 @@ class FixedBase:
         closing = self.render([USER, ASSISTANT])
         at = self._find_stop(closing)
         self.explicit = at is not None
-        """False where a turn has no end of its own and the next role's header stops the model (GLM)."""
+        """False where a turn has no end and the next role's header stops the model (GLM)."""
         self.closing = closing[at or 0 :]
         """A finished turn's end, from the stop token on."""
         self.opening = self.render([MARKED_USER], generation=True)
@@ -72,7 +72,7 @@ class FixedBase:
         return next((stop for stop in self.stops if text.startswith(stop)), "")
 
     def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
-        """What the template shows after the mark in these messages, the context before them. Raises TemplateRefusal."""
+        """The text after the mark in these messages, rendered after the context. Raises TemplateRefusal."""
         text = self.template.render([*self._before, *messages], self._tools, generation=generation, marked=True)
         _, mark, after = text.partition(MARK)
         if not mark:

@@ -45,7 +45,9 @@ class Segmenter:
     def observed(
         self, messages: Sequence[Message], *, closed: bool, last: int | None, before: Sequence[Message] = (USER,)
     ) -> list[Segment]:
-        """See `Chat.observation`; `before` comes in front of the assistant's turn. Raises TemplateRefusal."""
+        """The tokens after an assistant turn, as `Chat.observation` gives them, with `before` in front of the turn.
+
+        Raises TemplateRefusal."""
         suffix = self.base.after(messages, before=before)
         ids = self.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.encode(suffix.text[: suffix.end])

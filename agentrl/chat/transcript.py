@@ -55,7 +55,7 @@ def turn_ids(
 
 
 def _verbatim(own: str, written: str, lead: str) -> str:
-    """What was written, where `own` is no more than that, trimmed or after an empty think block."""
+    """The written text, if `own` is only that text, trimmed or after an empty think block."""
     core = written.strip()
     if not core or left_open(lead):
         return own

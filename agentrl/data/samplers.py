@@ -28,7 +28,7 @@ def shuffled(rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
 
 @row_sampler("in_order")
 def in_order(rows: Sequence[Row]) -> list[int]:
-    """As the files have them."""
+    """The order of the files."""
     return list(range(len(rows)))
 
 

@@ -110,7 +110,7 @@ def _given(item: Any) -> list[Placed]:
 
 
 def check_interactions(path: str | None) -> None:
-    """What can be wrong with a run's interactions before one is made. Raises UserError."""
+    """Check a run's interactions before one is made. Raises UserError."""
     for entry in [] if path is None else read_entries(path, "interaction", what=YAML_KEY):
         _check(entry)
 

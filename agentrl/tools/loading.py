@@ -64,7 +64,7 @@ def load_tools(
 
 
 def check_tools(tool_config_path: str | None, function_tool_path: str | None) -> None:
-    """What can be wrong with a run's tools before one is made or a server is asked. Raises UserError."""
+    """Check a run's tools before one is made or a server is asked. Raises UserError."""
     entries = [] if tool_config_path is None else read_entries(tool_config_path, "tools", what=YAML_KEY)
     named = [(name, entry.where) for entry in entries if (name := _checked_name(entry)) is not None]
     _check_names([*named, *((runner.name, where) for runner, where in _from_functions(function_tool_path))])
@@ -84,7 +84,7 @@ def _checked_name(entry: Entry) -> str | None:
 
 
 def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
-    """Set `tool.sandbox`, unless the tool has one of its own. A tool object may serve several runs, one by one."""
+    """Set `tool.sandbox`, unless the tool has set another. A tool object may serve several runs, one by one."""
     if getattr(tool, "sandbox", None) is getattr(tool, LENT_SANDBOX, None):
         tool.sandbox = sandbox
         setattr(tool, LENT_SANDBOX, sandbox)
@@ -170,7 +170,7 @@ def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> Iterable[Pla
 
 
 def check_given(tools: Iterable[Any]) -> None:
-    """What can be wrong with tools as objects before one is made of a class. Raises UserError."""
+    """Check tools as objects, before one is made of a class. Raises UserError."""
     for item in tools:
         if isinstance(item, str | Path):
             functions = str(item).endswith(".py")

@@ -24,7 +24,7 @@ class ToolOptions:
     on_error: str = "infra"
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
     in_thread: bool = False
-    """Async methods run in threads too, each call in an event loop of its own: for those that block."""
+    """Async methods run in threads too, each call in a separate event loop: for methods that block."""
     example: Mapping[str, Any] | None = None
     """Arguments that `agentrl tools test` calls it with."""
 

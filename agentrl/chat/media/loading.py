@@ -35,7 +35,7 @@ def takes_images(model_path: str, *, trust_remote_code: bool = False) -> bool:
 
 
 def _text_alone(model_path: str) -> bool:
-    """Whether the configuration in a folder has no field of another medium, nor of code of its own."""
+    """Whether the configuration in a folder has no field of another medium, nor of custom code."""
     file = Path(model_path) / "config.json"
     return file.is_file() and not any(sign in key for key in json.loads(file.read_text()) for sign in MEDIA_FIELD_NAMES)
 

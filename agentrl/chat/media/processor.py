@@ -41,7 +41,7 @@ class Processor:
         return [self._seen(m) if isinstance(m.get("content"), list) else m for m in messages]
 
     def placeholder(self, kind: str) -> str:
-        """What a chat template writes for an image or a video."""
+        """The text that a chat template writes for an image or a video."""
         return str(getattr(self.processor, f"{kind}_token"))
 
     def expand(self, text: str, media: Sequence[Medium]) -> str:
@@ -84,13 +84,13 @@ class Processor:
         found = part.get(kind, part.get(f"{kind}_url"))
         if isinstance(found, Medium):
             return part
-        # What stands beside the picture is about it: min_pixels, say. OpenAI's image_url is a mapping itself.
-        beside = {name: value for name, value in part.items() if name not in ("type", kind, f"{kind}_url", "text")}
+        # The other keys of a part are about its picture: min_pixels, say. OpenAI's image_url is a mapping itself.
+        options = {name: value for name, value in part.items() if name not in ("type", kind, f"{kind}_url", "text")}
         wrapped = found if isinstance(found, Mapping) else {kind: found}
-        return {"type": kind, kind: self.medium(kind, {**beside, **wrapped})}
+        return {"type": kind, kind: self.medium(kind, {**options, **wrapped})}
 
     def medium(self, kind: str, value: Mapping[str, Any]) -> Medium:
-        """What the model gets of an image or a video. Raises UserError."""
+        """The `Medium` of an image or a video. Raises UserError."""
         if self.processor is None:
             raise UserError(f"model.path cannot be shown {NAMES[kind]}: {self.missing}")
         if not hasattr(self.processor, f"{kind}_token") or getattr(self.processor, f"{kind}_processor", None) is None:

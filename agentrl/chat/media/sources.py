@@ -18,7 +18,7 @@ from agentrl.trajectory.picture import open_picture, require_pixels
 
 SOURCE_KEYS = ("image", "image_url", "bytes", "path", "url")
 MAX_DOWNLOAD_BYTES = 1 << 26
-"""Of a picture from the web."""
+"""Most bytes of a picture from the web."""
 DOWNLOAD_SECONDS = 30.0
 """Seconds that a picture from the web may take."""
 MAX_FRAMES = 768

@@ -16,7 +16,7 @@ from agentrl.chat.parsers.calls import (
     skip_space,
     too_many,
 )
-from agentrl.chat.parsers.thinking import calls_in_thinking, split_thinking
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.trajectory.message import Call, Parsed
 
 ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
@@ -38,11 +38,11 @@ class Tags:
     expected: str
     """A well-formed call, for error messages."""
     noise: tuple[str, ...] = ()
-    """Tags around groups of calls: no text of their own."""
+    """Tags around groups of calls, which are no text."""
     channels: tuple[str, ...] = ()
-    """Tags around the answer: no text of their own, with calls or without."""
+    """Tags around the answer, which are no text, with calls or without."""
     signs: tuple[str, ...] = ()
-    """What a call whose opening tag is missing holds before its closing tag."""
+    """Texts that show that a closing tag belongs to a call whose opening tag is missing."""
 
 
 def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:

@@ -1,4 +1,4 @@
-"""What the formats share: limits, reading JSON with an error that helps, checking a call, typing a bare value.
+"""Shared by the formats: limits, reading JSON with an error that helps, checking a call, typing a bare value.
 
 Every loop over a turn stops at one of the limits here, so that no text of any length holds up the event loop.
 """
@@ -72,7 +72,7 @@ def skip_space(text: str, at: int) -> int:
 def read_json(text: str, at: int = 0) -> tuple[Any, int]:
     """The JSON value at `at` (white space skipped) and the position after it. Raises Malformed.
 
-    Of a key that an object holds twice, the last value counts.
+    If an object has a key twice, the last value counts.
     """
     if len(text) - at <= MAX_VALUES:
         return _decode(text, at)

@@ -7,7 +7,7 @@ import re
 
 from agentrl.chat.parsers.blocks import Tags, parse_tagged, without
 from agentrl.chat.parsers.calls import Malformed, broken, join_text, match_at, naming, read_json, too_many, typed_call
-from agentrl.chat.parsers.thinking import calls_in_thinking, split_thinking
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed

@@ -1,6 +1,6 @@
 """MiniMax-M3: <invoke name="NAME"><KEY>value</KEY>...</invoke> within <tool_call>, each tag behind ]<]minimax[>[.
 
-An argument may hold elements of its own: an object, or a list of <item>. The tool's schema types what they hold.
+An argument may hold elements: an object, or a list of <item>. The tool's schema types what they hold.
 """
 
 import re

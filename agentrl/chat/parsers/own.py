@@ -56,7 +56,7 @@ def _checked(call: Call, text: str, index: int) -> Call:
     if call.error is not None:
         return call
     try:
-        # The escape has the arguments checked in full: nobody knows what the parser made them from.
+        # The escape has the arguments checked in full: it is unknown what the parser made them from.
         return typed_call(call.name, call.arguments, f"{text}\\u", index, identity=call.id)
     except Malformed as error:
         return broken(str(error), text, index, expected=EXPECTED, name=call.name)

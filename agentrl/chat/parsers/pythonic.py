@@ -15,7 +15,7 @@ from agentrl.chat.parsers.calls import (
     typed_call,
 )
 from agentrl.chat.parsers.literals import Values, quiet
-from agentrl.chat.parsers.thinking import calls_in_thinking, split_thinking
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.parsers.values import settled
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser

@@ -25,7 +25,7 @@ def by_schema(argument: re.Match[str], value: str) -> dict[str, Any]:
 
 
 def without_newlines(argument: re.Match[str], value: str) -> dict[str, Any]:
-    """The same, for a format that puts each value on lines of its own."""
+    """Text that the tool's schema types, for a format that puts each value on separate lines."""
     return by_schema(argument, value.removeprefix("\n").removesuffix("\n"))
 
 

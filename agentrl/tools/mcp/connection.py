@@ -1,7 +1,7 @@
 """One session with an MCP server: opened when it is first needed, opened again after the server was lost.
 
 Invariants:
-- all of it runs in the event loop of the servers' own thread, so that sessions outlive any loop of the run;
+- all of it runs in the event loop of the servers' thread, so that sessions outlive any loop of the run;
 - a session is entered and left by one and the same task, as the client's scopes demand;
 - a call that fails leaves the session alone unless the session itself is gone.
 """
@@ -113,7 +113,7 @@ class Connection:
 
 
 async def _skip_validation(tool: str, result: Any) -> None:
-    """The client's own check would throw away a text that is usable."""
+    """Accept every result: the pool checks it, and the client would throw away a usable text."""
 
 
 def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[Any]:
@@ -125,7 +125,7 @@ def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[An
 
 
 def _transport(spec: ServerSpec, output: IO[str]) -> Any:
-    """Its streams. What a process of our own says on stderr, and what HTTP refuses with, goes to `output`."""
+    """The server's streams; `output` gets the stderr of a process, and the lines of refused HTTP requests."""
     from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 

@@ -1,6 +1,6 @@
 """The sessions with one MCP server.
 
-Invariant: a trajectory that has a session of its own has it from its first call until all of its tools are released.
+Invariant: a trajectory that has its own session has it from its first call until all of its tools are released.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_COMPLAINT_CHARACTERS = 300
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a separate thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -94,7 +94,7 @@ class SessionPool:
             await asyncio.wrap_future(self.loop.submit(self._own.pop(owner).close()))
 
     def close(self) -> None:
-        """End all sessions, and with them processes of our own. Waits for them."""
+        """End all sessions and the processes of servers; wait for them."""
         for closing in [self.loop.submit(connection.close()) for connection in (*self._shared, *self._own.values())]:
             with suppress(Exception):
                 closing.result()

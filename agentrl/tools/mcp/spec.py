@@ -1,6 +1,6 @@
 """The JSON that says which MCP servers there are: `{"mcpServers": {name: {...}}}`, as verl and others write it.
 
-A server is `{"command", "args", "env", "cwd"}` (a process of our own) or `{"url", "auth_token", "headers", "type"}`.
+A server is `{"command", "args", "env", "cwd"}` (a process of the run) or `{"url", "auth_token", "headers", "type"}`.
 `${NAME}` stands for an environment variable.
 """
 
@@ -35,10 +35,10 @@ class ServerSpec:
     """Whether the URL speaks SSE, the older of the two HTTP transports."""
 
 
-def read_specs(written: Mapping[str, Any], beside: Path, where: str) -> list[ServerSpec]:
+def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[ServerSpec]:
     """The servers of an entry's `mcp:` section: a file, or `mcpServers` in place. Raises UserError."""
     path = written.get("mcp_servers_config_path")
-    content = _load(path, beside, where) if path else written
+    content = _load(path, folder, where) if path else written
     servers = content.get("mcpServers")
     if not isinstance(servers, dict) or not servers:
         where = path or f"{where}: mcp"
@@ -48,8 +48,8 @@ def read_specs(written: Mapping[str, Any], beside: Path, where: str) -> list[Ser
     return [_spec(name, server, where) for name, server in servers.items()]
 
 
-def _load(path: str, beside: Path, where: str) -> dict[str, Any]:
-    near = beside / path
+def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
+    near = folder / path
     file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path")
     try:
         content = json.loads(read_text(file))
