@@ -20,12 +20,12 @@ from agentrl.engines.backends import kwargs_of, model_length, server_backend, se
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
-from agentrl.engines.servers.host_question import gpu
-from agentrl.engines.servers.interpreters import find_python
-from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.host import first_gpu
+from agentrl.engines.servers.installation import find_python
+from agentrl.engines.servers.process import Scratch, free_port
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import shared
+from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,9 +106,9 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`.
-        Raises UserError where PyTorch does not use the GPU that the servers have."""
+    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`; `times` counts
+        the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
 
@@ -119,6 +119,7 @@ class Servers:
                 f"trainer.device={device.type}"
             )
         weights = sent_weights(self.config, module, self.weight_sync, device)
+        check = probe_for(rollout, score, module.config.get_text_config().vocab_size)
         return RemoteEngine(
             self.backend,
             self.replicas,
@@ -127,7 +128,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             partial=rollout.partial_rollout,
-            check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
+            check=None if check is None else times.timed("probe", check),
             scratch=self.scratch,
             router=rollout.router_url,
         )
@@ -152,7 +153,7 @@ def launch(config: Config, kind: str) -> Servers | None:
     per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
     sharing = Sharing(apart=apart, replicas=len(places), per_gpu=per_gpu)
     if gpus and not apart:
-        sharing = shared(config, sharing, server_dtype(config, kind), gpu()[1])
+        sharing = shared(config, sharing, server_dtype(config, kind), first_gpu()[1])
     backend = server_backend(name, config, kind, sharing)
     servers = Servers(config, kind, backend, [], weight_folder(rollout), "", sharing.sleeps)
     auto = rollout.weight_sync == "auto" and not backend.adapted

@@ -156,9 +156,7 @@ class LocalRuntime:
             engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner.module, self.learner.score)
-        if remote.check is not None:
-            remote.check = self.start_times.timed("probe", remote.check)
+        remote = servers.engine(self.learner.module, self.learner.score, self.start_times)
         self._starting = remote, servers.launched
         return remote
 
@@ -171,6 +169,6 @@ class LocalRuntime:
         if self._starting is None:
             return
         (remote, launched), self._starting = self._starting, None
-        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
-            self.runner.run(remote.start())
+        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as progress:
+            self.runner.run(remote.start(progress))
         self.start_times.served(launched)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from agentrl.engines.engine import Engine
-from agentrl.engines.servers import RemoteEngine, Replica
+from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.metered import MeteredEngine
 from agentrl.rollout.rollouts import Rollouts
@@ -32,13 +32,11 @@ class SamplingAhead:
         interrupts requests; otherwise it waits for those that have begun."""
         self.runner, self.shares_parameters = runner, servers is None
         self.engine = MeteredEngine(engine, partial=partial)
-        self._weights = asyncio.Lock()
+        self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
         self._tasks = set[asyncio.Task[Any] | None]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
-        if servers is not None:
-            self._guard(servers)
 
     def begin(self, rollouts: Rollouts, batch: AdmittedBatch) -> Pending:
         """Begin the trajectories of a batch."""
@@ -92,13 +90,3 @@ class SamplingAhead:
 
     async def _release(self) -> None:
         self._weights.release()
-
-    def _guard(self, engine: RemoteEngine) -> None:
-        """A server that is started again gets its weights between two updates."""
-        refresh = engine.pool.refresh
-
-        async def refresh_between_updates(replica: Replica) -> None:
-            async with self._weights:
-                await refresh(replica)
-
-        engine.pool.refresh = refresh_between_updates

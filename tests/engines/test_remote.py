@@ -16,7 +16,7 @@ from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
-from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.http.client import Http
@@ -234,7 +234,7 @@ async def test_no_limit_counts_the_wait_for_a_server(fakes: list[Fake], trouble:
     if trouble == "a pause":
         await engine.pause()
     else:
-        replica.serving, engine.pool._revivals[replica] = False, asyncio.create_task(asyncio.sleep(60))
+        replica.serving, engine.pool._restarts[replica] = False, asyncio.create_task(asyncio.sleep(60))
     async with time_limit(1000.0) as limit:
         task = asyncio.create_task(engine.generate([1], Sampling(5), key="a"))
         await asyncio.sleep(0.01)
@@ -339,7 +339,7 @@ async def test_a_group_shares_a_replica_until_that_has_too_much(fakes: list[Fake
 
 async def test_an_address_without_a_server_is_named(fakes: list[Fake]) -> None:
     with pytest.raises(InfraError, match="no sglang server"):
-        await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()], progress=lambda _: None)
+        await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()])
 
 
 @pytest.mark.parametrize(("version", "said"), [("0.4.6", "runs SGLang 0.4.6: 0.5.10"), (None, "is no sglang server")])

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.engines.hf.engine import HFEngine
+from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.gateway import app
 from agentrl.gateway.halting import MOST, Halting
 from agentrl.gateway.server import Gateway

@@ -2,33 +2,36 @@
 
 import threading
 from contextlib import closing
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 from agentrl.engines.servers import RemoteEngine
 from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.sampling_ahead import SamplingAhead
 
 
-class Pool:
-    """Has the `refresh` of a pool of replicas."""
+class Transport:
+    """Notes that weights were read."""
+
+    name = "noting"
 
     def __init__(self) -> None:
-        self.refreshed = threading.Event()
+        self.read = threading.Event()
 
-    async def refresh(self, replica: object) -> None:
-        self.refreshed.set()
+    async def push(self, replicas: object) -> None:
+        self.read.set()
 
-
-def ahead_of(runner: LoopThread, engine: RemoteEngine) -> SamplingAhead:
-    return SamplingAhead(runner, engine, engine)
+    async def close(self) -> None: ...
 
 
 def test_weights_are_not_read_while_they_change() -> None:
-    engine = RemoteEngine.__new__(RemoteEngine)
-    engine.pool = pool = Pool()  # type: ignore[assignment]
-    with closing(LoopThread()) as runner, closing(ahead_of(runner, engine)) as ahead:
+    transport, replica = Transport(), Mock(starts=0, server=None, asleep=False, ready=AsyncMock())
+    backend: Any = AsyncMock()
+    engine = RemoteEngine(backend, [replica], transport, max_model_len=1)
+    with closing(LoopThread()) as runner, closing(SamplingAhead(runner, engine, engine)) as ahead:
         with ahead.updating():
-            restarted = runner.start(engine.pool.refresh(None))  # type: ignore[arg-type]
+            restarted = runner.start(engine.pool.restart(replica))  # type: ignore[arg-type]
             runner.run(ahead.engine.activity())  # the loop has seen it
-            assert not pool.refreshed.is_set()
+            assert not transport.read.is_set()
         restarted.result()
-        assert pool.refreshed.is_set()
+        assert transport.read.is_set()

@@ -20,12 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
-from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers.backend import (
+    BroadcastGroup,
+    ServerAnswer,
+    ServerBackend,
+    as_finish_reason,
+    require_version,
+)
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
-from agentrl.http.client import Http, quietly, release
+from agentrl.http.client import Http, quietly
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:
@@ -82,8 +88,7 @@ class VLLM(ServerBackend):
 
     async def greet(self, http: Http) -> None:
         version = str((await http.get("/version", timeout=CONTROL))["version"])
-        if release(version) < OLDEST:
-            raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
+        require_version(http.url, "vLLM", version, OLDEST)
         models = await http.get("/v1/models", timeout=CONTROL)
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL)
@@ -100,7 +105,7 @@ class VLLM(ServerBackend):
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),
-    ) -> Answer:
+    ) -> ServerAnswer:
         body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
             if http.url not in self._image_servers:
@@ -113,7 +118,9 @@ class VLLM(ServerBackend):
         logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
         likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
         candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
-        return Answer(choice["token_ids"] or [], logprobs, _reason(choice), candidates)
+        return ServerAnswer(
+            choice["token_ids"] or [], logprobs, as_finish_reason(choice.get("finish_reason")), candidates
+        )
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
@@ -242,11 +249,6 @@ def handles(flats: Sequence["torch.Tensor"]) -> str:
 
     named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}
     return base64.b64encode(pickle.dumps(named)).decode()
-
-
-def _reason(choice: dict[str, Any]) -> FinishReason:
-    reason = choice.get("finish_reason")
-    return reason if reason in ("stop", "length") else "abort"
 
 
 def _gauge(metrics: str, name: str) -> float:

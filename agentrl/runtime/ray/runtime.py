@@ -160,7 +160,7 @@ class RayRuntime:
             self.batch = SharedBatch(self.ranks, actor.ulysses_sequence_parallel_size, bool(actor.share_prompts))
             ahead = config.trainer.max_staleness > 0
             self.runner: LoopRunner | LoopThread = stack.enter_context(closing(LoopThread() if ahead else LoopRunner()))
-            engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
+            engine = own = self._engine(config)  # first: servers start while the policy is loaded and compiled
             self._launched = time.monotonic()
             servers = own if isinstance(own, RemoteEngine) else None
             if config.rollout.agent.num_workers:
@@ -193,16 +193,14 @@ class RayRuntime:
         self.groups.append(group)
         return group
 
-    def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
+    def _engine(self, config: Config) -> Engine:
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
         if not in_process(engine_name(rollout, device.type)):
             from agentrl.runtime.ray.servers import start_servers
 
-            remote, self.sleeps = start_servers(
-                config, device, self.ranks, self.stack, progress, vocabulary=len(self.tokenizer)
-            )
+            remote, self.sleeps = start_servers(config, device, self.ranks, self.stack, vocabulary=len(self.tokenizer))
             return remote
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
@@ -218,8 +216,8 @@ class RayRuntime:
         remote, self._starting = self._starting, None
         if remote is None:
             return
-        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
-            self.runner.run(remote.start())
+        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as progress:
+            self.runner.run(remote.start(progress))
             if self.spread is not None:
                 self.runner.run(self.spread.opened())
         self.start_times.served(self._launched)

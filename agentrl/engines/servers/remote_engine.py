@@ -1,6 +1,7 @@
 """An engine over one or more servers, which it starts, and gives the policy's weights.
 
-Invariants: those of `ServerClient`; weights change only while no request is in flight.
+Invariants, besides those of `ServerClient`: weights change only while no request is in flight; a restarted server
+serves again only with the current weights; a server that died `MAX_STARTS` times ends the run.
 """
 
 import asyncio
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING
 from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
+from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Progress, Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.engines.servers.scratch import Scratch
 from agentrl.http.client import ServerLost
 from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.transport import Transport
 
+MAX_STARTS = 5
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
@@ -38,22 +40,24 @@ class RemoteEngine(ServerClient):
         check: Check | None = None,
         scratch: Scratch | None = None,
         router: str | None = None,
-        progress: Progress = lambda _: None,
     ) -> None:
         """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
         servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
         them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
-        a router that chooses the replica of a request. `progress` gets a line about the start."""
-        pool = ReplicaPool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
+        a router that chooses the replica of a request."""
+        pool = ReplicaPool(replicas, self._restart)
         super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
-        self.transport, self.check, self.progress = transport, check, progress
+        self.transport, self.check = transport, check
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
+        self.weights_lock = asyncio.Lock()
+        """Held while the trainer changes the weights: a server that was restarted gets none in that time."""
 
-    async def start(self) -> None:
+    async def start(self, progress: Progress = lambda _: None) -> None:
+        """Launch the servers that do not run yet, and wait until all answer. `progress` gets a line about it."""
         allow_open_files()
         for replica in self.pool.replicas:
             replica.launch()
-        await asyncio.gather(*(r.ready(self.start_timeout, self.progress) for r in self.pool.replicas))
+        await asyncio.gather(*(r.ready(self.start_timeout, progress) for r in self.pool.replicas))
         for replica in self.pool.replicas:
             replica.serving = True
 
@@ -62,7 +66,7 @@ class RemoteEngine(ServerClient):
         return all(await asyncio.gather(*(replica.answers() for replica in self.pool.replicas)))
 
     async def close(self) -> None:
-        await self.gate.close()
+        await self._settle()
         await self.transport.close()  # before its servers end
         await self.pool.close()
         if self.scratch is not None:
@@ -70,19 +74,19 @@ class RemoteEngine(ServerClient):
 
     async def update_weights(self, version: int) -> None:
         """Send the policy's current weights to every server. A sleeping engine is awake afterwards."""
-        reopen = self.gate.open or any(replica.asleep for replica in self.pool.replicas)
-        await (self.gate.halt() if self.partial else self.gate.drain())
+        resumes = not self.paused or any(replica.asleep for replica in self.pool.replicas)
+        await (self.pause() if self.partial else self.drain())
         for _ in range(MAX_RETRIES):
-            await self.pool.whole()
+            await self.pool.wait_all_serving()
             try:
-                await self._send(self.pool.replicas, version)
+                await self._send_weights(self.pool.replicas, version)
                 break
             except ServerLost:
-                await self.pool.find_lost()
+                await self.pool.probe()
         else:
             raise InfraError(f"weights did not reach the servers in {MAX_RETRIES} tries; their logs say why")
         self.version = version
-        if reopen:
+        if resumes:
             await self.resume()
 
     async def sleep(self) -> None:
@@ -104,7 +108,20 @@ class RemoteEngine(ServerClient):
         totals = {name: sum(load[name] for load in loads) for name in loads[0]}
         return totals | {"replicas": float(len(loads)), "in_flight": float(sum(map(len, self._in_flight.values())))}
 
-    async def _send(self, replicas: Sequence[Replica], version: int) -> None:
+    async def _restart(self, replica: Replica) -> None:
+        """Start a server that does not answer again, and send it the current weights between two updates."""
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
+        if replica.server is not None:
+            if await replica.answers():
+                return
+            await replica.server.stop()  # it may hang rather than be dead
+            replica.launch()
+        await replica.ready(self.start_timeout)
+        async with self.weights_lock:
+            await self._send_weights([replica], self.version)
+
+    async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         for replica in replicas:
             if replica.asleep:
