@@ -12,8 +12,8 @@ from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import Refused
 from agentrl.gateway.session import Session
+from agentrl.http.refusals import Refused
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
 from agentrl.trajectory.message import Message

@@ -22,8 +22,10 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.worker import Program, Worker, run_once
-from agentrl.gateway.loop import MODEL, require_packages
+from agentrl.gateway.loop import MODEL
+from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.trajectory import Trajectory
@@ -37,7 +39,6 @@ def program_of(entry: Entry, turns: int | None = None) -> Program:
 
 def tasks_of(entry: Entry) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks; None for one whose conversation the environment begins. Raises UserError."""
-    require_packages()
     tasks: list[list[Message] | None] = run_once(program_of(entry)).get("tasks") or []
     return tasks
 
@@ -81,8 +82,6 @@ class OutsideAgent(AgentLoop):
         return shared
 
     def _gateway(self) -> Any:
-        from agentrl.gateway.server import LOCAL, Gateway
-
         return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 

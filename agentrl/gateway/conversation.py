@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
 REFERENCE = "reference"

@@ -20,9 +20,10 @@ from agentrl.gateway.branch import Branch, Drawn, Pending, Place, Turn
 from agentrl.gateway.canonical import Digest
 from agentrl.gateway.conversation import Marked, called, in_call_order, name_results, referred, rendered
 from agentrl.gateway.opening import opening
-from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.request import Request
 from agentrl.gateway.size import Size
 from agentrl.gateway.softening import softened
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.message import Message

@@ -23,9 +23,8 @@ from contextlib import asynccontextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from agentrl.config.derived import deterministic
@@ -40,7 +39,9 @@ from agentrl.engines.engine import Sampling
 from agentrl.gateway.containers import ProgramContainers, run_in
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import Program, filled, read_program
+from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import text_of
 from agentrl.trajectory.row import Row
@@ -55,21 +56,17 @@ ALL_REFUSED = "got no turn of the model: all its requests were refused"
 NO_REQUEST = "made no request to the gateway (give it the base URL and the key, by env or by a placeholder)"
 
 
-if TYPE_CHECKING:
-    from agentrl.gateway.server import Gateway
-
-
 @dataclass(frozen=True)
 class Shared:
     """What all rollouts of one program have in common."""
 
     program: Program
-    gateway: "Gateway"
+    gateway: Gateway
     slots: asyncio.Semaphore | nullcontext[None]
     starts: asyncio.Semaphore
     """Held by programs between their start and their first request."""
     containers: ProgramContainers | None
-    gateways: dict[str, "Gateway"] = field(default_factory=dict)
+    gateways: dict[str, Gateway] = field(default_factory=dict)
     """By address, those that rows' own containers reach."""
 
 
@@ -83,9 +80,6 @@ class ProgramAgent(AgentLoop):
     @classmethod
     def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
         """The loop of a list entry. Raises UserError."""
-        require_packages()
-        from agentrl.gateway.server import LOCAL, Gateway
-
         program = read_program(entry, file)
         slots = _slots(program)
         containers = None if program.container is None else ProgramContainers(program.container)
@@ -119,10 +113,8 @@ class ProgramAgent(AgentLoop):
         closed = cls.shared is not None and cls.shared.program.inside and spec.network == "none"
         return replace(spec, network="gateway") if closed else spec
 
-    async def _gateway(self, trajectory: Trajectory) -> "Gateway":
+    async def _gateway(self, trajectory: Trajectory) -> Gateway:
         """One that listens where the program reaches it. Raises UserError, InfraError."""
-        from agentrl.gateway.server import Gateway
-
         assert self.shared is not None
         shared = self.shared
         if shared.containers is not None:
@@ -187,17 +179,10 @@ def _say_that_it_runs_here(name: str) -> None:
     )
 
 
-def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
+def _slots(program: Program) -> asyncio.Semaphore | nullcontext[None]:
     if not program.max_concurrent:
         return nullcontext()
     return asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
-
-
-def require_packages() -> None:
-    """Raises UserError where the gateway's packages are not installed."""
-    missing = [name for name in ("httptools", "starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
 
 
 def conclude(program: Program, session: Session, ended: Ended) -> None:

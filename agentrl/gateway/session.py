@@ -19,13 +19,15 @@ from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.answer_format import unfenced
-from agentrl.gateway.bodies import BodyReader
+from agentrl.gateway.bodies import JsonReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.halting import Halting
 from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
+from agentrl.gateway.request import Answer, Finish, Request
+from agentrl.gateway.size import too_long
+from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
 from agentrl.rollout.seeds import seed_for
@@ -69,7 +71,7 @@ class Session:
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
-    bodies: BodyReader = field(default_factory=BodyReader)
+    bodies: JsonReader = field(default_factory=JsonReader)
     """Reads the JSON of its requests."""
     _sent: dict[Digest, tuple[str, Answer]] = field(default_factory=dict)
     """The last answers and the names of their requests, by the conversations that they end."""

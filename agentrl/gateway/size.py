@@ -6,7 +6,7 @@ from functools import cached_property
 
 from agentrl.chat import Chat
 from agentrl.core.errors import UserError
-from agentrl.gateway.request import too_long
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
 MOST_PER_TOKEN, USUAL_TOKEN = 16, 4
@@ -59,3 +59,14 @@ class Size:
         except UserError:  # a template that takes no such conversation
             return 1
         return max(1, (len(more) - len(one)) // (2 * PAIRS) - 1)
+
+
+def too_long(tokens: int, limit: int) -> Refused:
+    """The error at which agents compact their history."""
+    return Refused(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages.",
+        "context",
+        tokens=tokens,
+        limit=limit,
+    )

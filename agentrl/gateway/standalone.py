@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.request import Refused
 from agentrl.gateway.server import LOCAL, Gateway
 from agentrl.gateway.session import Session
+from agentrl.http.refusals import Refused
 from agentrl.rollout.loops.base import Environment
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory

@@ -93,7 +93,7 @@ async def test_a_bad_body_is_one_clear_line(body: bytes, says_: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_leaves_nothing(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "QUIET", 0.01)
+    monkeypatch.setattr(app, "QUIET_SECONDS", 0.01)
     async with serving(says("The answer is 4 .", "The answer is 5 .")) as served:
         begun, go, play = asyncio.Event(), asyncio.Event(), served.engine.generate
         ended: list[str] = []

@@ -16,10 +16,10 @@ import pytest
 
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf.hf_engine import HFEngine
-from agentrl.gateway import app
 from agentrl.gateway.halting import MOST, Halting
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
+from agentrl.http import serving as serving_of_http
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory
 from tests.gateway.serving import ADD, KEY, TOOL, serving
@@ -309,7 +309,7 @@ async def test_packed_bodies_in_parts(body: bytes, status: int, text: str) -> No
 
 @pytest.mark.parametrize("kind", ["openai", "urllib", "chunks", "slow reader"])
 async def test_a_body_that_is_too_large_gets_its_answer(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(serving_of_http, "MAX_BODY_BYTES", 1 << 20)
     async with serving(says("5")) as served:
         large = "x" * (24 << 20)
         if kind == "openai":

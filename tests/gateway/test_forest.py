@@ -14,8 +14,9 @@ from agentrl.chat import Chat
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import anthropic, chat, responses
-from agentrl.gateway.request import Answer, Refused, Request
+from agentrl.gateway.request import Answer, Request
 from agentrl.gateway.session import Session
+from agentrl.http.refusals import Refused
 from agentrl.interactions import load_interactions
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment

@@ -8,8 +8,9 @@ from agentrl.chat import Chat
 from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.protocols import chat
-from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.request import Request
 from agentrl.gateway.size import Size
+from agentrl.http.refusals import Refused
 from tests.chat.pairs import by_name
 from tests.rollout.scripted import make_chat
 

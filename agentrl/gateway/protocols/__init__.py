@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Answer, Body, Request
+from agentrl.http.refusals import Refused
 
 
 class WireProtocol(Protocol):

@@ -26,7 +26,8 @@ from agentrl.gateway.protocols.reading import (
     tool_call,
     unmet,
 )
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Answer, Body, Request
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 STATUS = chat.STATUS | {"lost": 404, "overloaded": 529}

@@ -22,7 +22,8 @@ from agentrl.gateway.protocols.reading import (
     tool_call,
     unmet,
 )
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Answer, Body, Request
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 STATUS = {"invalid": 400, "context": 400, "lost": 400, "key": 401, "missing": 404, "large": 413, "busy": 429} | {

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
-from agentrl.gateway.request import Body, Refused
+from agentrl.gateway.request import Body
+from agentrl.http.refusals import Refused
 
 CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
