@@ -220,7 +220,7 @@ async def test_a_gateways_token_begins_each_key() -> None:
 async def test_made_up_keys_take_no_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from agentrl.gateway import standalone
 
-    monkeypatch.setattr(standalone, "MOST", 3)
+    monkeypatch.setattr(standalone, "MAX_SESSIONS", 3)
     kept: list[Any] = []
     env, engine = environment(says("5", "5"), model_length=2048)
     gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.append)

@@ -12,7 +12,7 @@ from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
@@ -87,10 +87,10 @@ def _turns(env: Environment) -> list[list[int]]:
     return list(env.chat.transcript(made, [SCHEMA]).turn_ids().values())
 
 
-async def _conversation(env: Environment, engine: Any, protocol: WireProtocol) -> Session:
+async def _conversation(env: Environment, engine: Any, protocol: WireProtocol) -> AgentSession:
     """Two requests, the second with the whole history. Raises Refused."""
     unscored = Environment(engine, env.chat, env.tools, env.interactions, Limits(ROOM, ROOM, ROOM))
-    session = Session(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
+    session = AgentSession(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
     said: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
     for _ in range(2):
         request = protocol.read(_body(protocol, said))
@@ -128,7 +128,7 @@ def _answered(protocol: WireProtocol, answer: dict[str, Any], result: str) -> li
     return [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": blocks or result}]
 
 
-def _judged(env: Environment, session: Session, engine: TwoTurns) -> Iterator[Finding]:
+def _judged(env: Environment, session: AgentSession, engine: TwoTurns) -> Iterator[Finding]:
     shown = env.chat.decode(engine.prompt)
     lost = [name for name, word in PARTS.items() if word not in shown]
     ledgers = len(session.trajectory.ledgers)

@@ -62,15 +62,15 @@ def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one request drew."""
+    """The tokens that one request drew."""
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
     weight_version: int
-    """Of the first token."""
+    """Version of the weights that drew the first token."""
     versions: tuple[int, ...] = ()
-    """Of each token; empty: all of `weight_version`."""
+    """Version for each token; empty: `weight_version` drew all."""
     candidates: tuple[tuple[int, float], ...] = ()
     """The likeliest first tokens, as many as were asked for: (token, log-prob after temperature)."""
 

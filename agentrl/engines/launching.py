@@ -94,7 +94,7 @@ class Servers:
 
     config: Config
     kind: str
-    """Of their device: cpu or cuda."""
+    """Kind of their device: cpu or cuda."""
     backend: ServerBackend
     replicas: list[Replica]
     scratch: Scratch
@@ -171,7 +171,7 @@ def launch(config: Config, kind: str) -> Servers | None:
 
 
 def own_gpus(rollout: Rollout, gpus: Sequence[str]) -> bool:
-    """Whether the servers of a run with one process have GPUs beside the trainer's."""
+    """Whether the servers of a run with one process have other GPUs than the trainer."""
     return bool(rollout.base_url) or len(gpus) > rollout.replicas * rollout.tensor_model_parallel_size
 
 

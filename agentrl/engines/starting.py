@@ -1,4 +1,4 @@
-"""The start of a run in this process: its servers start first, and all else is done beside them."""
+"""The start of a run in this process: servers start first, and load while all else is made ready."""
 
 import asyncio
 from collections.abc import Iterator

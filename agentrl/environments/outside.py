@@ -24,7 +24,7 @@ from agentrl.environments.entry import Entry
 from agentrl.environments.worker import Program, Worker, run_once
 from agentrl.gateway.loop import MODEL
 from agentrl.gateway.server import Gateway
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
@@ -51,7 +51,7 @@ class OutsideAgent(AgentLoop):
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         entry = Entry(**trajectory.row.extra_info["environment"])
-        session, key = Session(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
+        session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
@@ -62,7 +62,7 @@ class OutsideAgent(AgentLoop):
                 session.end("its environment has ended")
         conclude(entry, session, answer)
 
-    async def _asked(self, entry: Entry, session: Session, request: dict[str, Any]) -> dict[str, Any]:
+    async def _asked(self, entry: Entry, session: AgentSession, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
         try:
             async with time_limit(entry.timeout) as limit:
@@ -85,7 +85,7 @@ class OutsideAgent(AgentLoop):
         return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 
-def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
+def conclude(entry: Entry, session: AgentSession, answer: dict[str, Any]) -> None:
     """Set the trajectory's reward. Raises InfraError where there is none."""
     trajectory = session.trajectory
     if session.failure is not None:

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import Answer
-from agentrl.gateway.session import Session
+from agentrl.gateway.request import ModelAnswer
+from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
@@ -43,7 +43,7 @@ class Sessions(Protocol):
     def check(self, key: str | None) -> None:
         """Raises Refused for a key that cannot have a session."""
 
-    def find(self, key: str | None) -> Session:
+    def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
 
 
@@ -137,11 +137,11 @@ class Handlers:
         return json_response({"object": "list", "data": [self._about(self.sessions.model)], "has_more": False})
 
     async def model(self, http: HttpRequest) -> Response:
-        """Whatever a client calls the model, it is the policy."""
+        """The policy, by any name that a client gives it."""
         self.sessions.check(_key(http))
         return json_response(self._about(http.path_params["name"]))
 
-    async def _asked(self, http: HttpRequest) -> tuple[Session, bytes]:
+    async def _asked(self, http: HttpRequest) -> tuple[AgentSession, bytes]:
         """The session and the body of a request. Raises Refused."""
         key = _key(http)
         self.sessions.check(key)
@@ -149,7 +149,7 @@ class Handlers:
             connection.owner = key
         body = await self.bodies.read(http)
         session = self.sessions.find(key)
-        session.forest.size.check_body(body)
+        session.tree.size.check_body(body)
         return session, body
 
     @staticmethod
@@ -166,7 +166,7 @@ def _key(http: HttpRequest) -> str | None:
 
 
 def _sent_again(http: HttpRequest) -> str | None:
-    """A name of a request that its client may have sent before, without an answer: the name is the same then."""
+    """The name of a request that its client may have sent before, empty where it gives none; None: it is new."""
     name = http.headers.get("idempotency-key", "")
     return name if name or http.headers.get("x-stainless-retry-count", "0") != "0" else None
 
@@ -174,7 +174,7 @@ def _sent_again(http: HttpRequest) -> str | None:
 class EventStream(Response):
     """The answer as events, with others before it while the model generates."""
 
-    def __init__(self, protocol: WireProtocol, work: asyncio.Future[Answer]) -> None:
+    def __init__(self, protocol: WireProtocol, work: asyncio.Future[ModelAnswer]) -> None:
         super().__init__(headers=NO_STREAM_END, media_type="text/event-stream")
         del self.headers["content-length"]
         self.protocol, self.work = protocol, work
@@ -198,7 +198,7 @@ class EventStream(Response):
             return self.protocol.error_event(_as_refusal(error))
 
 
-async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[Answer]) -> Response:
+async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[ModelAnswer]) -> Response:
     """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
     gone = asyncio.ensure_future(disconnected(http.receive))
     gone.add_done_callback(lambda _: work.cancel())
@@ -212,7 +212,7 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
         gone.cancel()
 
 
-async def _first(work: asyncio.Future[Answer], gone: asyncio.Future[None], seconds: float) -> bool:
+async def _first(work: asyncio.Future[ModelAnswer], gone: asyncio.Future[None], seconds: float) -> bool:
     """Whether one of the two has ended, at the latest after so many seconds."""
     both: set[asyncio.Future[Any]] = {work, gone}
     return bool((await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0])

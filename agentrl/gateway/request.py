@@ -15,8 +15,8 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a client asks for."""
+class TurnRequest:
+    """A request for one turn of the model."""
 
     conversation: Conversation
     """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """One turn of the model, as a client gets it."""
 
     id: str
@@ -62,7 +62,7 @@ class Answer:
     """The stop string that ended it."""
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt that its ledger had before."""
+    """Tokens of the prompt that its ledger had before."""
     completion_tokens: int
     tokens: list[tuple[str, float]]
     """Text and log-prob of each sampled token, where the client asked for them."""

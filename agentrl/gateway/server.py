@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from agentrl.core.errors import InfraError
 from agentrl.gateway.app import make_app
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import LOCAL, HttpServer
 
@@ -22,13 +22,13 @@ class Gateway:
 
     def __init__(self, model: str = "policy", host: str = LOCAL, port: int = 0) -> None:
         self.model, self.host, self.port = model, host, port
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, AgentSession] = {}
         self._lock = asyncio.Lock()
         self._server: HttpServer | None = None
         self.url = ""
         """Where it is served; empty before its start."""
 
-    def find(self, key: str | None) -> Session:
+    def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
         session = self.sessions.get(key or "")
         if session is not None:
@@ -41,7 +41,7 @@ class Gateway:
         self.find(key)
 
     @asynccontextmanager
-    async def serving(self, key: str, session: Session) -> AsyncIterator[str]:
+    async def serving(self, key: str, session: AgentSession) -> AsyncIterator[str]:
         """Serve a session within the body; gives the address of its `/v1`."""
         self.sessions[key] = session
         try:

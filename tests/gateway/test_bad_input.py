@@ -14,7 +14,7 @@ from tests.rollout.scripted import says
 
 
 async def test_too_many_requests_at_once_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(session, "MAX_WAITING", 0)
     async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=None) as http:
         said = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
         for path, kind in (("chat/completions", "invalid_request_error"), ("messages", "rate_limit_error")):

@@ -8,8 +8,8 @@ from typing import Any
 ADAPTER = "adapter"
 """Name of the policy's adapter on a server."""
 MOST_SHARE, LEAST_SHARE, UNKNOWN_SHARE = 0.85, 0.2, 0.5
-"""Of a GPU's memory for weights and KV cache: with nothing else on it, at least, and where the trainer's part is
-unknown. The rest is for activations, CUDA graphs and the two processes' own."""
+"""Shares of a GPU's memory for weights and KV cache: with nothing else on it, at least, and where the trainer's part
+is unknown. The rest is for activations, CUDA graphs and the two processes."""
 AMPLE, RESERVE = 1.2, 8 << 30
 """More than is needed: servers admit no request that might not fit, and vLLM counts activations and graphs too."""
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 OLDEST = (0, 22)
 CONTROL = 300.0
 """Seconds for a call that draws no tokens."""
-SPREAD = 1_000_003
+SEED_FACTOR = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 """Completions as token ids: the server needs no tokenizer."""
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
@@ -114,9 +114,9 @@ class VLLM(ServerBackend):
             return images.read(answer, ids, sampling.candidates)
         answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
         choice = answer["choices"][0]
-        told = choice["logprobs"] or {}
-        logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
-        likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
+        reported = choice["logprobs"] or {}
+        logprobs = [min(logprob, 0.0) for logprob in reported.get("token_logprobs") or []]
+        likeliest = (reported.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
         candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
         return ServerAnswer(
             choice["token_ids"] or [], logprobs, as_finish_reason(choice.get("finish_reason")), candidates
@@ -224,7 +224,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
         # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
-        "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
+        "seed": None if sampling.seed is None else (sampling.seed * SEED_FACTOR + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
         "logprobs": sampling.candidates,  # besides that of the drawn token

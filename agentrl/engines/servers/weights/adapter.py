@@ -55,8 +55,6 @@ class AdapterWeights:
 class AdapterTransport:
     """Writes the adapter to files; servers replace theirs with it."""
 
-    name = "adapter"
-
     def __init__(self, weights: AdapterWeights, *, folder: Path) -> None:
         """`folder`: made where needed; servers see it."""
         self.weights, self.folder = weights, folder

@@ -26,8 +26,6 @@ def files_transport(link: Link) -> Transport:
 class FilesTransport:
     """Writes one safetensors file a bucket, and has servers read the folder."""
 
-    name = "files"
-
     def __init__(self, weights: PolicyWeights, config: Any, *, folder: Path, bucket_bytes: int) -> None:
         """`config`: the model's, which servers look at. `folder`: made where needed."""
         self.weights, self.config, self.folder, self.bucket_bytes = weights, config, folder, bucket_bytes
@@ -38,7 +36,7 @@ class FilesTransport:
         await asyncio.gather(*(replica.backend.load_files(replica.http, folder) for replica in replicas))
 
     async def close(self) -> None:
-        """The folder is its owner's to remove."""
+        """Nothing to do: the folder's owner removes it."""
 
     def _write(self) -> Path:
         self._prepare()

@@ -33,8 +33,6 @@ def ipc_transport(link: Link) -> Transport:
 class IpcTransport:
     """Shares buckets of GPU memory with servers on the same GPU."""
 
-    name = "ipc"
-
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int) -> None:
         self.weights, self.bucket_bytes = weights, bucket_bytes
 
@@ -109,7 +107,7 @@ def dumps(value: Any) -> str:
 
 
 def _by_gpu_name(tensor: torch.Tensor) -> Any:
-    """As torch does, but with the GPU's UUID: its number may differ in the reading process."""
+    """Torch's own handle, but with the GPU's UUID: its number may differ in the reading process."""
     rebuild, arguments = torch.multiprocessing.reductions.reduce_tensor(tensor)
     if tensor.is_cuda:
         name = str(torch.cuda.get_device_properties(tensor.device).uuid)
