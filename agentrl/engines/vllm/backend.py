@@ -95,7 +95,7 @@ class VLLM(ServerBackend):
         self._paths[http.url] = set(api["paths"])
         self._image_servers |= {http.url} if images.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
-            await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
+            await http.post("/init_weight_transfer_engine", {"init_info": self._packed(http)}, timeout=CONTROL)
 
     async def generate(
         self,
@@ -138,10 +138,10 @@ class VLLM(ServerBackend):
         return {name: _gauge(text, name) for name in ("running", "waiting")}
 
     async def sleep(self, http: Http) -> None:
-        await self._control(http, f"/sleep?level={1 if self.adapted else 2}", {})
+        await http.post(f"/sleep?level={1 if self.adapted else 2}", {}, timeout=CONTROL)
 
     async def wake(self, http: Http, what: str) -> None:
-        await self._control(http, f"/wake_up?tags={what}", {})
+        await http.post(f"/wake_up?tags={what}", {}, timeout=CONTROL)
 
     async def begin_update(self, http: Http) -> None:
         if self.adapted and "/v1/load_lora_adapter" not in self._paths[http.url]:
@@ -153,22 +153,22 @@ class VLLM(ServerBackend):
             return
         if "/start_weight_update" not in self._paths[http.url]:
             raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
-        await self._control(http, "/start_weight_update", {"is_checkpoint_format": True})
+        await http.post("/start_weight_update", {"is_checkpoint_format": True}, timeout=CONTROL)
 
     async def end_update(self, http: Http, version: int) -> None:
         if not self.adapted:
-            await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
+            await http.post("/finish_weight_update", {"weight_version": str(version)}, timeout=CONTROL)
             await self._call(http, "agentrl_repack")
         await self._forget(http)
         if http.url in self._image_servers:
-            await self._control(http, "/reset_encoder_cache", {})
+            await http.post("/reset_encoder_cache", {}, timeout=CONTROL)
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
 
     async def load_adapter(self, http: Http, folder: Path) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
-        await self._control(http, "/v1/load_lora_adapter", body)
+        await http.post("/v1/load_lora_adapter", body, timeout=CONTROL)
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
@@ -181,7 +181,7 @@ class VLLM(ServerBackend):
             "ipc_handles_pickled": handles([flat for flat, _ in copies]),
         }
         always = {} if self._packed(http) else {"packed": True}
-        await self._control(http, "/update_weights", {"update_info": body | always})
+        await http.post("/update_weights", {"update_info": body | always}, timeout=CONTROL)
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
@@ -200,7 +200,7 @@ class VLLM(ServerBackend):
 
     async def _call(self, http: Http, method: str, *args: str) -> None:
         """Run a method of agentrl's extension in every worker."""
-        await self._control(http, "/collective_rpc", {"method": method, "args": args})
+        await http.post("/collective_rpc", {"method": method, "args": args}, timeout=CONTROL)
 
     async def _forget(self, http: Http) -> None:
         """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
@@ -210,9 +210,6 @@ class VLLM(ServerBackend):
                 return
             await asyncio.sleep(0.05)
         raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
-
-    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
-        await http.post(path, body, timeout=CONTROL)
 
 
 def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:

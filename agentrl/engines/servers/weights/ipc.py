@@ -30,7 +30,7 @@ def ipc_transport(link: Link) -> Transport:
     return IpcTransport(link.weights, bucket_bytes=link.bucket_bytes)
 
 
-class IpcTransport:
+class IpcTransport(Transport):
     """Shares buckets of GPU memory with servers on the same GPU."""
 
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int) -> None:
@@ -45,9 +45,6 @@ class IpcTransport:
             del bucket
         if torch.cuda.is_available():
             torch.cuda.ipc_collect()
-
-    async def close(self) -> None:
-        """Nothing to do: nothing remains after a push."""
 
     async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
         await asyncio.gather(*(replica.backend.load_ipc(replica.http, bucket) for replica in replicas))

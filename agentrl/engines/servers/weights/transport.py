@@ -38,4 +38,5 @@ class Transport(Protocol):
         """Give the replicas the present weights; returns when they have them. Raises InfraError."""
 
     async def close(self) -> None:
-        """Release files, memory and process groups."""
+        """Release memory and process groups, where there are any."""
+        return
