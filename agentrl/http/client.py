@@ -3,8 +3,8 @@
 Errors say what the caller may do next: after `ServerLost` nothing of the answer has arrived, so the request may be sent
 again; `RequestRefused` means that the server read the request and answered an error, so it may not.
 
-A request takes a quarter of the CPU time that aiohttp needs (`benchmarks/http_client.py`): when hundreds of conversations
-end a turn at once, the client is the bottleneck.
+A request takes a quarter of the CPU time that aiohttp needs (`benchmarks/http_client.py`): when hundreds of
+conversations end a turn at once, the client is the bottleneck.
 """
 
 import asyncio

@@ -20,6 +20,8 @@ from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.http.client import Http
+from agentrl_sandbox.http_client import HttpClient
+from tests.frames import frames_since
 from tests.waiting import wait_for
 from tests.warm import Process
 
@@ -120,6 +122,22 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(fakes: li
     assert got.token_ids == [7] * 5
     first, second = fakes[0].asked
     assert {**first, "rid": ""} == {**second, "rid": ""}
+    await engine.close()
+
+
+async def test_few_calls_lie_between_a_request_and_its_connection(
+    fakes: list[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, found = await engine_of(fakes[:1]), list[str]()
+    request = HttpClient.request
+
+    async def noting(self: HttpClient, *args: Any, **given: Any) -> Any:
+        found.extend(frames_since("ServerClient.generate"))
+        return await request(self, *args, **given)
+
+    monkeypatch.setattr(HttpClient, "request", noting)
+    await engine.generate([1], Sampling(1), key="a")
+    assert len(found) <= 4, found
     await engine.close()
 
 
