@@ -128,7 +128,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             partial=rollout.partial_rollout,
-            check=None if check is None else times.timed("probe", check),
+            check=check and times.timed("probe", check),
             scratch=self.scratch,
             router=rollout.router_url,
         )

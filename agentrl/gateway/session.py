@@ -28,9 +28,8 @@ from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, ren
 from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
-from agentrl.rollout.episode import recorded
-from agentrl.rollout.loops.base import Environment
-from agentrl.rollout.seeds import seed_for
+from agentrl.rollout.episode import recorded, seed_for
+from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -52,7 +51,7 @@ class AgentSession:
     """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
 
     trajectory: Trajectory
-    env: Environment
+    env: RolloutContext
     sampling: Sampling
     own_sampling: bool = False
     """Whether the agent's temperature and top_p count."""

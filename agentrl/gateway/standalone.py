@@ -10,7 +10,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.gateway.server import LOCAL, Gateway
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
-from agentrl.rollout.loops.base import Environment
+from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -30,7 +30,7 @@ class OpenGateway(Gateway):
 
     def __init__(
         self,
-        env: Environment,
+        env: RolloutContext,
         sampling: Sampling,
         model: str,
         host: str = LOCAL,

@@ -12,9 +12,10 @@ from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
 from agentrl.engines.servers.process import Scratch
-from agentrl.engines.servers.replica import Progress, Replica
+from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.http.client import ServerLost
+from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ class RemoteEngine(ServerClient):
         self.weights_lock = asyncio.Lock()
         """Held while the trainer changes the weights: a server that was restarted gets none in that time."""
 
-    async def start(self, progress: Progress = lambda _: None) -> None:
-        """Launch the servers that do not run yet, and wait until all answer. `progress` gets a line about it."""
+    async def start(self) -> None:
         allow_open_files()
         for replica in self.pool.replicas:
             replica.launch()
-        await asyncio.gather(*(r.ready(self.start_timeout, progress) for r in self.pool.replicas))
+        with Waiting(f"{self.backend.name} starts") as waiting:
+            await asyncio.gather(*(r.ready(self.start_timeout, waiting) for r in self.pool.replicas))
         for replica in self.pool.replicas:
             replica.serving = True
 

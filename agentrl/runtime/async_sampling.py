@@ -1,4 +1,4 @@
-"""What a runtime adds for `trainer.max_staleness` > 0: rollouts that continue while the policy trains.
+"""Rollouts that continue while the policy trains: what a runtime adds for `trainer.max_staleness` > 0.
 
 Invariants:
 - no weights are read for an engine while an update changes them;
@@ -10,72 +10,78 @@ Invariants:
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
-from agentrl.rollout.garbage import deferred_collection
-from agentrl.rollout.metered import MeteredEngine
-from agentrl.rollout.rollouts import Rollouts
-from agentrl.rollout.stream import AdmittedBatch, Pending
-from agentrl.runtime.loop_thread import LoopThread
+from agentrl.rollout.gc_control import deferred_collection
+from agentrl.runtime.loop_thread import LoopFuture, LoopThread
 from agentrl.trajectory.trajectory import Trajectory
 
 
-class SamplingAhead:
-    """Pauses an engine for updates, and begins batches beside them."""
+class MeasuredEngine(Engine, Protocol):
+    """An engine that measures how busy it is; see `PausableEngine`."""
 
-    def __init__(
-        self, runner: LoopThread, engine: Engine, servers: RemoteEngine | None, *, partial: bool = True
-    ) -> None:
-        """`servers`: those behind `engine`; None: it samples from the tensors that are trained. `partial`: an update
-        interrupts requests; otherwise it waits for those that have begun."""
-        self.runner, self.shares_parameters = runner, servers is None
-        self.engine = MeteredEngine(engine, partial=partial)
+    async def activity(self) -> dict[str, float]:
+        """Metrics since the last call."""
+
+
+class AsyncSampling:
+    """Begins batches in the background, and pauses their engine for updates."""
+
+    def __init__(self, thread: LoopThread, engine: MeasuredEngine, servers: RemoteEngine | None) -> None:
+        """`servers`: the servers behind `engine`; None: it samples from the tensors that are trained."""
+        self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
         self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
-        self._tasks = set[asyncio.Task[Any] | None]()
+        self._tasks = set[asyncio.Task[Any]]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
 
-    def begin(self, rollouts: Rollouts, batch: AdmittedBatch) -> Pending:
+    def start(self, work: Coroutine[Any, Any, list[Trajectory]]) -> LoopFuture[list[Trajectory]]:
         """Begin the trajectories of a batch."""
         self.resume()
-        return self.runner.start(self._noted(rollouts.stream(batch)))
+        return self.thread.start(self._noted(work))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Carry out other work of the rollouts. The engine samples, even if an update was interrupted before."""
+        self.resume()
+        return self.thread.run(work)
 
     def pause(self) -> None:
         """Before the trainer uses shared parameters: stop at the present token."""
         if self.shares_parameters and not self._paused:
-            self.runner.run(self.engine.pause())
+            self.thread.run(self.engine.pause())
             self._paused = True
 
     def resume(self) -> None:
         """Continue after `pause`."""
         if self._paused:
-            self.runner.run(self.engine.resume())
+            self.thread.run(self.engine.resume())
             self._paused = False
 
     @contextmanager
     def updating(self) -> Iterator[None]:
         """Within the body the weights change."""
-        self.runner.run(self._weights.acquire())
+        self.thread.run(self._weights.acquire())
         try:
             yield
         finally:
-            self.runner.run(self._release())
+            self.thread.run(self._release())
 
     def activity(self) -> dict[str, float]:
-        """As `RolloutWorkers` says."""
-        return self.runner.run(self.engine.activity())
+        """Metrics of the engine since the last call."""
+        return self.thread.run(self.engine.activity())
 
     def close(self) -> None:
         """Cancel the trajectories that are under way; safe to call twice."""
         if self._tasks:
-            self.runner.run(self._cancel())
+            self.thread.run(self._cancel())
         self._stack.close()
 
     async def _noted(self, work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
         task = asyncio.current_task()
+        assert task is not None
         self._tasks.add(task)
         try:
             return await work
@@ -83,7 +89,7 @@ class SamplingAhead:
             self._tasks.discard(task)
 
     async def _cancel(self) -> None:
-        tasks = [task for task in self._tasks if task is not None]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
