@@ -25,18 +25,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.cli.check import CHECKED_AS, Checked, check_sources
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import Parser, parse
 from agentrl.config import resolve
 from agentrl.config.checks import files, ready
 from agentrl.config.schema.commands import SCHEMAS
-from agentrl.config.sources import Source, read_sources
-from agentrl.config.sources.launches import find_launch
-from agentrl.config.sources.marks import MARK, Word
 from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
+from agentrl.verl.reading.check import CHECKED_AS, Checked, check_sources
+from agentrl.verl.reading.launches import find_launch
+from agentrl.verl.reading.marks import MARK, Word
+from agentrl.verl.reading.scripts import read_sources
+from agentrl.verl.reading.sources import Source
 
 NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi
 sleep srun scontrol sbatch docker apt apt-get ssh kill pkill ps nsys accelerate deepspeed tar unzip telnet hostname"""
@@ -196,7 +197,7 @@ def stopped(one: Checked, words: Sequence[str]) -> str:
         args = parse(parser, arguments_of(program, words))
         name = chosen_file(args) or CHECKED_AS[program.command]
         schema = SCHEMAS[CHECKED_AS[program.command]]
-        where = {"config_name": name, "config_dir": args.config_dir, "program": args.verl_program}
+        where = {"config_name": name, "config_dir": args.config_dir, "program": args.program}
         resolve(args.overrides, **where, schema=schema, checks=MACHINE)
     except UserError as error:
         return str(error)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from agentrl.core.errors import UserError
 from agentrl.interactions import BaseInteraction
 from agentrl.rewards.answers import final_answer, same_answer
-from agentrl.rewards.standard import gsm8k
+from agentrl.verl.scorers import gsm8k
 
 Reply = tuple[bool, str, float, dict[str, Any]]
 

@@ -51,12 +51,12 @@ def _parser(line: str) -> argparse.ArgumentParser:
     """A parser of all commands; only modules of commands in `line` are imported."""
     import importlib
 
-    from agentrl.cli.main import COMMANDS, Parser
+    from agentrl.cli.main import Parser, commands
 
     parser = Parser(prog="agentrl")
-    commands = parser.add_subparsers()
-    for name, command in COMMANDS.items():
-        below = commands.add_parser(name, help=command.help)
+    below_it = parser.add_subparsers()
+    for name, command in commands().items():
+        below = below_it.add_parser(name, help=command.help)
         if name in line.split():
             importlib.import_module(command.module).configure(below)
             _complete_keys(below, name)

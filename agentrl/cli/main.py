@@ -9,24 +9,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import NoReturn
 
 from agentrl import __version__
+from agentrl.core.compatibility import Command, layers
 from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.outputs import trouble as disk_trouble
-
-
-@dataclass(frozen=True)
-class Command:
-    """One line of `agentrl --help`; the module is imported when the command is called."""
-
-    module: str
-    help: str
-    group: str
-
 
 COMMANDS = {
     "data": Command("agentrl.cli.data", "write training rows and demonstrations for a task", "Prepare"),
@@ -43,7 +33,6 @@ COMMANDS = {
         "agentrl.cli.train", "train a model with reinforcement learning, with tools, over several turns", "Train"
     ),
     "merge": Command("agentrl.cli.merge", "export a checkpoint as a model folder in Hugging Face format", "Train"),
-    "verl": Command("agentrl.cli.verl", "run a launch or data script written for verl, unchanged", "Train"),
     "doctor": Command("agentrl.cli.doctor", "check a run before it spends GPU time", "Inspect"),
     "generate": Command("agentrl.cli.generate", "answer rows with a model and store the answers", "Measure"),
     "eval": Command("agentrl.cli.eval", "score stored answers or a model: means, pass@k, intervals", "Measure"),
@@ -125,9 +114,16 @@ def dispatch(args: list[str]) -> int:
         sys.stdout.write(f"agentrl {__version__}\n")
         return 0
     name, *rest = args
-    if name not in COMMANDS:
-        raise UserError(f"{name}: no such command; choose one of {', '.join(COMMANDS)}")
-    return run_command(name, importlib.import_module(COMMANDS[name].module), rest)
+    found = COMMANDS.get(name) or commands().get(name)
+    if found is None:
+        raise UserError(f"{name}: no such command; choose one of {', '.join(commands())}")
+    return run_command(name, importlib.import_module(found.module), rest)
+
+
+def commands() -> dict[str, Command]:
+    """All commands, those of compatibility layers included."""
+    added = {name: command for layer in layers() for name, command in layer.commands().items() if " " not in name}
+    return COMMANDS | added
 
 
 def run_command(name: str, module: ModuleType, args: list[str]) -> int:
@@ -171,9 +167,10 @@ def print_help() -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]agentrl {__version__}[/]: {TITLE}\n\n  agentrl COMMAND [...]")
-    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+    shown = commands()
+    for group in dict.fromkeys(command.group for command in shown.values()):
         console.print(f"\n[bold]{group}[/]")
-        for name, command in COMMANDS.items():
+        for name, command in shown.items():
             if command.group == group:
                 console.print(f"  [cyan]{name:<10}[/] {command.help}")
     console.print("\n[bold]First steps[/]")

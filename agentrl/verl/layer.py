@@ -1,18 +1,20 @@
 """What the rooms of agentrl ask of the verl room.
 
-Modules that import PyTorch are imported by the calls that need them.
+Modules that take long to import are imported by the calls that need them.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentrl.core.compatibility import Layer
+from agentrl.core.compatibility import Command, Layer, Rename, Written
 from agentrl.verl import modules
-from agentrl.verl.copies import package_of
-from agentrl.verl.in_process import actors_in_process
+from agentrl.verl.reading import names
+
+if TYPE_CHECKING:
+    from agentrl.verl.reading.defaults import VerlDefaults
 
 LOOPS = "verl.experimental.agent_loop.agent_loop"
 """Where an installed verl keeps the loops that users register."""
@@ -21,10 +23,57 @@ MANAGERS = {
     "verl.experimental.reward_loop.reward_manager.registry": "REWARD_MANAGER",
 }
 """Where it keeps their reward managers."""
+COMMANDS = {
+    "verl": Command("agentrl.verl.command", "run a launch or data script written for verl, unchanged", "Train"),
+    "config check": Command(
+        "agentrl.verl.reading.check_command",
+        "report line by line how agentrl reads a verl YAML file or shell script",
+        "Prepare",
+    ),
+}
 
 
 class VerlLayer(Layer):
-    """Tools, interactions, agent loops, reward managers and MCP tools written for verl."""
+    """Settings, scripts, tools, interactions, agent loops, reward functions and managers written for verl."""
+
+    name: ClassVar[str] = "verl"
+    prefix: ClassVar[str] = "actor_rollout_ref."
+
+    def commands(self) -> Mapping[str, Command]:
+        """`agentrl verl` and `agentrl config check`."""
+        return COMMANDS
+
+    def renames(self) -> Mapping[str, Rename]:
+        """verl's names."""
+        return names.renames()
+
+    def differences(self) -> Mapping[str, str]:
+        """What keys mean in verl."""
+        return names.meanings()
+
+    def config_name(self, program: str) -> str | None:
+        """verl's file that a program of verl's starts from."""
+        from agentrl.verl.reading.defaults import file_of
+
+        return file_of(program)
+
+    def defaults(self, written: Written) -> "VerlDefaults | None":
+        """verl's defaults of the version that something was written for."""
+        from agentrl.verl.reading.defaults import of_configuration
+
+        return of_configuration(written)
+
+    def defaults_of(self, key: str, schema: type) -> Sequence[str]:
+        """verl's defaults by file and version."""
+        from agentrl.verl.reading.defaults import by_version
+
+        return [*by_version(key, schema)]
+
+    def scorers(self) -> Mapping[str, Sequence[str]]:
+        """verl's scores of the data sets that it knows."""
+        from agentrl.verl.scorers import FUNCTIONS
+
+        return FUNCTIONS
 
     def provide(self) -> None:
         """Make `verl.` importable where verl is not installed."""
@@ -32,6 +81,8 @@ class VerlLayer(Layer):
 
     def importing(self) -> AbstractContextManager[None]:
         """Ray's actors of the module are threads of this process."""
+        from agentrl.verl.in_process import actors_in_process
+
         return actors_in_process()
 
     def adopt_registered(self) -> None:
@@ -50,6 +101,8 @@ class VerlLayer(Layer):
 
     def package_of(self, file: Path) -> str | None:
         """A copy of a verl file imports its neighbours relatively."""
+        from agentrl.verl.copies import package_of
+
         return package_of(file)
 
     def agent_loops(self) -> Mapping[str, type]:

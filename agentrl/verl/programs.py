@@ -111,7 +111,7 @@ def arguments_of(program: Program, args: Sequence[str], started: Sequence[str] =
         return merge_arguments(args)
     options, settings = _chosen_file(program, [arg.removeprefix("++") for arg in args])
     begun = started if program.command == "sft" else ()
-    return [f"--verl-program={program.name}", *options, *begun, *settings]
+    return [f"--program={program.name}", *options, *begun, *settings]
 
 
 def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,5 +1,5 @@
 """verl's choice of a scorer by `data_source`, under its name and signature, for reward functions and managers that call
-it. The scorers themselves are those of `agentrl.rewards.standard`.
+it. The scorers themselves are those of `agentrl.verl.scorers`.
 """
 
 import asyncio
@@ -8,10 +8,11 @@ from threading import Thread
 from typing import Any
 
 from agentrl.core.sandbox import Sandbox
+from agentrl.rewards.code.cases import CODE_SOURCES
 from agentrl.rewards.code.scoring import FIRST
-from agentrl.rewards.code.standard import judge
 from agentrl.rewards.function import load_reward_function
-from agentrl.rewards.ready_made import CODE_SOURCES, function_for
+from agentrl.rewards.ready_made import function_for
+from agentrl.verl.scorers.code import judge
 
 MEMORY_MB = 1024
 """What a program may use where nothing is said of it."""

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.check import check_sources
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import Parser, main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
-from agentrl.config.sources import read_sources
-from agentrl.config.verl_defaults import values
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program, started_module, table
+from agentrl.verl.reading.check import check_sources
+from agentrl.verl.reading.defaults import values
+from agentrl.verl.reading.scripts import read_sources
 from agentrl.verl.started import job_words
 
 DAPO = r"""#!/usr/bin/env bash
@@ -44,7 +44,7 @@ def composed(arguments: list[str]) -> Config:
     parser = Parser(prog="agentrl")
     add_config_arguments(parser)
     args = parse(parser, arguments)
-    where = {"config_name": chosen_file(args), "config_dir": args.config_dir, "program": args.verl_program}
+    where = {"config_name": chosen_file(args), "config_dir": args.config_dir, "program": args.program}
     config: Config = resolve(args.overrides, **where, checks=()).config
     return config
 

@@ -13,7 +13,7 @@ import yaml
 from agentrl.config.keys import ancestors
 from agentrl.core.errors import UserError
 
-SPANS = Path(__file__).with_name("verl_versions.yaml")
+SPANS = Path(__file__).with_name("versions.yaml")
 VERSIONS = ("0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 """Those whose defaults are known, oldest first."""
 VARIABLE = "AGENTRL_VERL_VERSION"

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _set_version(asked: str | None, command: list[str]) -> None:
     """Pass the verl version, if known, to the command and its child processes. Raises UserError."""
-    from agentrl.config.verl_version import VARIABLE, from_checkout, read_version
+    from agentrl.verl.reading.versions import VARIABLE, from_checkout, read_version
 
     if asked is not None:
         version = read_version(asked, "--as")

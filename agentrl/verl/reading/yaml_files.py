@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.presets import one_line
-from agentrl.config.sources.given import Given, Source
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
+from agentrl.verl.reading.sources import Given, Source
 
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 

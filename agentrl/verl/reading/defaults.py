@@ -1,4 +1,4 @@
-"""verl's own defaults, for what was written for verl: the table in verl_defaults.yaml, by file of verl's and version.
+"""verl's own defaults, for what was written for verl: the table in defaults.yaml, by file of verl's and version.
 
 Invariant: a default of verl's never wins over what a file or the command line sets.
 """
@@ -14,12 +14,12 @@ from typing import Any
 import yaml
 
 from agentrl.config.keys import Key, ancestors, schema_keys
-from agentrl.config.names import destination, may_be_null, written
-from agentrl.config.sources import Source
-from agentrl.config.tree import Setting
-from agentrl.config.verl_version import VERSIONS, Version, find_version
+from agentrl.config.names import destination, written
+from agentrl.core.compatibility import Written
+from agentrl.verl.reading.sources import Source
+from agentrl.verl.reading.versions import VERSIONS, Version, find_version
 
-TABLE = Path(__file__).with_name("verl_defaults.yaml")
+TABLE = Path(__file__).with_name("defaults.yaml")
 MARK = "verl_defaults"
 """The key of our files that stand for verl's: the name of verl's file."""
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
@@ -52,8 +52,8 @@ def values(file: str, version: str) -> dict[str, Any]:
     return (values(first, version) if first else {}) | own
 
 
-def by_version(path: str, schema: type) -> Iterator[tuple[str, str, Any]]:
-    """(verl's file, versions as ", 0.4 to 0.6" or "" for all, value) for each default of a key that is not ours."""
+def by_version(path: str, schema: type) -> Iterator[str]:
+    """`0.5 (ppo_trainer, 0.4 to 0.6)` for each default of a key that is not ours."""
     trains_on_rewards = "reward.timeout" in schema_keys(schema)
     for file, own in table()["files"].items():
         if path not in own or file.startswith("sft_trainer") == trains_on_rewards:
@@ -61,7 +61,8 @@ def by_version(path: str, schema: type) -> Iterator[tuple[str, str, Any]]:
         per_version = [(version, _at(own[path], version)) for version in VERSIONS]
         for value, group in groupby(per_version, key=itemgetter(1)):
             span = [version for version, _ in group]
-            yield file, "" if len(span) == len(VERSIONS) else f", {span[0]} to {span[-1]}", value
+            versions = "" if len(span) == len(VERSIONS) else f", {span[0]} to {span[-1]}"
+            yield f"{written(value)} ({file}{versions})"
 
 
 def _at(value: Any, version: str) -> Any:
@@ -148,15 +149,6 @@ class VerlDefaults:
         found = [value for name, value in self.given.items() if destination(name, keys) == path]
         return found[-1] if found and isinstance(found[-1], int) and found[-1] > 0 else None
 
-    def settings(self) -> list[Setting]:
-        """The same, to build a configuration on."""
-        return [Setting(path, value) for path, value in self.values().items()]
-
-    def without_nulls(self, settings: Iterable[Setting]) -> list[Setting]:
-        """Those of `settings` that set something: null is verl's way of not setting a key that takes no null here."""
-        keys = schema_keys(self.schema)
-        return [one for one in settings if one.delete or one.value is not None or may_be_null(one.path, keys)]
-
     def notes(self, config: Any, settled: Container[str]) -> list[str]:
         """What the person should know: the defaults that count in `config`, and what agentrl would rather take.
 
@@ -184,6 +176,16 @@ def _counts(path: str, config: Any, keys: Mapping[str, Key]) -> bool:
     """Whether a default is of use with the other settings."""
     partners = [table()["counts_with"].get(above) for above in ancestors(path)]
     return all(_get(config, partner) != keys[partner].default for partner in partners if partner)
+
+
+def of_configuration(written: Written) -> VerlDefaults | None:
+    """Those of a run, where its file starts from one of verl's or a program of verl's is run; else None."""
+    program = written.program
+    file = written.tree.get(MARK) or (file_of(program) if program else None)
+    if file is None:
+        return None
+    names = [program, *written.given] if program else [*written.given]
+    return VerlDefaults(file, find_version(written.folders, names, file), written.given, written.schema)
 
 
 def of_source(source: Source, schema: type) -> VerlDefaults | None:

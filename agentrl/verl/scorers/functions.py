@@ -1,13 +1,13 @@
-"""Reward functions with verl's numbers; `data_source` chooses among them (agentrl/rewards/ready_made.py)."""
+"""Reward functions with verl's numbers; `data_source` chooses among them (FUNCTIONS of this folder)."""
 
 from typing import Any
 
-from agentrl.rewards.standard import dapo as dapo_math
-from agentrl.rewards.standard import geometry3k as geometry
-from agentrl.rewards.standard import gsm8k as grade_school
-from agentrl.rewards.standard import hendrycks
-from agentrl.rewards.standard import numina as prime
-from agentrl.rewards.standard import search_r1 as questions
+from agentrl.verl.scorers import dapo as dapo_math
+from agentrl.verl.scorers import geometry3k as geometry
+from agentrl.verl.scorers import gsm8k as grade_school
+from agentrl.verl.scorers import hendrycks
+from agentrl.verl.scorers import numina as prime
+from agentrl.verl.scorers import search_r1 as questions
 
 
 def gsm8k(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:

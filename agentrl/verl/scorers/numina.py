@@ -5,9 +5,9 @@ number.
 import math
 from typing import Any
 
-from agentrl.rewards.standard import boxes
-from agentrl.rewards.standard.grader import grade_answer
-from agentrl.rewards.standard.numbers import ODD, math_equal
+from agentrl.verl.scorers import boxes
+from agentrl.verl.scorers.grader import grade_answer
+from agentrl.verl.scorers.numbers import ODD, math_equal
 
 __all__ = ["compute_score", "grade_answer", "match_answer", "math_equal", "remove_boxed"]
 

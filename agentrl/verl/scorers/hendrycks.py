@@ -2,12 +2,12 @@ r"""MATH (lighteval/MATH, MATH-500): the last `\boxed{...}` against the truth, b
 
 from typing import Any
 
-from agentrl.rewards.standard import boxes
-from agentrl.rewards.standard.latex import braced_fractions as fix_fracs
-from agentrl.rewards.standard.latex import braced_roots as fix_sqrt
-from agentrl.rewards.standard.latex import normal_form
-from agentrl.rewards.standard.latex import slash_as_fraction as fix_a_slash_b
-from agentrl.rewards.standard.latex import without_unit as remove_right_units
+from agentrl.verl.scorers import boxes
+from agentrl.verl.scorers.latex import braced_fractions as fix_fracs
+from agentrl.verl.scorers.latex import braced_roots as fix_sqrt
+from agentrl.verl.scorers.latex import normal_form
+from agentrl.verl.scorers.latex import slash_as_fraction as fix_a_slash_b
+from agentrl.verl.scorers.latex import without_unit as remove_right_units
 
 __all__ = [
     "compute_score",

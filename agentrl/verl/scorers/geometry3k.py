@@ -2,7 +2,7 @@ r"""geometry3k: 0.9 for the answer in the last `\boxed{...}` and 0.1 for the for
 
 from typing import Any
 
-from agentrl.rewards.standard import grader
+from agentrl.verl.scorers import grader
 
 BOX = "\\boxed{"
 NONE = "None"

@@ -11,10 +11,10 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.isolated import IsolatedFunction
 from agentrl.rewards.sources import compute_score
-from agentrl.rewards.standard import algebra, dapo, gsm8k, numbers
+from agentrl.verl.scorers import algebra, dapo, gsm8k, numbers
 from agentrl.verl.scores import default_compute_score
-from tests.rewards.standard import cases
-from tests.rewards.standard.reference import needs_reference, outcome
+from tests.from_verl.scorers import cases
+from tests.from_verl.scorers.reference import needs_reference, outcome
 
 NAMES = [*cases.SOURCES, *cases.ALGEBRA, "gsm8k.extract_solution", "gsm8k, flexible", "math.is_equiv"]
 NAMES += ["math.strip_string", "math.last_boxed_only_string", "math_batch", "dapo, strict box"]
@@ -88,7 +88,7 @@ def test_a_method_that_does_not_exist() -> None:
 
 
 def test_algebra_that_never_ends_finds_no_equality(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = IsolatedFunction("agentrl.rewards.standard.simplifying", "zero", timeout=2.0)
+    quick = IsolatedFunction("agentrl.verl.scorers.simplifying", "zero", timeout=2.0)
     monkeypatch.setattr(algebra, "_zero", lambda: quick)
     assert algebra.equal("x+x", "2*x")
     start = time.monotonic()
@@ -99,7 +99,7 @@ def test_algebra_that_never_ends_finds_no_equality(monkeypatch: pytest.MonkeyPat
 
 
 def test_comparisons_run_side_by_side_and_their_errors_come_back() -> None:
-    apart = IsolatedFunction("tests.rewards.standard.echo", "echo", timeout=60.0)
+    apart = IsolatedFunction("tests.from_verl.scorers.echo", "echo", timeout=60.0)
     found: list[str] = []
     threads = [Thread(target=lambda text=str(n): found.append(apart(text=text))) for n in range(3)]
     for thread in threads:

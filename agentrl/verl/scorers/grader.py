@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.rewards.standard import algebra, latex
+from agentrl.verl.scorers import algebra, latex
 
 UNITS = ["degree", "cm", "centimeter", "meter", "mile", "second", "minute", "hour", "day", "week", "month", "year"]
 UNITS += ["foot", "feet", "inch", "yard"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from agentrl.config.sources.marks import Word, unsure
+from agentrl.verl.reading.marks import Word, unsure
 
 PYTHON = re.compile(r"python[\d.]*")
 VALUED = ("-X", "-W", "--check-hash-based-pycs")

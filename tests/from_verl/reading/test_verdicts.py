@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.check import guess_command
 from agentrl.cli.main import main
 from agentrl.config import resolve
 from agentrl.config.keys import home, schema_keys
 from agentrl.config.names import lookup
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
-from agentrl.config.sources import read_source
-from agentrl.config.verdict import FATAL, Verdict, judge, meanings, together
 from agentrl.core.errors import UserError
+from agentrl.verl.reading.check import guess_command
+from agentrl.verl.reading.scripts import read_source
+from agentrl.verl.reading.verdicts import FATAL, Verdict, judge, meanings, together
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / ".venv" / "reference" / "verl" / "trainer" / "config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.commands import SCHEMAS
-from agentrl.config.sources import Source
-from agentrl.config.verdict import FATAL, Verdict, judge, together
-from agentrl.config.verl_defaults import of_source
 from agentrl.verl.programs import Program, find_program, not_served
+from agentrl.verl.reading.defaults import of_source
+from agentrl.verl.reading.sources import Source
+from agentrl.verl.reading.verdicts import FATAL, Verdict, judge, together
 
 CHECKED_AS = {"train": "train", "sft": "sft", "eval": "eval", "generate": "eval"}
 """Command -> command with the same settings; commands not listed are not checked."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.sources import bash, read_sources, scripts
-from agentrl.config.sources.marks import MARK
 from agentrl.core.errors import UserError
+from agentrl.verl.reading import bash, scripts
+from agentrl.verl.reading.marks import MARK
+from agentrl.verl.reading.scripts import read_sources
 
 RUN = "python3 -m verl.trainer.main_ppo"
 

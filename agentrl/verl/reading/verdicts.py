@@ -8,11 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -20,13 +17,12 @@ from agentrl.config.checks import algorithm, fit
 from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
-from agentrl.config.sources import Given, Source
-from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved, to_object
+from agentrl.config.tree import INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
 from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
-from agentrl.config.verl_defaults import VerlDefaults
 from agentrl.core.errors import UserError
-
-MEANINGS = Path(__file__).with_name("verl_meanings.yaml")
+from agentrl.verl.reading.defaults import VerlDefaults
+from agentrl.verl.reading.names import meanings
+from agentrl.verl.reading.sources import Given, Source
 
 Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
 FATAL = ("refused", "unknown", "wrong")
@@ -46,13 +42,6 @@ class Verdict:
     home: str | None = None
     """The key here, with `=value` where the value changes too."""
     text: str = ""
-
-
-@cache
-def meanings() -> Mapping[str, str]:
-    """What differs from verl, by key or key=value."""
-    found: Mapping[str, str] = yaml.safe_load(MEANINGS.read_text())
-    return found
 
 
 def meaning(path: str, value: Any) -> str | None:
@@ -191,11 +180,7 @@ class Together:
 def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None) -> Together:
     """The settings that a run would take, together."""
     settings = list(_accepted(verdicts, schema))
-    tree = OmegaConf.create({})
-    if verl is not None:
-        apply(verl.settings(), tree)
-    apply(settings, tree)
-    config = to_object(tree, schema)
+    config = to_object(on_defaults(settings, verl), schema)
     return Together(config, [] if verl is None else verl.finish(config, {setting.path for setting in settings}))
 
 

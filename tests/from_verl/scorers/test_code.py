@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards.code.standard import compute_score, judge, last_block, same_output, same_value
+from agentrl.verl.scorers.code import compute_score, judge, last_block, same_output, same_value
 from agentrl.verl.scores import default_compute_score, prime_code, sandbox_fusion
-from tests.rewards.standard.reference import REFERENCE, needs_reference
+from tests.from_verl.scorers.reference import REFERENCE, needs_reference
 
-APPS = Path(__file__).parents[1] / "standard" / "apps.py"
+APPS = Path(__file__).with_name("apps.py")
 OUTPUTS = [
     "3",
     "3\n",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.rewards.standard import boxes
+from agentrl.verl.scorers import boxes
 
 LAST, LAST_OF_BOX = 300, 100
 """Characters at the end of a solution that count, and of those, the ones for a box."""

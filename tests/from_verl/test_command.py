@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.config.verl_version import VARIABLE
 from agentrl.verl import programs
+from agentrl.verl.reading.versions import VARIABLE
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Shell scripts: the programs that they start, with the settings that those get."""
+"""Files that someone brings along: YAML, and shell scripts with the programs that they start.
+
+Each setting has its line; nothing is translated or judged here.
+"""
 
 import importlib.util
 import os
@@ -7,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config.presets import shipped
-from agentrl.config.sources.bash import SECONDS, BashRun, named_files, run_bash
-from agentrl.config.sources.given import Given, Source
-from agentrl.config.sources.launches import Launch, find_launch
-from agentrl.config.sources.marks import MARK, Word, mark, unsure
-from agentrl.config.sources.text import BY_BASH, ScriptText, needed
-from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.core.errors import UserError
+from agentrl.verl.reading.bash import SECONDS, BashRun, named_files, run_bash
+from agentrl.verl.reading.launches import Launch, find_launch
+from agentrl.verl.reading.marks import MARK, Word, mark, unsure
+from agentrl.verl.reading.script_text import BY_BASH, ScriptText, needed
+from agentrl.verl.reading.sources import Given, Source
+from agentrl.verl.reading.yaml_files import YamlFiles
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
 """A setting among the words of any command: its name has a dot or a slash, a shell variable's has none."""
@@ -26,6 +29,20 @@ OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "folder", "-
 ARGUMENTS = 9
 """Arguments that a script gets where nobody knows them."""
 IMPORTED = re.compile(r"-c\s+['\"]\s*import (\w+)")
+
+
+def read_sources(file: Path, arguments: Sequence[str] = ()) -> list[Source]:
+    """A YAML file, or each program that a shell script starts with `arguments`. Raises UserError when it is neither."""
+    if file.suffix not in (".yaml", ".yml"):
+        return read_script(file, arguments)
+    source = Source()
+    YamlFiles(source, file.parent).read(file, "")
+    return [source]
+
+
+def read_source(file: Path) -> Source:
+    """The first of them; an empty one for a script that starts nothing."""
+    return next(iter(read_sources(file)), Source())
 
 
 def read_script(file: Path, arguments: Sequence[str] = ()) -> list[Source]:

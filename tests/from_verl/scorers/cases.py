@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agentrl.rewards.standard import dapo, geometry3k, grader, gsm8k, hendrycks, numbers, numina, search_r1, verified
+from agentrl.verl.scorers import dapo, geometry3k, grader, gsm8k, hendrycks, numbers, numina, search_r1, verified
 from agentrl.verl.scores import default_compute_score
-from tests.rewards.standard.reference import verl
+from tests.from_verl.scorers.reference import verl
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 LONG = "x" * 250

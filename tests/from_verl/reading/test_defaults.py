@@ -10,7 +10,6 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from agentrl.cli.check import guess_command
 from agentrl.cli.main import main
 from agentrl.config import SETTINGS, compose, resolve
 from agentrl.config.explain import explain
@@ -19,14 +18,15 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.sft import SftConfig
-from agentrl.config.sources import read_source
 from agentrl.config.tree import Reader
-from agentrl.config.verl_defaults import table, values
-from agentrl.config.verl_version import VARIABLE, VERSIONS, find_version, read_version, spans
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
 from agentrl.training.update.optimizer import warmup_steps
+from agentrl.verl.reading.check import guess_command
+from agentrl.verl.reading.defaults import table, values
+from agentrl.verl.reading.scripts import read_source
+from agentrl.verl.reading.versions import VARIABLE, VERSIONS, find_version, read_version, spans
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
@@ -370,10 +370,13 @@ def test_check_does_not_refuse_a_batch_that_verls_mini_batch_does_not_fit(tmp_pa
 
 def test_explain_says_verls(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = explain("rollout.val_kwargs.do_sample", {"train": Config})
-    assert found.verl_defaults == ["false (ppo_trainer, 0.4 to 0.6)", "null (ppo_trainer, 0.7 to 0.9)"]
-    assert [e.verl_defaults for e in explain("data.train_batch_size", SCHEMAS)] == [
-        ["1024 (ppo_trainer)"],
-        ["256 (sft_trainer)", "256 (sft_trainer_engine)"],
+    assert found.elsewhere[:2] == [
+        ("in verl", "false (ppo_trainer, 0.4 to 0.6)"),
+        ("in verl", "null (ppo_trainer, 0.7 to 0.9)"),
+    ]
+    assert [e.elsewhere for e in explain("data.train_batch_size", SCHEMAS)] == [
+        [("in verl", "1024 (ppo_trainer)")],
+        [("in verl", "256 (sft_trainer)"), ("in verl", "256 (sft_trainer_engine)")],
     ]
     assert main(["config", "explain", "algorithm.adv_estimator"]) == 0
     assert "in verl     gae (ppo_trainer)" in capsys.readouterr().out

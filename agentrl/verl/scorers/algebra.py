@@ -43,4 +43,4 @@ def readable(expression: str) -> bool:
 def _zero() -> IsolatedFunction:
     if find_spec("sympy") is None:
         raise UserError("sympy is not installed; run: pip install 'agentrl[math]'")
-    return IsolatedFunction("agentrl.rewards.standard.simplifying", "zero", timeout=TIMEOUT)
+    return IsolatedFunction("agentrl.verl.scorers.simplifying", "zero", timeout=TIMEOUT)
