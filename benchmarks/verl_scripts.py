@@ -34,8 +34,7 @@ from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
 from agentrl.verl.reading.check import CHECKED_AS, Checked, check_sources
-from agentrl.verl.reading.launches import find_launch
-from agentrl.verl.reading.marks import MARK, Word
+from agentrl.verl.reading.launches import MARK, Word, find_launch
 from agentrl.verl.reading.scripts import read_sources
 from agentrl.verl.reading.sources import Source
 

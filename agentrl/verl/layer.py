@@ -121,7 +121,7 @@ class VerlLayer(Layer):
             return ready
         if not any(base.__name__ == "AgentLoopBase" for base in kind.__mro__):
             return None
-        from agentrl.verl.loops import adapted
+        from agentrl.verl.loop_adapter import adapted
 
         return adapted(kind, dict(kwargs) if kwargs is not None else None)
 
@@ -135,8 +135,8 @@ class VerlLayer(Layer):
 
     def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any) -> Any:
         """A manager that calls `run_single` or `__call__` with verl's batch."""
+        from agentrl.verl.config_views import verl_config
         from agentrl.verl.custom_managers import custom_manager
-        from agentrl.verl.settings import verl_config
 
         return custom_manager(
             kind,

@@ -11,16 +11,17 @@ from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError
+from agentrl.core.user_code import UserFunction
 from agentrl.interactions import InteractionSession
+from agentrl.interactions.loading import load_interactions
 from agentrl.rollout.loops.tool_agent import ToolAgent
-from agentrl.tools import ToolSession
+from agentrl.tools import ToolSession, load_tools
 from agentrl.tools.response import ToolResponse
 from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.trajectory import Outcome, TurnReward
 from agentrl.verl.agent_data import AgentData, AgentState, asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl.verl.calls import FunctionCall, ToolParser
-from agentrl.verl.registries import owner_of
 from agentrl.verl.tracing import simple_timer
 
 LIMITS = ("max_user_turns", "max_assistant_turns", "max_parallel_calls", "max_tool_response_length")
@@ -266,3 +267,20 @@ class ToolAgentLoop(AgentLoopBase):
 
     def _initialize_interactions(self, interaction_config_file: Any = None) -> dict[str, Any]:
         return dict(self.interaction_map)
+
+
+def initialize_tools_from_config(tools_config_file: str) -> list[Any]:
+    """The tools that a YAML lists, with `name`, `tool_schema`, `create`, `execute` and the rest. Raises UserError."""
+    tools = load_tools(tools_config_file, None, max_response=1, unit="characters", side="middle")
+    return [owner_of(runner.methods["execute"]) for runner in tools.runners.values()]
+
+
+def initialize_interactions_from_config(interaction_config_file: str) -> dict[str, Any]:
+    """The interactions that a YAML lists, by name. Raises UserError."""
+    found = load_interactions(interaction_config_file)
+    return {name: owner_of(runner.methods["generate_response"]) for name, runner in found.runners.items()}
+
+
+def owner_of(method: UserFunction) -> Any:
+    """The object whose method it is; None for a function."""
+    return getattr(method.fn, "__self__", None)

@@ -11,11 +11,10 @@ from agentrl.cli.main import Parser, main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.verl.programs import arguments_of, find_program, started_module, table
+from agentrl.verl.programs import arguments_of, find_program, job_words, started_module, table
 from agentrl.verl.reading.check import check_sources
 from agentrl.verl.reading.defaults import values
 from agentrl.verl.reading.scripts import read_sources
-from agentrl.verl.started import job_words
 
 DAPO = r"""#!/usr/bin/env bash
 set -euxo pipefail

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.verl.reading.marks import mark
+from agentrl.verl.reading.launches import mark
 
 if TYPE_CHECKING:
     from agentrl_sandbox.job import CommandResult, Job, Result

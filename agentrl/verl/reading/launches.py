@@ -5,7 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from agentrl.verl.reading.marks import Word, unsure
+MARK = re.compile("\x02(\\w+)\x03")
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that a command gets, with the line that it is on."""
+
+    text: str
+    line: int = 0
+
+
+def mark(name: str) -> str:
+    """A mark; `name` is a variable's, ARG_1 for an argument, COMMAND for the output of a command."""
+    return f"\x02{name}\x03"
+
+
+def unsure(text: str) -> bool:
+    """Whether some of a text is not known."""
+    return "\x02" in text
+
 
 PYTHON = re.compile(r"python[\d.]*")
 VALUED = ("-X", "-W", "--check-hash-based-pycs")

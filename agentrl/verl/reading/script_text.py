@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from agentrl.verl.reading.marks import Word, mark
+from agentrl.verl.reading.launches import Word, mark
 
 REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 NAME = r"(?<![\w.$-])([A-Za-z_]\w*)"

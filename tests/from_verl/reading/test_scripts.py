@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.verl.reading import bash, scripts
-from agentrl.verl.reading.marks import MARK
+from agentrl.verl.reading.launches import MARK
 from agentrl.verl.reading.scripts import read_sources
 
 RUN = "python3 -m verl.trainer.main_ppo"
