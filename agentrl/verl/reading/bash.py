@@ -52,7 +52,7 @@ builtin cd "$tree"{folder} && bash {script} {arguments} < /dev/null > /dev/null
 NAMED_FILE = re.compile(r"[\w./-]+\.(?:sh|bash|env|ya?ml)\b")
 VARIABLE = re.compile(r"\$\{?\w+\}?")
 MOST_FILES, MOST_BYTES = 64, 1 << 20
-STOPPED = re.compile(r"line (\d+): (\w+): (.+)$", re.MULTILINE)
+STOPPED = re.compile(r"line (\d+): (\w+: .+|syntax error.*|unexpected EOF .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,17 @@ class BashRun:
     endless: bool = False
 
 
-def run_bash(script: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> BashRun | None:
-    """Run a script with further environment variables; None where no sandbox works here."""
+def run_bash(
+    script: Path, files: Mapping[Path, bytes], arguments: Sequence[str], variables: Mapping[str, str]
+) -> BashRun | None:
+    """Run a script beside copies of `files`, with further environment variables; None where no sandbox works here."""
     from agentrl_sandbox.errors import SandboxError, UsageError
     from agentrl_sandbox.job import Job, Limits
 
-    files = {f"tree{path}": content for path, content in named_files(script).items()}
-    files |= {"stub": STUB.encode(), "setup": SETUP.encode()}
+    copies = {f"tree{path}": content for path, content in files.items()}
+    copies |= {"stub": STUB.encode(), "setup": SETUP.encode()}
     limits = Limits(wall=SECONDS, disk_mb=64, processes=64)
-    job = Job("bash", _main(script, arguments, variables), files=files, fetch=["log"], run_limits=limits)
+    job = Job("bash", _main(script, arguments, variables), files=copies, fetch=["log"], run_limits=limits)
     try:
         result = asyncio.run(_run(job))
     except (SandboxError, UsageError, OSError):
@@ -129,5 +131,5 @@ def _read(ended: "CommandResult", log: str) -> BashRun:
     (tree, *_), *entries = [entry.split("\0") for entry in log.split("\0\n\0")[:-1]] or [[""]]
     calls = [Called(words[0], tuple(words[1:])) for words in ([word.replace(tree, "") for word in e] for e in entries)]
     stops = STOPPED.findall(ended.stderr.decode(errors="replace"))
-    stop = (int(stops[-1][0]), f"{stops[-1][1]}: {stops[-1][2]}") if stops and ended.return_code else None
+    stop = (int(stops[-1][0]), stops[-1][1]) if stops and ended.return_code else None
     return BashRun(calls, stop, ended.limit_hit == "time")

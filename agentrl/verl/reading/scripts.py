@@ -45,20 +45,24 @@ def read_source(file: Path) -> Source:
 
 
 def read_script(file: Path, arguments: Sequence[str] = ()) -> list[Source]:
-    """Each program that a script starts, in order. Raises UserError when it does not end.
+    """Each program that a script starts, in order. Raises UserError when it does not end, or ends at an error first.
 
     A script that starts nothing without arguments is run once more with some that nobody knows. Where bash starts
     nothing at all, or no sandbox works here, the programs are those in the text.
     """
     programs = _Programs(file)
-    return programs.started(arguments) or programs.written()
+    found = programs.started(arguments) or programs.written()
+    if programs.stop and not found:
+        raise UserError(f"{file}:{programs.stop[0]}: bash ends the script: {programs.stop[1]}")
+    return found
 
 
 class _Programs:
     """The programs of a script and of the scripts that it names."""
 
     def __init__(self, file: Path) -> None:
-        shells = {path: text for path, text in named_files(file).items() if path.suffix not in (".yaml", ".yml")}
+        self.files = named_files(file)
+        shells = {path: text for path, text in self.files.items() if path.suffix not in (".yaml", ".yml")}
         texts = [ScriptText(path, text.decode(errors="replace")) for path, text in shells.items()]
         self.file, self.texts = file, texts or [ScriptText(file, "")]
         self.texts[0].file = file  # as the user names it
@@ -70,9 +74,9 @@ class _Programs:
         """Those that bash starts. Raises UserError for a script that does not end."""
         run = self._run(arguments)
         found = self._sources(run) if run else []
+        self.stop = run.stop if run else None
         if run is None or found or arguments:
             return found
-        self.stop = run.stop
         asked = self._run([mark(f"ARG_{number}") for number in range(1, ARGUMENTS + 1)])
         return self._sources(asked) if asked else []
 
@@ -96,7 +100,7 @@ class _Programs:
         variables = {name: value for name, value in os.environ.items() if name in named - BY_BASH}
         missing = [name for name in set(IMPORTED.findall(code)) if importlib.util.find_spec(name) is None]
         variables |= {name: mark(name) for name in self.unset} | {"AGENTRL_MISSING": " ".join(missing)}
-        run = run_bash(self.file, arguments, variables)
+        run = run_bash(self.file, self.files, arguments, variables)
         if run and run.endless:
             raise UserError(f"{self.file} does not end: bash was stopped after {SECONDS:g} s")
         return run

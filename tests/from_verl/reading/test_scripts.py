@@ -124,3 +124,13 @@ def test_without_a_sandbox_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(scripts, "run_bash", lambda *_: None)
     assert one(f'N=2\nif [ -d /x ]; then\n  {RUN} a.b="c d" a.n=$N # a.e=1\nfi\n') == [["a.b=c d", "a.n=<N>"]]
     assert not read_sources(Path("run.sh"))[0].certain
+
+
+def test_bash_s_error_is_shown() -> None:
+    one(f"if true; then\n  {RUN}\ndone\n")
+    (source,) = read_sources(Path("run.sh"))
+    assert source.mistakes == [(3, "syntax error near unexpected token `done'")]
+    with pytest.raises(UserError, match=r"run\.sh:\d: bash ends the script: (syntax error: )?unexpected"):
+        one("N=(\n")
+    with pytest.raises(UserError, match=r"run\.sh:1: bash ends the script: NODES: say how many"):
+        one(": ${NODES:?say how many}\n")
