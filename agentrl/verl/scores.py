@@ -4,7 +4,7 @@ it. The scorers themselves are those of `agentrl.verl.scorers`.
 
 import asyncio
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agentrl.core.sandbox import Sandbox
@@ -81,9 +81,7 @@ def sandbox_fusion(
 
 
 def _judged(solution: str, truth: Any, url: str | None, memory_limit_mb: int | None, **rules: Any) -> Any:
-    """standard.judge, from code that is not asynchronous. Raises InfraError, UserError."""
-    found: list[Any] = []
-    errors: list[Exception] = []
+    """`judge`, from code that is not asynchronous. Raises InfraError, UserError."""
 
     async def judged() -> Any:
         sandbox = Sandbox(url or None, memory_limit_mb=memory_limit_mb or MEMORY_MB)
@@ -92,16 +90,5 @@ def _judged(solution: str, truth: Any, url: str | None, memory_limit_mb: int | N
         finally:
             await sandbox.close()
 
-    def work() -> None:
-        try:
-            found.append(asyncio.run(judged()))
-        except Exception as error:  # raised below, by the caller's thread
-            errors.append(error)
-
-    # In a thread with a loop of its own: the caller may be on one already.
-    worker = Thread(target=work)
-    worker.start()
-    worker.join()
-    if errors:
-        raise errors[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as thread:  # the caller may be on an event loop already
+        return thread.submit(asyncio.run, judged()).result()

@@ -14,26 +14,17 @@ if TYPE_CHECKING:
     from agentrl.verl.reading.sources import Source
     from agentrl.verl.reading.verdicts import Verdict
 
-MARKS = {
-    "same": ("=", "green"),
-    "moved": ("+", "green"),
-    "differs": ("!", "yellow"),
-    "anyway": ("·", "dim"),
-    "ignored": ("-", "dim"),
-    "refused": ("✗", "bold red"),
-    "unknown": ("?", "bold red"),
-    "wrong": ("✗", "bold red"),
+SHOWN = {
+    "same": ("=", "green", "", ("is unchanged", "are unchanged")),
+    "moved": ("+", "green", "", ("has another name here", "have another name here")),
+    "differs": ("!", "yellow", "", ("works slightly differently", "work slightly differently")),
+    "anyway": ("·", "dim", "", ("is agentrl's behaviour anyway", "are agentrl's behaviour anyway")),
+    "ignored": ("-", "dim", "no effect: ", ("has no effect", "have no effect")),
+    "refused": ("✗", "bold red", "refused: ", ("would stop the run", "would stop the run")),
+    "unknown": ("?", "bold red", "unknown: ", ("is unknown", "are unknown")),
+    "wrong": ("✗", "bold red", "wrong: ", ("has a wrong value", "have a wrong value")),
 }
-COUNTED = {
-    "same": ("is unchanged", "are unchanged"),
-    "moved": ("has another name here", "have another name here"),
-    "differs": ("works slightly differently", "work slightly differently"),
-    "anyway": ("is agentrl's behaviour anyway", "are agentrl's behaviour anyway"),
-    "ignored": ("has no effect", "have no effect"),
-    "refused": ("would stop the run", "would stop the run"),
-    "unknown": ("is unknown", "are unknown"),
-    "wrong": ("has a wrong value", "have a wrong value"),
-}
+"""By kind of verdict: its sign and style, what stands before its text, and words for one and for several."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +105,7 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
         if not quiet or verdict.kind not in ("same", "moved", "anyway"):
             given = verdict.given
             place = str(given.line) if given.file.name == file.name else f"{given.file.name}:{given.line}"
-            rows.append((place, *MARKS[verdict.kind], _setting(verdict), _outcome(verdict)))
+            rows.append((place, *SHOWN[verdict.kind][:2], _setting(verdict), _outcome(verdict)))
     width = max((len(place) for place, *_ in rows), default=0)
     return [
         Text.assemble((place.rjust(width), "dim"), " ", (mark, style), " ", setting, (f"  {outcome}".rstrip(), style))
@@ -137,15 +128,14 @@ def _setting(verdict: "Verdict") -> str:
 
 def _outcome(verdict: "Verdict") -> str:
     new = f"→ {verdict.home}" if verdict.home and verdict.home != verdict.given.path else ""
-    said = {"unknown": "unknown: ", "ignored": "no effect: ", "refused": "refused: ", "wrong": "wrong: "}
-    reason = said.get(verdict.kind, "") + verdict.text
+    reason = SHOWN[verdict.kind][2] + verdict.text
     return "; ".join(part for part in (new, reason) if part)
 
 
 def _summary(console: "Console", verdicts: "list[Verdict]", source: "Source", again: int) -> None:
     counts = Counter(verdict.kind for verdict in verdicts)
-    found = {kind: counts[kind] for kind in COUNTED if counts[kind]}  # type: ignore[index]
-    parts = [f"{number} {COUNTED[kind][number > 1]}" for kind, number in found.items()]
+    found = {kind: number for kind in SHOWN if (number := counts[kind])}  # type: ignore[index]
+    parts = [f"{number} {SHOWN[kind][3][number > 1]}" for kind, number in found.items()]
     parts += [f"{len(source.mistakes)} cannot be read"] if source.mistakes else []
     parts += [f"{again} as above"] if again else []
     console.print(f"\n{len(verdicts)} settings: {', '.join(parts)}")

@@ -1,16 +1,24 @@
-"""What copies of verl's sandbox tool and scorers call: a SandboxFusion server, or agentrl's own, asked over HTTP."""
+"""What copies of verl's search and sandbox tools, and of its scorers, ask over HTTP.
+
+The servers: one for retrieval, as the ready-made tool asks it; SandboxFusion, or agentrl's own sandbox.
+"""
 
 import json
 import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+DEFAULT_TIMEOUT = 30
+SEARCH_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before a request to the retrieval server is sent again, where the server is not there or busy."""
+BUSY = (500, 502, 503, 504)
 MARGIN = 10.0
-"""Seconds that an answer may take beyond the program's limits."""
-PAUSES = (1.0, 2.0, 4.0)
-FULL = 504
+"""Seconds that the sandbox's answer may take beyond the program's limits."""
+SANDBOX_PAUSES = (1.0, 2.0, 4.0)
+FULL = (504,)
 
 SANDBOX_ERROR, RUNTIME_ERROR, TIMEOUT, COMPILE_ERROR = -1, -2, -3, -4
 """verl's verdicts beside True and False."""
@@ -24,6 +32,83 @@ print(_json.dumps(_said) if _said is None or isinstance(_said, (dict, list, tupl
 """
 
 
+def _post(
+    url: str,
+    content: Mapping[str, Any],
+    timeout: float,
+    pauses: Sequence[float],
+    busy: Collection[int],
+    *,
+    lost_is_busy: bool = False,
+) -> tuple[dict[str, Any] | None, str | None]:
+    """(the server's answer, None), or (None, why there is none)."""
+    request = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    for pause in (*pauses, None):
+        try:
+            with urlopen(request, timeout=timeout) as response:
+                return json.load(response), None
+        except HTTPError as error:
+            trouble, again = f"{url} answers {error.code} {error.reason}", error.code in busy
+        except ValueError as error:
+            trouble, again = f"{url} answers no JSON: {error}", False
+        except OSError as error:
+            trouble, again = f"{url}: {error}", lost_is_busy
+        if not again or pause is None:
+            break
+        time.sleep(pause)
+    return None, f"API Call Failed: {trouble}"
+
+
+def call_search_api(
+    retrieval_service_url: str,
+    query_list: list[str],
+    topk: int = 3,
+    return_scores: bool = True,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> tuple[dict[str, Any] | None, str | None]:
+    """(the server's answer, None), or (None, why there is none)."""
+    content = {"queries": query_list, "topk": topk, "return_scores": return_scores}
+    return _post(retrieval_service_url, content, timeout, SEARCH_PAUSES, BUSY, lost_is_busy=True)
+
+
+def perform_single_search_batch(
+    retrieval_service_url: str,
+    query_list: list[str],
+    topk: int = 3,
+    concurrent_semaphore: Any = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> tuple[str, dict[str, Any]]:
+    """(JSON text with the passages of each query under `result`, what happened)."""
+    with concurrent_semaphore or nullcontext():
+        answer, trouble = call_search_api(retrieval_service_url, query_list, topk, True, timeout)
+    metadata = {"query_count": len(query_list), "queries": query_list, "api_request_error": trouble}
+    metadata |= {"api_response": answer, "status": "api_error", "total_results": 0, "formatted_result": None}
+    if trouble is not None or answer is None:
+        return _result(f"Search error: {trouble}"), metadata
+    found = answer.get("result") or []
+    if not found:
+        return _result("No search results found."), metadata | {"status": "no_results"}
+    try:
+        text = "\n---\n".join(passages_as_text(passages) for passages in found)
+    except (KeyError, TypeError, AttributeError) as error:
+        return _result(f"Error processing search results: {error!r}"), metadata | {"status": "processing_error"}
+    total = sum(len(passages) for passages in found)
+    return _result(text), metadata | {"status": "success", "total_results": total, "formatted_result": text}
+
+
+def passages_as_text(passages: list[dict[str, Any]]) -> str:
+    """Passages numbered, each with its first line as its title."""
+    parts = []
+    for number, passage in enumerate(passages, 1):
+        title, _, text = str(passage["document"]["contents"]).partition("\n")
+        parts.append(f"Doc {number} (Title: {title})\n{text}\n\n")
+    return "".join(parts).strip()
+
+
+def _result(text: str) -> str:
+    return json.dumps({"result": text}, ensure_ascii=False)
+
+
 def call_sandbox_api(
     sandbox_fusion_url: str,
     code: str,
@@ -34,24 +119,9 @@ def call_sandbox_api(
     language: str = "python",
 ) -> tuple[dict[str, Any] | None, str | None]:
     """(the server's answer, None), or (None, why there is none)."""
-    asked: dict[str, Any] = {"code": code, "stdin": stdin, "language": language, "files": {}, "fetch_files": []}
-    asked |= {"compile_timeout": compile_timeout, "run_timeout": run_timeout, "memory_limit_MB": memory_limit_mb}
-    request = Request(sandbox_fusion_url, json.dumps(asked).encode(), {"Content-Type": "application/json"})
-    patience, trouble = compile_timeout + run_timeout + MARGIN, ""
-    for pause in (*PAUSES, None):
-        try:
-            with urlopen(request, timeout=patience) as response:
-                return json.load(response), None
-        except HTTPError as error:
-            trouble = f"{sandbox_fusion_url} answers {error.code} {error.reason}"
-            if error.code != FULL:
-                break
-        except (OSError, ValueError) as error:
-            trouble = f"{sandbox_fusion_url}: {error}"
-            break
-        if pause is not None:
-            time.sleep(pause)
-    return None, f"API Call Failed: {trouble}"
+    content: dict[str, Any] = {"code": code, "stdin": stdin, "language": language, "files": {}, "fetch_files": []}
+    content |= {"compile_timeout": compile_timeout, "run_timeout": run_timeout, "memory_limit_MB": memory_limit_mb}
+    return _post(sandbox_fusion_url, content, compile_timeout + run_timeout + MARGIN, SANDBOX_PAUSES, FULL)
 
 
 def process_single_case(
