@@ -62,8 +62,8 @@ def _checked(source: Source, command: str) -> Checked:
         return Checked(source, command)
     schema = SCHEMAS[CHECKED_AS[command]]
     verdicts = judge(source, schema)
-    whole = together(verdicts, schema, of_source(source, schema))
-    return Checked(source, command, "", verdicts, list(whole), whole.unset)
+    complaints, notes = together(verdicts, schema, of_source(source, schema))
+    return Checked(source, command, "", verdicts, complaints, notes)
 
 
 def _command(source: Source, program: Program | None) -> str:

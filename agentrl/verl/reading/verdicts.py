@@ -18,7 +18,7 @@ from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
 from agentrl.config.tree import INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
-from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
+from agentrl.config.validate import SETTINGS, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl.verl.reading.defaults import VerlDefaults
 from agentrl.verl.reading.names import meanings
@@ -79,8 +79,10 @@ class Judge:
         except UserError as error:
             return Verdict(given, "refused", None, str(error).partition(": ")[2])
         if found.path is None:
-            text = found.notes[0].partition(": ")[2] if found.notes else self._reason(path, value)
-            return Verdict(given, "ignored" if found.notes else "anyway", None, text)
+            if found.notes:
+                return Verdict(given, "ignored", None, found.notes[0].partition(": ")[2])
+            unset = value is None or value in ({}, [], "")
+            return Verdict(given, "anyway", None, "not set" if unset else "what agentrl does anyway")
         named = self._named(given, found.path)
         if named.kind not in ("same", "moved"):
             return named
@@ -103,9 +105,6 @@ class Judge:
             return Verdict(given, "anyway" if empty else "wrong", path, "" if empty else "a section; set its keys")
         guess = nearest(path, self.keys)
         return Verdict(given, "unknown", None, f"did you mean {guess}?" if guess else "agentrl has no such key")
-
-    def _reason(self, path: str, value: Any) -> str:
-        return "not set" if value is None or value in ({}, [], "") else "what agentrl does anyway"
 
     def _value(self, given: Given) -> Any:
         if not isinstance(given.value, str) or not INTERPOLATION.search(given.value):
@@ -161,27 +160,18 @@ def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key
     return Verdict(verdict.given, "wrong", verdict.home, text)
 
 
-@dataclass(frozen=True)
-class Together:
-    """The accepted settings as one configuration, with verl's defaults for the rest where there are any.
+def together(
+    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None
+) -> tuple[list[tuple[str, bool]], list[str]]:
+    """(complaints, notes) about the settings that a run would take, as one configuration.
 
-    Iterates over what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
-    Files that settings name are not looked for: they may be on another machine.
+    A complaint is what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
+    Notes are about verl's defaults. Files that settings name are not looked for: they may be on another machine.
     """
-
-    config: Any
-    unset: list[str]
-    """What the person should know about verl's defaults."""
-
-    def __iter__(self) -> Iterator[tuple[str, bool]]:
-        return _complaints(self.config)
-
-
-def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None) -> Together:
-    """The settings that a run would take, together."""
     settings = list(_accepted(verdicts, schema))
     config = to_object(on_defaults(settings, verl), schema)
-    return Together(config, [] if verl is None else verl.finish(config, {setting.path for setting in settings}))
+    notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
+    return list(_complaints(config)), notes
 
 
 def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
@@ -199,9 +189,9 @@ def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
 
 
 def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
-    for check in _numbers():
+    for check in SETTINGS:
         sections = sections_for(check, config)
-        if sections is None:
+        if sections is None or check.__module__ not in (algorithm.__name__, fit.__name__):
             continue
         try:
             note = check(**sections)
@@ -210,10 +200,6 @@ def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
         else:
             if note:
                 yield note, False
-
-
-def _numbers() -> list[Check]:
-    return [check for check in SETTINGS if check.__module__ in (algorithm.__name__, fit.__name__)]
 
 
 def _tree(settings: Iterable[Given]) -> DictConfig:

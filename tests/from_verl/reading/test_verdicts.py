@@ -221,7 +221,7 @@ def test_settings_are_looked_at_together(tmp_path: Path) -> None:
         "  algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True data.train_batch_size=10 \\\n"
         "  actor_rollout_ref.actor.ppo_mini_batch_size=4\n"
     )
-    complaints = [text for text, stops in together(judge(read_source(file), Config), Config) if stops]
+    complaints = [text for text, stops in together(judge(read_source(file), Config), Config)[0] if stops]
     assert len(complaints) == 3
     assert "rollout.n=1" in complaints[0]
     assert "not a multiple" in complaints[1]
