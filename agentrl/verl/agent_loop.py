@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from agentrl.rollout.loops import SingleTurn
-from agentrl.verl.agent_data import asked_of
+from agentrl.verl.agent_state import asked_of
 
 Kind = TypeVar("Kind", bound=type)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.core.compatibility import Command, Layer, Rename, Written
 from agentrl.verl import modules
-from agentrl.verl.reading import names
+from agentrl.verl.reading import name_tables
 
 if TYPE_CHECKING:
     from agentrl.verl.reading.defaults import VerlDefaults
@@ -24,7 +24,7 @@ MANAGERS = {
 }
 """Where it keeps their reward managers."""
 COMMANDS = {
-    "verl": Command("agentrl.verl.command", "run a launch or data script written for verl, unchanged", "Train"),
+    "verl": Command("agentrl.verl.run_command", "run a launch or data script written for verl, unchanged", "Train"),
     "config check": Command(
         "agentrl.verl.reading.check_command",
         "report line by line how agentrl reads a verl YAML file or shell script",
@@ -45,11 +45,11 @@ class VerlLayer(Layer):
 
     def renames(self) -> Mapping[str, Rename]:
         """verl's names."""
-        return names.renames()
+        return name_tables.renames()
 
     def differences(self) -> Mapping[str, str]:
         """What keys mean in verl."""
-        return names.meanings()
+        return name_tables.meanings()
 
     def config_name(self, program: str) -> str | None:
         """verl's file that a program of verl's starts from."""

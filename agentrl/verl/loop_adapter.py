@@ -25,9 +25,9 @@ from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.agent_loop import DictConfigWrap
 from agentrl.verl.config_views import verl_config
+from agentrl.verl.hf_tokenizers import normalize_token_ids, with_lists
 from agentrl.verl.server_manager import Drawn, ServerManager, media_for
-from agentrl.verl.tokenizer import normalize_token_ids, with_lists
-from agentrl.verl.tool_agent import ToolAgentLoop
+from agentrl.verl.tool_loop import ToolAgentLoop
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from agentrl.rollout.seeds import seed_for
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.agent_loop import TokenOutput
-from agentrl.verl.tokenizer import normalize_token_ids
+from agentrl.verl.hf_tokenizers import normalize_token_ids
 
 TAKEN = ("temperature", "top_p", "top_k", "min_p", "ignore_eos")
 ABSENT = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "n": 1}

@@ -12,8 +12,8 @@ from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program, job_words, started_module, table
-from agentrl.verl.reading.check import check_sources
 from agentrl.verl.reading.defaults import values
+from agentrl.verl.reading.file_check import check_sources
 from agentrl.verl.reading.scripts import read_sources
 
 DAPO = r"""#!/usr/bin/env bash

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from agentrl.verl.reading.check import Checked
-    from agentrl.verl.reading.sources import Source
+    from agentrl.verl.reading.file_check import Checked
+    from agentrl.verl.reading.program_settings import Source
     from agentrl.verl.reading.verdicts import Verdict
 
 SHOWN = {
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.core.resources import find
-    from agentrl.verl.reading.check import check_sources
+    from agentrl.verl.reading.file_check import check_sources
     from agentrl.verl.reading.scripts import read_sources
 
     file = find(args.file, what="agentrl config check")

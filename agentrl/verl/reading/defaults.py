@@ -16,7 +16,7 @@ import yaml
 from agentrl.config.keys import Key, ancestors, schema_keys
 from agentrl.config.names import destination, written
 from agentrl.core.compatibility import Written
-from agentrl.verl.reading.sources import Source
+from agentrl.verl.reading.program_settings import Source
 from agentrl.verl.reading.versions import VERSIONS, Version, find_version
 
 TABLE = Path(__file__).with_name("defaults.yaml")

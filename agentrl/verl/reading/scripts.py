@@ -13,8 +13,8 @@ from agentrl.config.presets import shipped
 from agentrl.core.errors import UserError
 from agentrl.verl.reading.bash import SECONDS, BashRun, named_files, run_bash
 from agentrl.verl.reading.launches import MARK, Launch, Word, find_launch, mark, unsure
+from agentrl.verl.reading.program_settings import Given, Source
 from agentrl.verl.reading.script_text import BY_BASH, ScriptText, needed
-from agentrl.verl.reading.sources import Given, Source
 from agentrl.verl.reading.yaml_files import YamlFiles
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)

@@ -21,8 +21,8 @@ from agentrl.config.tree import INTERPOLATION, Reader, Setting, on_defaults, res
 from agentrl.config.validate import SETTINGS, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl.verl.reading.defaults import VerlDefaults
-from agentrl.verl.reading.names import meanings
-from agentrl.verl.reading.sources import Given, Source
+from agentrl.verl.reading.name_tables import meanings
+from agentrl.verl.reading.program_settings import Given, Source
 
 Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
 FATAL = ("refused", "unknown", "wrong")

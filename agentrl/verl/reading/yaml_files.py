@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from agentrl.config.presets import one_line
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
-from agentrl.verl.reading.sources import Given, Source
+from agentrl.verl.reading.program_settings import Given, Source
 
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 

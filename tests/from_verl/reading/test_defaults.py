@@ -23,8 +23,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
 from agentrl.training.update.optimizer import warmup_steps
-from agentrl.verl.reading.check import guess_command
 from agentrl.verl.reading.defaults import table, values
+from agentrl.verl.reading.file_check import guess_command
 from agentrl.verl.reading.scripts import read_source
 from agentrl.verl.reading.versions import VARIABLE, VERSIONS, find_version, read_version, spans
 

@@ -11,8 +11,8 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.isolated import IsolatedFunction
 from agentrl.rewards.sources import compute_score
+from agentrl.verl.default_scores import default_compute_score
 from agentrl.verl.scorers import algebra, dapo, gsm8k, numbers
-from agentrl.verl.scores import default_compute_score
 from tests.from_verl.scorers import cases
 from tests.from_verl.scorers.reference import needs_reference, outcome
 

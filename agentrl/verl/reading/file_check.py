@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.verl.programs import Program, find_program, not_served
 from agentrl.verl.reading.defaults import of_source
-from agentrl.verl.reading.sources import Source
+from agentrl.verl.reading.program_settings import Source
 from agentrl.verl.reading.verdicts import FATAL, Verdict, judge, together
 
 CHECKED_AS = {"train": "train", "sft": "sft", "eval": "eval", "generate": "eval"}

@@ -19,9 +19,9 @@ from agentrl.tools import ToolSession, load_tools
 from agentrl.tools.response import ToolResponse
 from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.trajectory import Outcome, TurnReward
-from agentrl.verl.agent_data import AgentData, AgentState, asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
-from agentrl.verl.calls import FunctionCall, ToolParser
+from agentrl.verl.agent_state import AgentData, AgentState, asked_of
+from agentrl.verl.tool_calls import FunctionCall, ToolParser
 from agentrl.verl.tracing import simple_timer
 
 LIMITS = ("max_user_turns", "max_assistant_turns", "max_parallel_calls", "max_tool_response_length")

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any
 from uuid import uuid4
 
-from agentrl.verl.calls import FunctionCall
+from agentrl.verl.tool_calls import FunctionCall
 
 
 class AgentState(Enum):
