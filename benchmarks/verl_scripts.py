@@ -28,7 +28,8 @@ from rich.table import Table
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import Parser, parse
 from agentrl.config import resolve
-from agentrl.config.checks import files, ready
+from agentrl.config.checks import files, ready, staleness
+from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
@@ -197,7 +198,8 @@ def stopped(one: Checked, words: Sequence[str]) -> str:
         name = chosen_file(args) or CHECKED_AS[program.command]
         schema = SCHEMAS[CHECKED_AS[program.command]]
         where = {"config_name": name, "config_dir": args.config_dir, "program": args.program}
-        resolve(args.overrides, **where, schema=schema, checks=MACHINE)
+        checks = [check for check in MACHINE if schema is Config or check.__module__ != staleness.__name__]
+        resolve(args.overrides, **where, schema=schema, checks=checks)
     except UserError as error:
         return str(error)
     return ""

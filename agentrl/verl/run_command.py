@@ -29,16 +29,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the command. Raises UserError."""
-    from agentrl import verl
+    import agentrl
     from agentrl.core.errors import UserError
 
     command = [part for i, part in enumerate(args.command) if i or part != "--"]
     if not command:
         raise UserError("agentrl verl: name a command, as in `agentrl verl bash run.sh`")
-    stand_in = str(Path(verl.__file__).parent / "launch")
+    stand_in = str(Path(__file__).parent / "launch")
     # Our interpreter first: scripts call python3 and expect the trainer in it.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    package = str(Path(verl.__file__).parents[2])
+    package = str(Path(agentrl.__file__).parents[1])
     paths = [stand_in, package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     _set_version(args.version, command)
