@@ -6,6 +6,7 @@ Invariant: a real key passes through untouched, unless the table has an entry fo
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -38,6 +39,21 @@ def table() -> Mapping[str, Rename]:
 def _table(known: tuple[Layer, ...], deprecated: tuple[Deprecation, ...]) -> Mapping[str, Rename]:
     entries = {name: entry for layer in known for name, entry in layer.renames().items()}
     return entries | {old.old: Rename(old.old, "moved", old.new, old.note) for old in deprecated}
+
+
+def read_table(file: Path) -> dict[str, Rename]:
+    """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
+    entries: dict[str, Rename] = {}
+    for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+        items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
+        entries |= {name: Rename(name, action, text) for names, text in items for name in _each(names)}
+    return entries
+
+
+def _each(names: str) -> list[str]:
+    """`a|b.x` is a.x and b.x."""
+    sections, dot, rest = names.partition(".")
+    return [f"{section}{dot}{rest}" for section in sections.split("|")]
 
 
 def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.core.compatibility import Command, Layer, Rename, Written
 from agentrl.verl import modules
-from agentrl.verl.reading import name_tables
 
 if TYPE_CHECKING:
     from agentrl.verl.reading.defaults import VerlDefaults
@@ -45,11 +44,15 @@ class VerlLayer(Layer):
 
     def renames(self) -> Mapping[str, Rename]:
         """verl's names."""
-        return name_tables.renames()
+        from agentrl.verl.reading.name_tables import renames
+
+        return renames()
 
     def differences(self) -> Mapping[str, str]:
         """What keys mean in verl."""
-        return name_tables.meanings()
+        from agentrl.verl.reading.name_tables import meanings
+
+        return meanings()
 
     def config_name(self, program: str) -> str | None:
         """verl's file that a program of verl's starts from."""
