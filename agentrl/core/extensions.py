@@ -3,7 +3,7 @@
 Invariants:
 - an entry point names a module, whose import registers, or a function, which is called without arguments;
 - each process loads them at most once, and only when a name is not built in or user code is loaded; layers, the
-  plug-ins of agentrl and of packages `agentrl-NAME`, are loaded with the first configuration already;
+  plug-ins whose package is agentrl or `agentrl_NAME`, are loaded with the first configuration already;
 - one that fails ends the run with one line that names its package.
 """
 
@@ -24,13 +24,13 @@ def load_plugins() -> None:
 
 @cache
 def load_layers() -> None:
-    """Load the plug-ins of agentrl's own packages once. Raises UserError for a broken one."""
+    """Load the compatibility layers of this process once. Raises UserError for a broken one."""
     _load(layers=True)
 
 
 def _load(*, layers: bool) -> None:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        if _package(point).startswith("agentrl") is layers:
+        if point.module.startswith("agentrl") is layers:
             with reported_as(f"the plug-in {point.name} ({_package(point)}) does not load"):
                 found = point.load()
                 if callable(found):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.core.compatibility import Command, Layer, Rename, Written
-from agentrl.verl import modules
 
 if TYPE_CHECKING:
     from agentrl.verl.reading.defaults import VerlDefaults
@@ -80,7 +79,9 @@ class VerlLayer(Layer):
 
     def provide(self) -> None:
         """Make `verl.` importable where verl is not installed."""
-        modules.provide()
+        from agentrl.verl.modules import provide
+
+        provide()
 
     def importing(self) -> AbstractContextManager[None]:
         """Ray's actors of the module are threads of this process."""
@@ -90,11 +91,15 @@ class VerlLayer(Layer):
 
     def adopt_registered(self) -> None:
         """Take over estimators and losses registered with an installed verl."""
-        modules.adopt_registered()
+        from agentrl.verl.modules import adopt_registered
+
+        adopt_registered()
 
     def ready_made(self, class_name: str) -> tuple[str, str] | None:
         """A ready-made tool or interaction that stands for verl's."""
-        return modules.ready_made(class_name)
+        from agentrl.verl.modules import ready_made
+
+        return ready_made(class_name)
 
     def missing(self, module: str) -> str | None:
         """A class of verl's that agentrl has no counterpart of."""
