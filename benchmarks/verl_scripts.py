@@ -25,8 +25,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
-from agentrl.cli.main import Parser, parse
+from agentrl.cli.main import parse
 from agentrl.config import resolve
 from agentrl.config.checks import files, ready, staleness
 from agentrl.config.schema import Config

@@ -6,12 +6,11 @@ agentrl config reference --out docs/config-reference.md
 """
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.core.compatibility import layers
+from agentrl.cli.commands import added_commands
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,35 +18,27 @@ if TYPE_CHECKING:
 
     from agentrl.config.explain import Explanation
 
-HELP = "explain keys, and check configurations written for verl"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands."""
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    explain = commands.add_parser("explain", help="show type, default, meaning and old names of keys")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    explain = actions.add_parser("explain", help="show type, default, meaning and old names of keys")
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
-    reference = commands.add_parser("reference", help="print all keys, or all algorithms, as Markdown")
+    reference = actions.add_parser("reference", help="print all keys, or all algorithms, as Markdown")
     reference.add_argument("what", nargs="?", choices=["keys", "algorithms"], default="keys", help="default: keys")
     reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
-    for name, (module, summary) in _added().items():
-        importlib.import_module(module).configure(commands.add_parser(name, help=summary))
+    explain.set_defaults(run=_explain)
+    reference.set_defaults(run=_reference)
+    for command in added_commands():
+        if command.name.startswith("config "):
+            module, added = command.load(), actions.add_parser(command.name.removeprefix("config "), help=command.help)
+            module.configure(added)
+            added.set_defaults(run=module.run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the sub-command; returns its exit code."""
-    added = {name: importlib.import_module(module).run for name, (module, _) in _added().items()}
-    return int((added | {"explain": _explain, "reference": _reference})[args.action](args))
-
-
-def _added() -> dict[str, tuple[str, str]]:
-    """(module, help) of the sub-commands of compatibility layers."""
-    commands = [item for layer in layers() for item in layer.commands().items()]
-    return {
-        name.removeprefix("config "): (command.module, command.help)
-        for name, command in commands
-        if name.startswith("config ")
-    }
+    return int(args.run(args))
 
 
 def _reference(args: argparse.Namespace) -> int:

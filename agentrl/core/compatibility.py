@@ -7,7 +7,9 @@ ask `layers()` and never import a layer.
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
 from agentrl.core.extensions import load_layers
@@ -15,11 +17,18 @@ from agentrl.core.extensions import load_layers
 
 @dataclass(frozen=True)
 class Command:
-    """One line of `agentrl --help`; the module is imported when the command is called."""
+    """One line of `agentrl --help`, or with the name "config NAME" of `agentrl config --help`."""
 
-    module: str
-    help: str
+    name: str
     group: str
+    help: str
+    keys: str = ""
+    """The command of `config.schema.commands` whose keys it takes; empty: it takes none."""
+    module: str = ""
+
+    def load(self) -> ModuleType:
+        """Import its module."""
+        return import_module(self.module)
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,9 @@ class Layer:
     prefix: ClassVar[str] = ""
     """Section that may stand before names of ours, with its dot."""
 
-    def commands(self) -> Mapping[str, Command]:
-        """Commands that the layer adds; "config NAME" is one below `agentrl config`."""
-        return {}
+    def commands(self) -> Sequence[Command]:
+        """Commands that the layer adds."""
+        return ()
 
     def renames(self) -> Mapping[str, Rename]:
         """The framework's settings that are no keys here, by name."""

@@ -21,14 +21,17 @@ MANAGERS = {
     "verl.experimental.reward_loop.reward_manager.registry": "REWARD_MANAGER",
 }
 """Where it keeps their reward managers."""
-COMMANDS = {
-    "verl": Command("agentrl.verl.run_command", "run a launch or data script written for verl, unchanged", "Train"),
-    "config check": Command(
-        "agentrl.verl.reading.check_command",
-        "report line by line how agentrl reads a verl YAML file or shell script",
-        "Prepare",
+COMMANDS = (
+    Command(
+        "verl", "Train", "run a launch or data script written for verl, unchanged", module="agentrl.verl.run_command"
     ),
-}
+    Command(
+        "config check",
+        "Prepare",
+        "report line by line how agentrl reads a verl YAML file or shell script",
+        module="agentrl.verl.reading.check_command",
+    ),
+)
 
 
 class VerlLayer(Layer):
@@ -37,7 +40,7 @@ class VerlLayer(Layer):
     name: ClassVar[str] = "verl"
     prefix: ClassVar[str] = "actor_rollout_ref."
 
-    def commands(self) -> Mapping[str, Command]:
+    def commands(self) -> Sequence[Command]:
         """`agentrl verl` and `agentrl config check`."""
         return COMMANDS
 
