@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.containers import Container, ContainerSpec
+from agentrl.core.errors import InfraError
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Verdict:
 
 SET_UP_TIMEOUT = 600.0
 VERIFY_TIMEOUT = 3600.0
+
+
+class TookTooLong(InfraError):
+    """A phase exceeded its limit."""
+
+    def __init__(self, what: str, limit: float) -> None:
+        super().__init__(f"{what} took longer than its {limit:g} s")
 
 
 class TaskFormat(Protocol):

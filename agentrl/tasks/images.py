@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import InfraError, UserError
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.format import TookTooLong
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,12 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.build import pack
 from agentrl.containers.docker.clean import clean
-from agentrl.containers.docker.connection import environments
 from agentrl.containers.docker.container import EXPENDABLE, PROCESSES, DockerContainer
-from agentrl.containers.docker.images import with_tag
-from agentrl.containers.docker.owners import OWNER
+from agentrl.containers.docker.engine import environments
+from agentrl.containers.docker.images import pack, with_tag
 from agentrl.containers.docker.provider import DockerProvider
+from agentrl.containers.docker.reaper import OWNER
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance, sleeping
 from tests.sandbox.docker.engine import Engine

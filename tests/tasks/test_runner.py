@@ -23,7 +23,7 @@ from agentrl.rewards.checks import something_scores
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import UNSCORED, Scheduler
 from agentrl.tasks import images
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.format import TookTooLong
 from agentrl.tasks.plain import FIELDS, PlainContainer
 from agentrl.tasks.runner import TaskRunner
 from agentrl.tracking.metrics import rollout_metrics

@@ -4,10 +4,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.containers.docker.build import LABEL
-from agentrl.containers.docker.connection import connect
-from agentrl.containers.docker.engine import explained
-from agentrl.containers.docker.owners import orphans, remove_orphans
+from agentrl.containers.docker.engine import connect, explained
+from agentrl.containers.docker.images import LABEL
+from agentrl.containers.docker.reaper import orphans, remove_orphans
 from agentrl.core.errors import InfraError
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO, Any
 
-from agentrl.containers.docker.output import Ends
+from agentrl.containers.output import OutputEnds
 
 MARK = "AGENTRL_COMMAND"
 """Variable of a command and its children; no other command has its value."""
@@ -61,7 +61,7 @@ class Command:
         is_text = isinstance(command, str)
         self._words = ["sh", "-c", TEXT if is_text else WORDS, self.mark, *([command] if is_text else command)]
         self._id = ""
-        self._stdout, self._stderr = Ends(), Ends()
+        self._stdout, self._stderr = OutputEnds(), OutputEnds()
 
     def run(self, cwd: str | None, env: Mapping[str, str], user: str | None, stdin: bytes | None) -> int:
         """Its exit code, at its end."""

@@ -13,18 +13,23 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.containers.docker import reaper
-from agentrl.containers.docker.connection import connect
-from agentrl.containers.docker.owners import OWNER, owner, remove_orphans
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.user_errors import one_line
 
 T = TypeVar("T")
 
+ANSWER_SECONDS = 120
+"""Seconds for an answer of the engine."""
+CONNECTIONS = 64
+"""Connections that are kept open."""
 NO_LOGIN = ("no basic auth credentials", "authentication required", "unauthorized")
 """Words of a registry that wants to know who asks."""
 MOST_THREADS = 1024
@@ -38,7 +43,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.run = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.labels = {"agentrl.run": self.run, OWNER: owner(os.getpid())}
+        self.labels = {reaper.RUN: self.run, reaper.OWNER: reaper.owner(os.getpid())}
         self.client: Any = None
         self.env: Mapping[str, str] = {}
         """Environment of processes that use the same engine."""
@@ -94,7 +99,7 @@ class Engine:
 
     def _connect(self) -> Any:
         client, self.env = connect()
-        remove_orphans(client)
+        reaper.remove_orphans(client)
         self._start_reaper()
         return client
 
@@ -133,3 +138,35 @@ def described(error: str) -> str:
     if any(mark in error for mark in NO_LOGIN):
         return f"{error}; run `docker login` for its registry"
     return error
+
+
+def connect() -> tuple[Any, dict[str, str]]:
+    """A client, and the environment in which other processes find the same engine. Raises UserError."""
+    require_docker()
+    import docker
+
+    trouble = ""
+    for env in environments():
+        try:
+            client = docker.from_env(environment=env, timeout=ANSWER_SECONDS, max_pool_size=CONNECTIONS)
+            client.ping()
+            return client, dict(env)
+        except (docker.errors.DockerException, OSError) as error:
+            trouble = trouble or one_line(error)
+    raise UserError(f"no Docker engine answers: {trouble}; start one, or podman.socket, or set DOCKER_HOST")
+
+
+def require_docker() -> None:
+    """Raises UserError where the `docker` package is not installed."""
+    if find_spec("docker") is None:
+        raise UserError("containers need the docker package: run `pip install 'agentrl[docker]'`")
+
+
+def environments() -> Iterator[Mapping[str, str]]:
+    """To look for an engine with: the user's own, then one for each podman of this host."""
+    yield os.environ
+    if "DOCKER_HOST" not in os.environ:
+        for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/run"):
+            socket = Path(folder or "/none") / "podman" / "podman.sock"
+            if socket.exists():
+                yield {**os.environ, "DOCKER_HOST": f"unix://{socket}"}

@@ -21,7 +21,9 @@ from agentrl.core.sandbox import Sandbox, Session
 from agentrl.core.user_errors import last_line
 from agentrl_sandbox.job import CommandResult, Limits
 
-DRIVER = (Path(__file__).parent / "driver.py").read_text(encoding="utf-8")
+HERE = Path(__file__).parent
+OUTPUT_CODE, DRIVER_CODE = (file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py"))
+FIRST_CELL = OUTPUT_CODE + DRIVER_CODE.replace("from agentrl.containers.output import OutputEnds\n", "")
 DISK_MB, MEMORY_MB, PROCESSES = 512, 2048, 512
 """Where the spec has no limit: the sandbox has one."""
 CELL = 60.0
@@ -62,7 +64,7 @@ class EmbeddedContainer:
             open_files=1024,
         )
         self._session = await self._sandbox().session(limits, client=self.name)
-        done = await self._session.run(DRIVER)
+        done = await self._session.run(FIRST_CELL)
         if done.return_code != 0:
             raise InfraError(f"container {self.name} did not start: {_why(done)}")
         answer = await self._ask("prepare", workdir=spec.workdir, env=dict(spec.env))

@@ -1,7 +1,8 @@
 """The end of an embedded container in the sandbox: starts commands, ends them, and passes files.
 
-Imports nothing of the package: a session of the sandbox runs this text as its first cell, and then `serve` in each
-further one. Between two cells the sandbox stops all processes, so a command's time is counted while a cell runs.
+A session of the sandbox, which does not have the package, runs this text and that of `output` as its first cell, and
+then `serve` in each further one. Between two cells the sandbox stops all processes, so a command's time is counted
+while a cell runs.
 """
 
 import base64
@@ -19,8 +20,8 @@ import tempfile
 import time
 from typing import IO, Any
 
-HALF = 1 << 16
-"""Bytes of head, and of tail, that are kept of each output."""
+from agentrl.containers.output import OutputEnds
+
 CHUNK = 1 << 16
 PR_SET_CHILD_SUBREAPER = 36
 ROUNDS = 100
@@ -34,30 +35,6 @@ files: dict[int, IO[bytes]] = {}
 answers: list[Fields] = []
 served = 0.0
 """Seconds of all cells before this one."""
-
-
-class Ends:
-    """Head and tail of an output."""
-
-    def __init__(self) -> None:
-        self.head, self.tail, self.left_out = bytearray(), bytearray(), 0
-
-    def add(self, data: bytes) -> None:
-        """The next bytes."""
-        room = HALF - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        over = len(self.tail) - HALF
-        if over > 0:
-            self.left_out += over
-            del self.tail[:over]
-
-    def text(self) -> str:
-        """Both, with a line between them that says how much is left out."""
-        if not self.left_out:
-            return (self.head + self.tail).decode(errors="replace")
-        first, last = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
-        return f"{first}\n[... {self.left_out} bytes left out ...]\n{last}"
 
 
 class Command:
@@ -78,7 +55,7 @@ class Command:
         for _, writer in pairs:
             os.close(writer)
         self.stdout, self.stderr, self.status = (reader for reader, _ in pairs)
-        self.outputs = {self.stdout: Ends(), self.stderr: Ends()}
+        self.outputs = {self.stdout: OutputEnds(), self.stderr: OutputEnds()}
         for handle in self.outputs:
             os.set_blocking(handle, False)
 

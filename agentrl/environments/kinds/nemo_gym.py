@@ -11,8 +11,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import environment_kind
 from agentrl.data.files import paths, read_records
 from agentrl.environments.entry import Entry
-from agentrl.environments.nemo_gym.server import EXAMPLE, Server, Servers
-from agentrl.environments.nemo_gym.started import started
+from agentrl.environments.nemo_gym.server import EXAMPLE, Server, Servers, started
 from agentrl.environments.nemo_gym.task import NOTHING, Task
 from agentrl.environments.own import interpreter, require
 from agentrl.trajectory.row import Row

@@ -4,6 +4,9 @@ Invariants: each side gets the messages that are new to it, without its own acti
 observations are left out, because they repeat the whole game at every turn, and those of actions stay.
 """
 
+import random
+import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +15,16 @@ from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
 from agentrl.environments.answers import SHORT
 from agentrl.environments.observation import Observation
-from agentrl.environments.opponents import FIX, RANDOM, Opponent, RandomOpponent, opponent_of
 from agentrl.environments.own import fitted, is_own, load_own, require
+
+Opponent = Callable[[str], str]
+"""The action for an observation, which has the text that is new to this side."""
+
+FIX = "write the path of a function that plays, `opponent: rivals.py:cautious`"
+RANDOM = "random"
+OFFERED = re.compile(r"\[[^\[\]\n]+\]")
+"""Actions as games write them: [4]."""
+
 
 GAME = -1
 """The sender of the game's own messages."""
@@ -204,3 +215,30 @@ def _sides(written: Any, players: int) -> tuple[int, ...]:
     if not fits or not sides or len(set(sides)) < len(sides):
         raise UserError(f"sides is {written!r}: write all, alternate, or numbers from 0 to {players - 1}, such as [0]")
     return tuple(sorted(sides))
+
+
+class RandomOpponent:
+    """Plays one of the actions in square brackets that the last line with some of them offers; where new text has none,
+    one of those before."""
+
+    def __init__(self, seed: str) -> None:
+        self.draw = random.Random(seed)
+        self.offered: list[str] = []
+
+    def __call__(self, observation: str) -> str:
+        lines = [found for line in observation.splitlines() if (found := OFFERED.findall(line))]
+        self.offered = lines[-1] if lines else self.offered
+        if not self.offered:
+            raise InfraError(f"opponent random: the game offers no [actions]: {FIX}")
+        return self.draw.choice(self.offered)
+
+
+def opponent_of(name: str | None, folder: str, seed: str) -> Opponent:
+    """A new opponent for one game. Raises UserError."""
+    if name == RANDOM:
+        return RandomOpponent(seed)
+    if name is None or not is_own(name):
+        raise UserError(f"opponent is {name!r}: write random, or the path of a function such as rivals.py:cautious")
+    found = load_own(name, folder, "opponent")
+    opponent: Opponent = found() if isinstance(found, type) else found
+    return opponent

@@ -1,10 +1,13 @@
 """The description of a resource server before a run: its routes, and the fields that it asks of a row."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from http.client import HTTPException
+from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -14,6 +17,10 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.foreign import read_json, read_yaml
 from agentrl.core.user_errors import reported_as
 from agentrl.environments.answers import LONGEST, field, parsed
+from agentrl.environments.worker import START, Program, Running
+
+SERVE = Path(__file__).parents[1] / "nemo_gym_program" / "serve.py"
+
 
 Json = dict[str, Any]
 ANSWER = 30.0
@@ -174,3 +181,47 @@ def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
 def about(error: Mapping[str, Any]) -> str:
     """An error of pydantic in a few words."""
     return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"
+
+
+class StartedServer:
+    """A server that is started when it is asked for, and again after it died."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._running: Running | None = None
+        self._starting = Lock()
+
+    def url(self) -> str:
+        """Its address, once it answers. Blocks. Raises InfraError where it does not start."""
+        with self._starting:
+            if self._running is None or self._running.process.poll() is not None:
+                self.close()
+                self._running = Running(self.program)
+                self._wait(self._running)
+            return Path(self._running.address).read_text()
+
+    def close(self) -> None:
+        """End the server."""
+        if self._running is not None:
+            self._running.end()
+            self._running = None
+
+    def _wait(self, running: Running) -> None:
+        until = time.monotonic() + START
+        while not running.ready:
+            dead = running.process.poll() is not None
+            if dead or time.monotonic() > until:
+                said = running.last_words() if dead else f"it did not start within {START:g} s"
+                self.close()
+                raise InfraError(said)
+            time.sleep(0.05)
+
+
+def started(python: str, settings: Mapping[str, object], folder: str) -> StartedServer:
+    """The server of these settings, which all rows of this process share."""
+    return _started(python, json.dumps(settings), folder)
+
+
+@cache
+def _started(python: str, settings: str, folder: str) -> StartedServer:
+    return StartedServer(Program(python, SERVE, json.loads(settings), folder))

@@ -7,6 +7,9 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 
+FENCE = "```"
+
+
 WHERE = "reward_model.ground_truth"
 
 
@@ -80,3 +83,18 @@ def _mapping(ground_truth: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise UserError(f"{WHERE} is a {type(given).__name__}: write test cases as a mapping or a JSON object")
     return given
+
+
+def extract_code(solution: str, language: str = "python") -> str | None:
+    """The last block fenced as `language`, else the first block of any kind; None where there is none.
+
+    A block that is never closed reaches to the end. A first line that is only a language's name is no code.
+    """
+    marked = FENCE + language
+    if marked in solution:
+        return solution.rpartition(marked)[2].partition(FENCE)[0]
+    if FENCE not in solution:
+        return None
+    block = solution.split(FENCE)[1]
+    first, line_break, rest = block.partition("\n")
+    return rest if line_break and first.strip().isalpha() else block

@@ -18,24 +18,8 @@ from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
 REQUEST = "Reply with the answer alone."
-STARTS = (
-    "Bel",
-    "Cor",
-    "Dra",
-    "Fen",
-    "Gal",
-    "Hol",
-    "Jar",
-    "Kel",
-    "Lun",
-    "Mar",
-    "Nor",
-    "Orl",
-    "Pel",
-    "Rov",
-    "Sel",
-    "Tar",
-)
+STARTS = ("Bel", "Cor", "Dra", "Fen", "Gal", "Hol", "Jar", "Kel",
+          "Lun", "Mar", "Nor", "Orl", "Pel", "Rov", "Sel", "Tar")  # fmt: skip
 MIDDLES = ("a", "e", "i", "o", "u", "an", "en", "il", "or", "um")
 ENDS = ("bach", "dale", "ford", "gate", "holm", "mere", "port", "stead", "ton", "wick")
 FIRST_NAMES = ("Alma", "Bruno", "Clara", "Dario", "Edda", "Franz", "Greta", "Heinz", "Ilsa", "Jonah", "Karla", "Levin")

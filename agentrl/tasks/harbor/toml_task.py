@@ -12,10 +12,13 @@ from typing import Any
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.core.inside import read_inside
-from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
-from agentrl.tasks.harbor.environment import limits, network, policy, user_of
+from agentrl.tasks.harbor.compose import Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
+
+NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
+"""The format's names -> those of containers."""
+
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
@@ -30,7 +33,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
     _refuse(folder, top, environment)
-    service = _service(folder, top)
+    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top)
     spec = _spec(folder, service, environment, agent, verifier)
     timeout = agent.number("timeout_sec", 0) or None
     separate, bundled = _separate(folder, top, verifier, spec)
@@ -75,11 +78,6 @@ def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise UserError(f"{top.file}: {reason}; leave the task out")
-
-
-def _service(folder: Path, top: Fields) -> Service:
-    compose = folder / "environment" / "docker-compose.yaml"
-    return read_compose(compose, folder, top) if compose.is_file() else Service(NO_SERVICE)
 
 
 def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
@@ -215,3 +213,47 @@ def _collects(verifier: Fields) -> tuple[Collect, ...]:
         if hook.text("service") not in (None, "main"):
             raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
     return tuple(Collect(one.text("command") or "true", one.number("timeout_sec", 60), user_of(one)) for one in hooks)
+
+
+def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:
+    """A container of an image, or of a folder to build, with the limits of a table and no others. The image comes
+    first. Raises UserError for devices that containers do not have."""
+    for devices, asked in (("gpus", environment.number("gpus", 0)), ("tpu", environment.get("tpu"))):
+        if asked:
+            kind = "GPU" if devices == "gpus" else "TPU"
+            why = f"containers with a {kind} are not supported; leave the task out"
+            raise UserError(f"{environment.file}: {environment.table}{devices}: {why}")
+    return ContainerSpec(
+        image=image,
+        build=None if image else build,
+        workdir=environment.text("workdir"),
+        env=environment.texts("env"),
+        cpus=environment.number("cpus", 0) or None,
+        memory_mb=environment.megabytes("memory_mb", "memory"),
+        storage_mb=environment.megabytes("storage_mb", "storage"),
+        processes=None,
+        build_timeout=environment.number("build_timeout_sec", ContainerSpec.build_timeout),
+    )
+
+
+def network(environment: Fields) -> tuple[str, tuple[str, ...]]:
+    """The network of an environment, by its field of today or the one before."""
+    closed = environment.get("allow_internet") is False
+    return policy(environment) or ("none" if closed else "full", ())
+
+
+def policy(table: Fields) -> tuple[str, tuple[str, ...]] | None:
+    mode, hosts = table.text("network_mode"), table.names("allowed_hosts")
+    if mode is None:
+        return None
+    if mode not in NETWORKS:
+        raise table.wrong("network_mode", mode, f"one of {', '.join(NETWORKS)}")
+    return NETWORKS[mode], hosts
+
+
+def user_of(table: Fields) -> str | None:
+    """A user's name or number."""
+    value = table.get("user")
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise table.wrong("user", value, "a name or a number")
+    return None if value is None else str(value)
