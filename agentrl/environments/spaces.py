@@ -65,7 +65,7 @@ def parse(space: Any, text: str, names: Sequence[str] | None) -> Any:
 
 
 def _chosen(text: str, choices: Sequence[str]) -> int:
-    """The one choice that a text is, or else names as a word. Raises ValueError."""
+    """The only choice that a text is, or else names as a word. Raises ValueError."""
     plain = [choice.casefold() for choice in choices]
     said = text.strip().strip("[](){}<>\"'`.!* ").casefold()
     if said in plain:

@@ -28,7 +28,7 @@ PLURALS = {
     "extra_info": "extra_infos",
     "trajectory": "trajectories",
 }
-"""What the arguments are called where they are lists."""
+"""Names of the arguments where they are lists."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class RewardFn:
     kwargs: dict[str, Any]
     """`reward_kwargs`, passed on with every call."""
     accepted: frozenset[str]
-    """Which of OPTIONAL it asks for."""
+    """The names of OPTIONAL that it asks for."""
     origin: tuple[str, str] = ("", "")
     """The path, or module, and the name by which another process loads it; empty where none can."""
     shared: bool = False
     """Whether a program has passed it as an object: it may share the state of that program."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
+        """The keyword arguments among `given` that the function takes, and `reward_kwargs`."""
         return {key: value for key, value in given.items() if key in REQUIRED or key in self.accepted} | self.kwargs
 
 
@@ -72,7 +72,7 @@ def load_reward_function(
 
 
 def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: bool = False) -> RewardFn:
-    """The same for a function that is here already. Raises UserError where its signature does not fit."""
+    """A function that a program passes as an object. Raises UserError where its signature does not fit."""
     if not callable(function):
         raise UserError(f"the reward is a {type(function).__name__}: pass a function")
     return _checked(
@@ -81,7 +81,7 @@ def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: b
 
 
 def function_name(function: Any) -> str:
-    """What messages call a function, or another object that can be called."""
+    """The name of a function, or of another object that can be called, in messages."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

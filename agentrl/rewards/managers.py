@@ -119,7 +119,7 @@ class EachManager(Manager):
 
 
 @dataclass(eq=False)
-class Together:
+class SharedCall:
     """Trajectories that are scored in one call."""
 
     keys: Sequence[str]
@@ -130,13 +130,13 @@ class Together:
 class BatchManager(Manager):
     """One call for the trajectories that are expected together; it returns a list.
 
-    Invariant: a call waits for its own trajectories, never for those of another batch that runs beside.
+    Invariant: a call waits for its own trajectories, never for those of a concurrent batch.
     """
 
     def __init__(self, calls: Calls, arrange: Arrange) -> None:
         """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.calls, self.arrange = calls, arrange
-        self._expected: dict[str, Together] = {}
+        self._expected: dict[str, SharedCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, given: Arguments, key: str = "") -> Any:
@@ -147,7 +147,7 @@ class BatchManager(Manager):
 
     def expect(self, keys: Sequence[str]) -> None:
         self.calls.warm()
-        self._expected |= dict.fromkeys(keys, Together(keys, len(keys)))
+        self._expected |= dict.fromkeys(keys, SharedCall(keys, len(keys)))
 
     def skip(self, key: str) -> None:
         together = self._together(key)
@@ -164,9 +164,9 @@ class BatchManager(Manager):
     async def close(self) -> None:
         self.calls.close()
 
-    def _together(self, key: str) -> Together:
-        """The call that has this trajectory; one of its own if nobody announced it."""
-        return self._expected.setdefault(key, Together([key], 1))
+    def _together(self, key: str) -> SharedCall:
+        """The call that has this trajectory; a new one for a trajectory that was not announced."""
+        return self._expected.setdefault(key, SharedCall([key], 1))
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:

@@ -32,7 +32,7 @@ Judge = Callable[[Trajectory], Awaitable[float]]
 
 @dataclass(frozen=True)
 class ScoreSources:
-    """What may give scores in a run besides the reward function and the reward model."""
+    """Sources of scores in a run besides the reward function and the reward model."""
 
     tools: bool = True
     interactions: bool = True

@@ -1,4 +1,4 @@
-"""What a task format is: how a row's task prepares its container, and how it is scored there.
+"""The contract of a task format, which prepares a row's container and scores the agent's work in it.
 
 Invariants: the verifier's files come into the container only after the agent has ended; a failure of the container
 or of the verifier, or one that takes too long, is an InfraError; a test that fails is a reward of 0.

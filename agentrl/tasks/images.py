@@ -1,8 +1,8 @@
 """Images of containers, prepared ahead of need.
 
-Invariants: an image is prepared once for all rows that share it, and beside the run; a failure masks the trajectories
-that wait for it, and is tried again when one of its rows is expected again; the wait for a free slot is not part of an
-image's time limit.
+Invariants: an image is prepared once for all rows that share it, concurrently with the run; a failure masks the
+trajectories that wait for it, and is tried again when one of its rows is expected again; the wait for a free slot is
+not part of an image's time limit.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def _key(spec: ContainerSpec) -> tuple[str, str]:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log a failure, also of an image that nobody waits for."""
+    """Log a failure, also of an image that no trajectory waits for."""
     if not task.cancelled() and (error := task.exception()):
         lines = "".join(f"\n  | {line}" for line in getattr(error.__cause__, "details", ()))
         log.warning("%s (its trajectories are masked)%s", error, lines)

@@ -3,10 +3,10 @@
 Invariants:
 - a container belongs to one try of one trajectory. It is stopped when the try ends, also by an error or a
   cancellation; where the run's reward function scores it, when that has ended;
-- each phase has a limit of its own, and none counts towards the agent's; a phase that fails masks the trajectory, but
+- each phase has its own limit, and none counts towards the agent's; a phase that fails masks the trajectory, but
   for a verification where `reward.on_failure` is zero;
 - an agent that ended by an infrastructure error is not verified; one that ended in any other way is;
-- images are prepared beside the run, ahead of need.
+- images are prepared in the background, ahead of need.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 KEY = "rollout.containers.provider"
 STOP_LIMIT = 60.0
-"""Seconds that a trajectory waits for the end of its container; after that it is removed beside the run."""
+"""Seconds that a trajectory waits for the end of its container; after that it is removed in the background."""
 
 SHORTEST_SPAN = 0.001
 """Seconds; a shorter phase is not shown."""
 
 Phase = SpanKind | Literal["run"]
-"""`run` is the agent's; its parts have spans of their own."""
+"""`run` is the agent's; its parts have their own spans."""
 Agent = Callable[[float | None], Awaitable[None]]
 """Runs the agent, for at most so many seconds (None: the run's limit); failures become the trajectory's outcome."""
 Adapt = Callable[[ContainerSpec], ContainerSpec]
@@ -215,7 +215,7 @@ class TaskRunner:
 
 
 def _further(task: TaskFormat) -> Sequence[ContainerSpec]:
-    """What its verification starts besides its own container."""
+    """Containers that its verification starts."""
     return getattr(task, "further", ())
 
 

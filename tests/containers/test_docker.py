@@ -20,7 +20,7 @@ import pytest
 from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.clean import clean
-from agentrl.containers.docker.container import EXPENDABLE, PROCESSES, DockerContainer
+from agentrl.containers.docker.container import MAX_PROCESSES, OOM_SCORE, DockerContainer
 from agentrl.containers.docker.engine import environments
 from agentrl.containers.docker.images import pack, with_tag
 from agentrl.containers.docker.provider import DockerProvider
@@ -152,7 +152,7 @@ async def test_no_limits_but_one_that_protects_the_machine(provider: DockerProvi
     async with started(provider, replace(spec, cpus=None, memory_mb=None, processes=None)) as container:
         settings = docker.from_env().containers.get(container.name).attrs["HostConfig"]
         assert (settings["Memory"], settings["MemorySwap"], settings["NanoCpus"]) == (0, 0, 0)
-        assert (settings["PidsLimit"], settings["OomScoreAdj"]) == (PROCESSES, EXPENDABLE)
+        assert (settings["PidsLimit"], settings["OomScoreAdj"]) == (MAX_PROCESSES, OOM_SCORE)
 
 
 @pytest.mark.docker

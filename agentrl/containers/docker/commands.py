@@ -52,7 +52,7 @@ exit 1
 """
 
 
-class Command:
+class ContainerCommand:
     """A command in a container. Its methods block."""
 
     def __init__(self, client: Any, container: str, command: str | Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class Command:
         return self._code()
 
     def output(self) -> tuple[str, str]:
-        """What it has written until now, to stdout and stderr."""
+        """Text that it has written until now to stdout and stderr."""
         return self._stdout.text(), self._stderr.text()
 
     def kill(self, user: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 Invariants:
 - each container and network has the labels of its run, and none outlives the process of that run: the run removes its
-  own, a process beside it the rest, after SIGKILL too; the next run removes what both left;
+  own, a second process the rest, after SIGKILL too; the next run removes what both left;
 - the calls of the `docker` package run in threads: none blocks the event loop;
 - while the engine is being started again, no further container is: what ran in it fails, what comes next waits.
 """

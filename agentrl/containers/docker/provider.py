@@ -12,7 +12,7 @@ from agentrl.core.points import container_provider
 
 @container_provider("docker")
 class DockerProvider:
-    """Keeps the contract of agentrl.containers.contract.ContainerProvider."""
+    """Makes containers of a Docker engine, and removes all that it made."""
 
     def __init__(self, settings: Any = None) -> None:
         self._engine = Engine()

@@ -3,8 +3,8 @@
     python proxy.py ADDRESS
 
 It writes its port to stdout, reads lines `{"container": ADDRESS, "hosts": [...]}` from stdin (hosts null: forget it),
-and ends with its parent, when stdin ends. Containers are told apart by their address: their network has no way out, and
-they cannot send from an address that is not theirs. Imports nothing of agentrl.
+and ends with its parent, when stdin ends. Containers are distinguished by their address: their network has no way out,
+and they cannot send from an address that is not theirs. Imports nothing of agentrl.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 IP_FREEBIND = 15
-"""Of Linux; Python has no name for it before 3.13."""
+"""Linux's number; Python has no name for it before 3.13."""
 HEAD_SECONDS, CONNECT_SECONDS = 30.0, 20.0
 PER_REQUEST = ("connection:", "proxy-connection:", "proxy-authorization:", "keep-alive:")
 Lists = dict[str, tuple[str, ...]]

@@ -7,7 +7,7 @@ itself is the work of a command, so further commands exit with code 137.
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -22,24 +22,26 @@ from agentrl.core.user_errors import last_line
 from agentrl_sandbox.job import CommandResult, Limits
 
 HERE = Path(__file__).parent
-OUTPUT_CODE, DRIVER_CODE = (file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py"))
+OUTPUT_CODE, DRIVER_CODE = (
+    file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py")
+)
 FIRST_CELL = OUTPUT_CODE + DRIVER_CODE.replace("from agentrl.containers.output import OutputEnds\n", "")
 DISK_MB, MEMORY_MB, PROCESSES = 512, 2048, 512
 """Where the spec has no limit: the sandbox has one."""
-CELL = 60.0
-"""Seconds that a cell may take. Far more than it needs: the driver ends it after PATIENCE."""
-PATIENCE = 0.02, 0.25
+CELL_SECONDS = 60.0
+"""Seconds that a cell may take. Far more than it needs: the driver ends it after WAIT_SECONDS."""
+WAIT_SECONDS = 0.02, 0.25
 """Seconds that a cell waits for the end of a command: at first, and at most. New commands wait as long."""
-PART = 1 << 20
+PART_BYTES = 1 << 20
 """Bytes of an archive a cell."""
-OUTPUT = 64 << 20
+REPLY_BYTES = 64 << 20
 KILLED = 137
 
 
 class EmbeddedContainer:
-    """See the contract. All commands run as the same user, so `user` changes nothing."""
+    """A session of the sandbox with a command runner in it. All commands run as one user: `user` changes nothing."""
 
-    def __init__(self, sandbox: Callable[[], Sandbox], spec: ContainerSpec) -> None:
+    def __init__(self, sandbox: Sandbox, spec: ContainerSpec) -> None:
         self._sandbox, self._spec = sandbox, spec
         self.name = f"sandbox-{uuid4().hex[:12]}"
         self._session: Session | None = None
@@ -50,20 +52,20 @@ class EmbeddedContainer:
         self._shell = "sh"
 
     async def start(self) -> None:
-        """See the contract."""
+        """Open the session, start the runner. Raises InfraError."""
         spec = self._spec
         memory_mb = spec.memory_mb or MEMORY_MB
         limits = Limits(
-            wall=CELL,
+            wall=CELL_SECONDS,
             cpu=1e6,
             memory_mb=memory_mb,
-            output_bytes=OUTPUT,
+            output_bytes=REPLY_BYTES,
             processes=spec.processes or PROCESSES,
             disk_mb=min(spec.storage_mb or DISK_MB, memory_mb // 2),
             inodes=1 << 16,
             open_files=1024,
         )
-        self._session = await self._sandbox().session(limits, client=self.name)
+        self._session = await self._sandbox.session(limits, client=self.name)
         done = await self._session.run(FIRST_CELL)
         if done.return_code != 0:
             raise InfraError(f"container {self.name} did not start: {_why(done)}")
@@ -82,7 +84,7 @@ class EmbeddedContainer:
         user: str | None = None,
         stdin: bytes | None = None,
     ) -> Done:
-        """See the contract."""
+        """Run one command. Raises InfraError."""
         argv = [self._shell, "-c", command] if isinstance(command, str) else list(command)
         fields = {"argv": argv, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "stdin": _text(stdin or b"")}
         number = next(self._numbers)
@@ -97,7 +99,7 @@ class EmbeddedContainer:
         return Done(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"])
 
     async def upload(self, source: Path, to: str) -> None:
-        """See the contract. The sandbox must be able to write to the folder of `to`."""
+        """Copy in by an archive; the sandbox must be able to write to the folder of `to`. Raises InfraError."""
         archive = next(self._numbers)
         with packed(source, to) as file:
             for data, last in _parts(file):
@@ -106,7 +108,7 @@ class EmbeddedContainer:
                     raise InfraError(f"upload of {source} to {self.name}:{to}: {answer['error']}")
 
     async def download(self, path: str, to: Path) -> None:
-        """See the contract."""
+        """Copy out by an archive. Raises InfraError."""
         chunks = [chunk async for chunk in self._archive(path)]
         try:
             await asyncio.to_thread(unpack, chunks, to)
@@ -118,7 +120,7 @@ class EmbeddedContainer:
         raise InfraError("the embedded provider has no network: set rollout.containers.provider=docker")
 
     async def stop(self) -> None:
-        """See the contract."""
+        """End the session."""
         session, self._session = self._session, None
         if self._pump is not None:
             self._pump.cancel()
@@ -131,7 +133,7 @@ class EmbeddedContainer:
     async def _archive(self, path: str) -> AsyncIterator[bytes]:
         archive = next(self._numbers)
         while True:
-            answer = await self._ask("get", archive=archive, path=path, size=PART)
+            answer = await self._ask("get", archive=archive, path=path, size=PART_BYTES)
             if "error" in answer:
                 raise InfraError(f"download of {self.name}:{path}: {answer['error']}")
             if not answer["data"]:
@@ -150,31 +152,29 @@ class EmbeddedContainer:
         return await future
 
     async def _serve(self, session: Session) -> None:
-        """Run cells while somebody waits for an answer."""
-        patience, longest = PATIENCE
+        """Run cells while a request waits for its answer."""
+        patience, longest = WAIT_SECONDS
         while self._waiting:
             requests, self._requests = self._requests, []
             try:
-                done = await session.run(f"serve({requests!r}, {patience})", wall=CELL)
+                done = await session.run(f"serve({requests!r}, {patience})", wall=CELL_SECONDS)
             except InfraError as error:
                 return self._fail(error)
             if done.return_code != 0 or session.over:
-                self._answer_all(f"the container has ended: {session.over or _why(done)}")
+                ended = f"the container has ended: {session.over or _why(done)}"
+                for number in list(self._waiting):
+                    self._answer({"number": number, "error": ended})
                 return None
             answers = json.loads(done.stdout)
             for answer in answers:
                 self._answer(answer)
-            patience = PATIENCE[0] if answers or self._requests else min(2 * patience, longest)
+            patience = WAIT_SECONDS[0] if answers or self._requests else min(2 * patience, longest)
         return None
 
     def _answer(self, answer: dict[str, Any]) -> None:
         future = self._waiting.pop(answer["number"], None)
         if future is not None and not future.done():
             future.set_result(answer)
-
-    def _answer_all(self, error: str) -> None:
-        for number in list(self._waiting):
-            self._answer({"number": number, "error": error})
 
     def _fail(self, error: InfraError) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -185,9 +185,9 @@ class EmbeddedContainer:
 
 def _parts(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
     """The content in parts, each with whether it is the last."""
-    data = file.read(PART)
+    data = file.read(PART_BYTES)
     while data:
-        following = file.read(PART)
+        following = file.read(PART_BYTES)
         yield data, not following
         data = following
 

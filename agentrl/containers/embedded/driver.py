@@ -29,7 +29,7 @@ ROUNDS = 100
 Fields = dict[str, Any]
 
 libc = ctypes.CDLL(None)
-running: dict[int, "Command"] = {}
+running: dict[int, "RunningCommand"] = {}
 files: dict[int, IO[bytes]] = {}
 """Archives on their way in or out."""
 answers: list[Fields] = []
@@ -37,8 +37,8 @@ served = 0.0
 """Seconds of all cells before this one."""
 
 
-class Command:
-    """A command that runs below a process of its own, which adopts what the command leaves behind."""
+class RunningCommand:
+    """A command below a supervising process, which adopts processes that the command leaves."""
 
     def __init__(self, fields: Fields) -> None:
         self.number: int = fields["number"]
@@ -208,7 +208,7 @@ def do_prepare(request: Fields) -> Fields:
 
 def do_run(request: Fields) -> None:
     """Start a command."""
-    command = Command(request)
+    command = RunningCommand(request)
     running[command.number] = command
 
 

@@ -1,8 +1,8 @@
 """Containers in agentrl's own code sandbox, for tasks that need no image: they start in milliseconds, without Docker.
 
 A container has the programs of this machine, read-only, its own processes, a working folder and a /tmp of its own, and
-no network. What it lacks beside Docker: images, root, other users, paths outside these two folders, a limit of cores.
-Background jobs run only while a command runs. A verification runs as the same user as the agent did.
+no network. It lacks, compared with Docker: images, root, other users, paths outside these two folders, a limit of
+cores. Background jobs run only while a command runs. A verification runs as the same user as the agent did.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ class EmbeddedProvider:
     """One sandbox for the containers of a run. Nothing starts before the first container."""
 
     def __init__(self, settings: Any = None) -> None:
-        self._sandbox: Sandbox | None = None
+        self._sandbox = Sandbox()
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Raises UserError for what the sandbox has not."""
@@ -33,16 +33,9 @@ class EmbeddedProvider:
             raise UserError(f"the embedded provider has no network, and the task wants {spec.network!r}: {FIX}")
 
     def container(self, spec: ContainerSpec) -> EmbeddedContainer:
-        """See the contract."""
-        return EmbeddedContainer(self._shared, spec)
+        """Describe a container of the shared sandbox."""
+        return EmbeddedContainer(self._sandbox, spec)
 
     async def close(self) -> None:
         """End the sandbox with all its processes."""
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            await sandbox.close()
-
-    def _shared(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = Sandbox()
-        return self._sandbox
+        await self._sandbox.close()

@@ -15,21 +15,21 @@ NOTHING = "(the server begins)"
 
 
 @dataclass(frozen=True)
-class Task:
+class GymLine:
     """A line."""
 
     prompt: list[Message]
     """Empty where the server begins the conversation."""
     schemas: list[dict[str, Any]]
-    """Of the tools."""
+    """Schemas of the tools."""
 
     @property
     def tools(self) -> list[str]:
-        """Their names."""
+        """Names of the tools."""
         return [schema["function"]["name"] for schema in self.schemas]
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> "Task":
+    def of(cls, line: Mapping[str, Any]) -> "GymLine":
         """Raises UserError for what is not served."""
         written = line.get(REQUEST)
         if not isinstance(written, Mapping):

@@ -20,7 +20,7 @@ class TestCases:
     __test__ = False
 
     inputs: Sequence[Any]
-    """Standard input; or a function's arguments, each as JSON on a line of its own, or a list of them."""
+    """Standard input; or a function's arguments, each as one line of JSON, or a list of them."""
     outputs: Sequence[Any]
     """Standard output; or the function's value. None for a case of `asserts`."""
     fn_name: str | None = None
@@ -41,7 +41,7 @@ class TestCases:
         return TestCases(some[0], some[1], self.fn_name, some[2])
 
     def arguments(self, index: int) -> list[Any]:
-        """What the function is called with in case `index`. Raises UserError."""
+        """Arguments of the function in case `index`. Raises UserError."""
         given = self.inputs[index]
         if not isinstance(given, str):
             return list(given)

@@ -1,6 +1,6 @@
 """Chores with files in a container: one command of a shell does each, and the container is checked afterwards.
 
-Each row has a container of its own with numbers in in.txt. The command of every chore runs on that file, so only the
+Each row has a container with numbers in in.txt. The command of every chore runs on that file, so only the
 check tells another chore's command from the right one.
 """
 

@@ -36,7 +36,7 @@ VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<short>\w+)|\{(?P<name>\w+)(?::?-
 
 @dataclass(frozen=True)
 class Service:
-    """What a service asks for."""
+    """A container as a service asks for it."""
 
     spec: ContainerSpec
     mounts: tuple[Copy, ...] = ()

@@ -27,7 +27,7 @@ STEP_TIMEOUT = 120.0
 PUBLISHED = f"{LOGS}/artifacts"
 """A folder whose files the verifier's own container always gets."""
 LEFTOVERS = ("stop", "keep")
-"""What becomes of processes that the agent left."""
+"""Ways to treat processes that the agent left."""
 ARGUMENTS = {"format", "path", "processes"}
 TAIL = 4000
 
@@ -59,7 +59,7 @@ class HarborTask:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
         folders = " ".join(f"{LOGS}/{name}" for name in ("agent", "verifier", "artifacts"))
         made = await _root(container, f"mkdir -p {folders} && chmod 777 {folders}; test -e {self.task.tests.folder}")
-        self._own_tests = made.code == 0  # the image has a folder for the tests, with files of its own
+        self._own_tests = made.code == 0  # the image has a folder for the tests, with its own files
         for copy in self.task.files:
             place = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
             await container.upload(copy.source, place)

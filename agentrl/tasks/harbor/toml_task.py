@@ -157,8 +157,8 @@ def _loose_files(folder: Path, spec: ContainerSpec) -> tuple[Copy, ...]:
 
 def _metadata(top: Fields) -> dict[str, Any]:
     found = [top.get(key) or {} for key in ("metadata", "task")]
-    told, named = (one if isinstance(one, dict) else {} for one in found)
-    return {**told, "keywords": named.get("keywords")}
+    metadata, named = (one if isinstance(one, dict) else {} for one in found)
+    return {**metadata, "keywords": named.get("keywords")}
 
 
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
@@ -170,7 +170,7 @@ def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
 
 
 def _is_separate(verifier: Fields) -> bool:
-    """Whether the verifier runs in a container of its own."""
+    """Whether the verifier runs in a separate container."""
     mode = verifier.text("environment_mode")
     return mode == "separate" or (mode is None and verifier.get("environment") is not None)
 

@@ -32,7 +32,7 @@ class TinyShape:
 
     @classmethod
     def of(cls, hidden: int, layers: int, *, vocab_size: int) -> Self:
-        """The same proportions in another size. Raises UserError."""
+        """A shape of other size and equal proportions. Raises UserError."""
         if hidden < HEAD or hidden % HEAD:
             raise UserError(f"--hidden {hidden}: give a multiple of {HEAD}")
         if layers < 1:

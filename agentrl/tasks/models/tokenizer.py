@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer of our own, for the tiny model.
 
 Invariants: any text round-trips; each digit is a token, so that numbers can be copied digit by digit; a line break is
-always a token of its own, so that what a chat template ends with never merges with what the model begins with.
+always a single token, so that what a chat template ends with never merges with what the model begins with.
 """
 
 import json

@@ -10,7 +10,7 @@ from agentrl.containers import Container
 from agentrl.containers.docker.provider import DockerProvider
 from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor import HarborTask, find_tasks
-from agentrl.tasks.harbor.check import KEEP, Report, check_tasks
+from agentrl.tasks.harbor.check import KEEP, TaskReport, check_tasks
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 
@@ -83,7 +83,7 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "no Docker engine answers" in shown.err
 
 
-async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, Report]:
+async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, TaskReport]:
     tasks = find_tasks(folder)
     return {report.name: report async for report in check_tasks(tasks, provider, logs, jobs=jobs)}
 
