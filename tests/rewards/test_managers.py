@@ -55,7 +55,7 @@ def too_few(data_sources, solution_strs, ground_truths, extra_infos=None):
 
 @pytest.fixture
 def module(tmp_path: Path) -> str:
-    path = tmp_path / "judges.py"
+    path = tmp_path / "manager_judges.py"
     path.write_text(MODULE)
     return str(path)
 
