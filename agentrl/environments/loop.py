@@ -88,24 +88,24 @@ class Play:
     async def run(self) -> None:
         """Play to the end, and set the rewards."""
         with recorded(self.trajectory, "environment"):
-            seen = await self.environment.reset(self.trajectory.row.extra_info["seed"])
-        several = len(seen.sides) > 1
-        for number in seen.sides:
+            observation = await self.environment.reset(self.trajectory.row.extra_info["seed"])
+        several = len(observation.sides) > 1
+        for number in observation.sides:
             episode = self.loop.episode(self.trajectory, self.sampling, [], side=number if several else None)
             self.sides[number] = Side(episode)
-        self._earn(seen)
-        while not seen.done:
-            side = self.sides[seen.side]
-            self._show(side, seen.text)
+        self._earn(observation)
+        while not observation.done:
+            side = self.sides[observation.side]
+            self._show(side, observation.text)
             if side.episode.done:  # no room for an answer
                 side.earn(self.entry.unfinished)
                 break
-            seen = await self._act(side)
-            if why := self._limit(side, seen):
+            observation = await self._act(side)
+            if why := self._limit(side, observation):
                 side.episode.finish(why)
                 break
         else:
-            self.trajectory.finish = "max_turns" if seen.truncated else "terminated"
+            self.trajectory.finish = "max_turns" if observation.truncated else "terminated"
         self._set_rewards(several=several)
 
     def _show(self, side: Side, text: str) -> None:
@@ -123,26 +123,26 @@ class Play:
         side.turn = self.trajectory.turns - 1
         action, start = text_of(side.reply.message), time.monotonic()
         with recorded(self.trajectory, "environment"):
-            seen = await self.environment.step(action)
-        self._earn(seen)
-        self.invalid = self.invalid + 1 if seen.invalid else 0
-        if seen.invalid and self.entry.invalid_reward:
+            observation = await self.environment.step(action)
+        self._earn(observation)
+        self.invalid = self.invalid + 1 if observation.invalid else 0
+        if observation.invalid and self.entry.invalid_reward:
             side.earn(self.entry.invalid_reward)
-        outcome = Outcome.MODEL_ERROR if seen.invalid else Outcome.OK
-        record = ToolCallRecord(side.turn, self.entry.name, action, seen.text, outcome, time.monotonic() - start)
+        outcome = Outcome.MODEL_ERROR if observation.invalid else Outcome.OK
+        record = ToolCallRecord(side.turn, self.entry.name, action, observation.text, outcome, time.monotonic() - start)
         record.reward = fsum(side.earned[side.turn])
         self.trajectory.tool_calls.append(record)
-        return seen
+        return observation
 
-    def _earn(self, seen: Observation) -> None:
+    def _earn(self, observation: Observation) -> None:
         """Put rewards on the last turns of their sides; those before a side's first turn on its first."""
-        for number, reward in seen.rewards.items():
+        for number, reward in observation.rewards.items():
             if number in self.sides:
                 self.sides[number].earn(reward)
 
-    def _limit(self, side: Side, seen: Observation) -> Finish | None:
+    def _limit(self, side: Side, observation: Observation) -> Finish | None:
         """Why the trajectory ends although the environment would go on; None: it does not."""
-        if seen.done:
+        if observation.done:
             return None
         limits, turns = self.loop.env.limits, self.trajectory.turns
         if side.episode.done or self.invalid >= limits.consecutive_errors:

@@ -42,22 +42,26 @@ class EntryRows(LazyRows):
         return len(self.numbers)
 
     def row(self, place: int) -> Row:
-        number = self.numbers[place]
-        is_task = self.tasks is not None
+        entry, number = self.entry, self.numbers[place]
+        if self.tasks is None:
+            key, loop = "seed", LOOP
+            system = [{"role": "system", "content": entry.system}] if entry.system else []
+            prompt = [*system, _note(f"{entry.name} with seed {number}: its first observation")]
+        else:
+            key, loop = "number", PROGRAM_LOOP
+            prompt = self.tasks[number] or [_note(f"{entry.name}, task {number}: the environment begins")]
         return Row(
             f"env:{self.source}:{number}",
-            self._seed_prompt(number) if self.tasks is None else self._task_prompt(self.tasks[number], number),
-            data_source=self.entry.name,
-            extra_info={"environment": self.written, "number" if is_task else "seed": number},
-            agent_name=PROGRAM_LOOP if is_task else LOOP,
+            prompt,
+            data_source=entry.name,
+            extra_info={"environment": self.written, key: number},
+            agent_name=loop,
         )
 
-    def _seed_prompt(self, seed: int) -> list[Message]:
-        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
-        return [*system, {"role": "user", "content": f"({self.entry.name} with seed {seed}: its first observation)"}]
 
-    def _task_prompt(self, prompt: list[Message] | None, number: int) -> list[Message]:
-        return prompt or [{"role": "user", "content": f"({self.entry.name}, task {number}: the environment begins)"}]
+def _note(text: str) -> Message:
+    """Stands for a prompt that the environment gives."""
+    return {"role": "user", "content": f"({text})"}
 
 
 @row_source("env", scored=True)

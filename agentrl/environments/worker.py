@@ -25,9 +25,9 @@ from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 
-START = 300.0
+START_SECONDS = 300.0
 """Seconds for imports and for reading tasks."""
-POLL = 0.02
+POLL_SECONDS = 0.02
 """Seconds between two checks of a program that is not ready."""
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
@@ -64,10 +64,15 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
         words = program.words(Path(folder))
         try:
             ended = subprocess.run(
-                words, capture_output=True, text=True, timeout=START, env=program.environment(), cwd=program.path
+                words,
+                capture_output=True,
+                text=True,
+                timeout=START_SECONDS,
+                env=program.environment(),
+                cwd=program.path,
             )
         except subprocess.TimeoutExpired:
-            raise UserError(f"{program.what}: it was not loaded within {START:g} s") from None
+            raise UserError(f"{program.what}: it was not loaded within {START_SECONDS:g} s") from None
         except OSError as error:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
@@ -116,7 +121,11 @@ class RestartedProgram:
             return True
         dead = running.process.poll() is not None
         if dead or time.monotonic() > running.deadline:
-            why = self.died + running.last_words() if dead else f"{self.program.what}: not ready within {START:g} s"
+            why = (
+                self.died + running.last_words()
+                if dead
+                else f"{self.program.what}: not ready within {START_SECONDS:g} s"
+            )
             self.close()
             raise InfraError(why)
         return False
@@ -152,14 +161,14 @@ class Worker(RestartedProgram):
             connection = running.connect()
             if connection is not None:
                 return running, connection
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _ready(self) -> "ProgramProcess":
         async with self._starting:
             running = self._current()
             try:
                 while not self._is_ready(running):  # noqa: ASYNC110
-                    await asyncio.sleep(POLL)
+                    await asyncio.sleep(POLL_SECONDS)
             except asyncio.CancelledError:
                 self.close()
                 raise
@@ -171,7 +180,7 @@ class ProgramProcess:
 
     def __init__(self, program: EnvironmentProgram) -> None:
         folder = Path(tempfile.mkdtemp(prefix="agentrl-environment-"))
-        self.deadline = time.monotonic() + START
+        self.deadline = time.monotonic() + START_SECONDS
         self.address, self.log = str(folder / "socket"), folder / "log"
         words = [sys.executable, "-S", "-E", watchdog.__file__, str(folder), *program.words(folder), self.address]
         with self.log.open("wb") as log:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 """Images that are prepared at the same time: a build keeps cores, disk and network busy."""
-SPARE = 10.0
+SPARE_SECONDS = 10.0
 """Seconds for a provider to end at its own limit: its error says more."""
 
 
@@ -56,7 +56,7 @@ class PreparedImages:
 
     async def _get(self, spec: ContainerSpec) -> None:
         async with self._slots:
-            limit = asyncio.timeout(spec.build_timeout + SPARE)
+            limit = asyncio.timeout(spec.build_timeout + SPARE_SECONDS)
             try:
                 async with limit:
                     await self._prepare(spec)

@@ -23,7 +23,7 @@ from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, TookTooLong, Ver
 
 WHERE = "extra_info.container"
 VERIFY_TIMEOUT = 600.0
-SPARE = 30.0
+SPARE_SECONDS = 30.0
 """Seconds between a command's own limit and that of its phase."""
 TAIL = 8000
 """Characters of the verifier's output that are kept."""
@@ -90,7 +90,10 @@ class PlainContainer:
         self._verify: str | None = given.get("verify")
         self._set_up_limit: float = given.get("set_up_timeout", SET_UP_TIMEOUT)
         self._verify_limit: float = given.get("verify_timeout", VERIFY_TIMEOUT)
-        self.set_up_timeout, self.verify_timeout = self._set_up_limit + SPARE, self._verify_limit + SPARE
+        self.set_up_timeout, self.verify_timeout = (
+            self._set_up_limit + SPARE_SECONDS,
+            self._verify_limit + SPARE_SECONDS,
+        )
 
     async def set_up(self, container: Container) -> None:
         """Run `set_up`. Raises InfraError where it fails."""

@@ -218,7 +218,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
 async def test_a_phase_that_fails_masks_its_own_trajectory(
     container: dict[str, Any], failed: str, finish: str, error: str, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "SPARE", 0.0)
+    monkeypatch.setattr(images, "SPARE_SECONDS", 0.0)
     made = scheduler(says("x"), retries=1)
     broken, fine = await run(made, contained("r:0", **container), contained("r:1", verify="true"))
     assert (broken.outcome, broken.finish, broken.reward) == (Outcome.INFRA_ERROR, finish, None)
@@ -240,7 +240,7 @@ async def test_a_failed_image_is_tried_again_when_its_row_comes_again() -> None:
 
 
 async def test_the_wait_for_other_builds_is_not_part_of_a_builds_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "SPARE", 0.0)
+    monkeypatch.setattr(images, "SPARE_SECONDS", 0.0)
     monkeypatch.setattr(images, "AT_ONCE", 1)
     made = scheduler(says("x"))
     hanging = [contained(f"r:{i}", image="hang-build", build=f"/{i}", build_timeout=0.3) for i in range(3)]

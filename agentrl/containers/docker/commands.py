@@ -17,8 +17,8 @@ from agentrl.containers.output import OutputEnds
 
 MARK = "AGENTRL_COMMAND"
 """Variable of a command and its children; no other command has its value."""
-TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
-WORDS = '"$@"; exit $?'
+RUN_TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
+RUN_WORDS = '"$@"; exit $?'
 """Without `exit`, a shell may give its process to the command: its own words have the mark, too, for all to read."""
 STDERR = 2
 HEADER = struct.Struct(">BxxxL")
@@ -59,7 +59,7 @@ class ContainerCommand:
         self.mark = secrets.token_hex(12)
         self._api, self._container = client.api, container
         is_text = isinstance(command, str)
-        self._words = ["sh", "-c", TEXT if is_text else WORDS, self.mark, *([command] if is_text else command)]
+        self._words = ["sh", "-c", RUN_TEXT if is_text else RUN_WORDS, self.mark, *([command] if is_text else command)]
         self._id = ""
         self._stdout, self._stderr = OutputEnds(), OutputEnds()
 

@@ -84,8 +84,9 @@ class Engine:
             return
         with suppress(InfraError):
             await self.call(reaper.remove, self.client, self.run)
-            if not await self.call(reaper.left, self.client, self.run):  # else the reaper tries again
-                await self.call(self._dismiss)
+            left = await self.call(reaper.left, self.client, self.run)
+            if self._reaper is not None and not left:  # else the reaper tries again
+                await self.call(self._reaper.communicate, b".")
 
     async def _returned(self, deadline: float) -> None:
         while self._lost is not None:
@@ -110,11 +111,6 @@ class Engine:
             words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=self.env, start_new_session=True
         )
         self._reaper.wait()  # its child goes on
-
-    def _dismiss(self) -> None:
-        """End the reaper: nothing is left for it."""
-        assert self._reaper is not None
-        self._reaper.communicate(b".")
 
 
 def explained(error: BaseException) -> str:

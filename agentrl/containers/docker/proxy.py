@@ -96,16 +96,12 @@ async def connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
             address = str(found[0][4][0])
-            if address != host and not _abroad(address):
+            ip = ipaddress.ip_address(address)
+            if address != host and (ip.is_loopback or ip.is_link_local or ip.is_unspecified):
                 raise Refused(f"403 {host} is an address of this machine")
             return await asyncio.open_connection(address, port)
     except (OSError, TimeoutError) as error:
         raise Refused(f"502 {host} cannot be reached: {type(error).__name__}") from error
-
-
-def _abroad(address: str) -> bool:
-    ip = ipaddress.ip_address(address)
-    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
 
 
 async def copy(reader: StreamReader, writer: StreamWriter) -> None:

@@ -24,7 +24,7 @@ from agentrl.containers.output import OutputEnds
 
 CHUNK = 1 << 16
 PR_SET_CHILD_SUBREAPER = 36
-ROUNDS = 100
+KILL_ROUNDS = 100
 
 Fields = dict[str, Any]
 
@@ -85,7 +85,7 @@ class RunningCommand:
     def kill(self) -> None:
         """End the command and all its children, which then are children of its parent."""
         self.late = True
-        for _ in range(ROUNDS):
+        for _ in range(KILL_ROUNDS):
             if not _killed(_below(self.pid)):
                 break
             time.sleep(0.005)

@@ -53,19 +53,19 @@ class NemoGymServer:
             raise UserError(
                 f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a data file of NeMo Gym"
             )
-        place = written if "://" in written else Path(self.folder, Path(written).expanduser())
-        (file,) = paths(place, f"environment {entry.name}: {key}")
+        source = written if "://" in written else Path(self.folder, Path(written).expanduser())
+        (file,) = paths(source, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
         lines = list(enumerate(read_records(file), 1))
         made: list[Row] = []
         seen: set[str] = set()
         executing: set[str] = set()
         for number, line in lines:
-            with _told(entry, f"{file}:{number}"):
+            with _located(entry, f"{file}:{number}"):
                 server, task = servers.of(line), GymLine.of(line)
                 executing |= {server.url} if server.executes(task.tools) else set()
         for number, line in lines:
-            with _told(entry, f"{file}:{number}"):
+            with _located(entry, f"{file}:{number}"):
                 server = servers.of(line)
                 executed = server.url in executing or server.steps
                 made.append(self._row(entry, line, server, f"{file.name}:{number}", seen, executed=executed))
@@ -89,7 +89,7 @@ class NemoGymServer:
         entry: EnvironmentEntry,
         line: Mapping[str, Any],
         server: GymServer,
-        place: str,
+        source: str,
         seen: set[str],
         *,
         executed: bool,
@@ -105,7 +105,7 @@ class NemoGymServer:
         if not task.prompt and not server.steps:
             raise UserError("its input is empty: write the prompt")
         return Row(
-            f"env:{entry.name}:{place}",
+            f"env:{entry.name}:{source}",
             task.prompt or [{"role": "user", "content": NOTHING}],
             data_source=entry.name,
             extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url, "executed": executed},
@@ -114,9 +114,9 @@ class NemoGymServer:
 
 
 @contextmanager
-def _told(entry: EnvironmentEntry, place: str) -> Iterator[None]:
+def _located(entry: EnvironmentEntry, source: str) -> Iterator[None]:
     """Say where a line is. Raises UserError."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"environment {entry.name}: {place}: {error}") from None
+        raise UserError(f"environment {entry.name}: {source}: {error}") from None

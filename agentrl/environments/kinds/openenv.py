@@ -148,13 +148,13 @@ class OpenEnvEnvironment:
         return data
 
     def _error(self, data: dict[str, Any], *, acted: bool) -> Exception:
-        code, said = data.get("code"), str(data.get("message"))[:SHOWN_CHARACTERS]
+        code, message = data.get("code"), str(data.get("message"))[:SHOWN_CHARACTERS]
         if code == "CAPACITY_REACHED":
-            return Full(said)
+            return Full(message)
         if code == "VALIDATION_ERROR" and acted:
             errors = [_about(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
-            return Invalid("; ".join(errors) or said)
-        return InfraError(f"{self.url}: {code}: {said}")
+            return Invalid("; ".join(errors) or message)
+        return InfraError(f"{self.url}: {code}: {message}")
 
     def _seen(self, answer: dict[str, Any]) -> Observation:
         if "observation" not in answer:

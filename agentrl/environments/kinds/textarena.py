@@ -148,13 +148,13 @@ class TextArenaGame:
             raise InfraError(f"it is the turn of side {side}, and {self.players} play: correct `players`")
         opponent = self.opponents[side]
         if isinstance(opponent, RandomOpponent):
-            messages = [said for said in messages if said.sender == GAME]
+            messages = [each for each in messages if each.sender == GAME]
         return opponent(self._text(side, messages))
 
     def _seen(self) -> tuple[int, list[GameMessage]]:
         """The side whose turn it is, and the messages that are new to it."""
         side, messages = self.game.get_observation()
-        return side, [_said(message) for message in messages]
+        return side, [_game_message(message) for message in messages]
 
     def _over(self, side: int) -> Observation:
         rewards, about = self.game.close()
@@ -184,7 +184,7 @@ class TextArenaGame:
         return game
 
 
-def _said(message: Any) -> GameMessage:
+def _game_message(message: Any) -> GameMessage:
     """A message whose parts may stand in any order: some games mix them up. Raises InfraError."""
     senders = [part for part in message if isinstance(part, int) and not isinstance(part, Enum)]
     texts = [part for part in message if isinstance(part, str)]
@@ -203,7 +203,7 @@ def _reward(value: Any, about: dict[str, Any]) -> float:
 
 def _refused(messages: list[GameMessage], *, again: bool) -> bool:
     """Whether a side's last action was none; `again`: it is its turn again."""
-    return again and any(said.kind == "GAME_ADMIN" for said in messages)
+    return again and any(each.kind == "GAME_ADMIN" for each in messages)
 
 
 def _sides(written: Any, players: int) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ class GymAgent(ToolAgent):
 
 @agent_loop("nemo_gym")
 class NemoGymAgent(GymAgent):
-    """Calls tools until it answers; then the server verifies the conversation."""
+    """Calls tools until it call_answers; then the server verifies the conversation."""
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
@@ -116,18 +116,19 @@ class SteppedAgent(GymAgent):
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
         async with session(await address_of(row, entry), entry.step_timeout) as server:
             with episode.span("environment"):
-                seen = await server.ask(RESET, row.extra_info["line"])
+                observation = await server.ask(RESET, row.extra_info["line"])
             begun = GymLine.of(row.extra_info["line"]).prompt
-            episode.begin([*begun, *said(seen, server)] or row.prompt)
+            episode.begin([*begun, *observation_messages(observation, server)] or row.prompt)
             rewards: list[float] = []
             while not episode.done:
                 reply = await episode.generate()
-                seen = await self._step(episode, reply, server, entry)
-                rewards.append(reward_of(seen.get("reward"), server.url))
-                self._go_on(episode, reply, seen, server)
+                observation = await self._step(episode, reply, server, entry)
+                rewards.append(reward_of(observation.get("reward"), server.url))
+                self._go_on(episode, reply, observation, server)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0
-        trajectory.reward_extra |= numbers(field(seen, "info", dict, server.url)) | returned(fsum(rewards), entry)
+        info = numbers(field(observation, "info", dict, server.url))
+        trajectory.reward_extra |= info | returned(fsum(rewards), entry)
 
     async def _step(
         self, episode: Episode, reply: Reply, server: GymSession, entry: EnvironmentEntry
@@ -138,14 +139,15 @@ class SteppedAgent(GymAgent):
         with episode.span("environment"):
             return await server.ask(STEP, {**line, "response": response})
 
-    def _go_on(self, episode: Episode, reply: Reply, seen: Mapping[str, Any], server: GymSession) -> None:
+    def _go_on(self, episode: Episode, reply: Reply, observation: Mapping[str, Any], server: GymSession) -> None:
         """Show an observation to the model, or end the trajectory."""
-        if seen.get("terminated") or seen.get("truncated"):
-            episode.finish("terminated" if seen.get("terminated") else "max_turns")
+        if observation.get("terminated") or observation.get("truncated"):
+            episode.finish("terminated" if observation.get("terminated") else "max_turns")
         elif not episode.done and self.out_of_turns(episode.trajectory):
             episode.finish("max_turns")
         if not episode.done:
-            episode.observe([*answers(reply, seen, server), *said(seen, server)] or EMPTY, closed=reply.closed)
+            messages = [*call_answers(reply, observation, server), *observation_messages(observation, server)]
+            episode.observe(messages or EMPTY, closed=reply.closed)
 
 
 EMPTY: list[Message] = [{"role": "user", "content": ""}]
@@ -171,15 +173,15 @@ def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, A
     return response_of(params, messages, full=trajectory.finish == "length", prompt=total - sampled, sampled=sampled)
 
 
-def said(seen: Mapping[str, Any], server: GymSession) -> list[Message]:
+def observation_messages(observation: Mapping[str, Any], server: GymSession) -> list[Message]:
     """An observation as a message; none without one. Raises InfraError."""
-    text = field(seen, "observation", str, server.url)
+    text = field(observation, "observation", str, server.url)
     return [{"role": "user", "content": text}] if text else []
 
 
-def answers(reply: Reply, seen: Mapping[str, Any], server: GymSession) -> list[Message]:
-    """The answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
-    outputs = field(field(seen, "info", dict, server.url), "tool_outputs", list, server.url)
+def call_answers(reply: Reply, observation: Mapping[str, Any], server: GymSession) -> list[Message]:
+    """The call_answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
+    outputs = field(field(observation, "info", dict, server.url), "tool_outputs", list, server.url)
     given = {each.get("call_id"): each.get("output") for each in outputs if isinstance(each, dict)}
     return [
         {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": str(given[f"call_0_{i}"])}

@@ -13,7 +13,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.foreign import read_json, read_yaml
 from agentrl.core.user_errors import reported_as
 from agentrl.environments.answers import fetch, field, parsed
-from agentrl.environments.worker import POLL, EnvironmentProgram, RestartedProgram
+from agentrl.environments.worker import POLL_SECONDS, EnvironmentProgram, RestartedProgram
 
 Json = dict[str, Any]
 SERVE = Path(__file__).parents[1] / "nemo_gym_program" / "serve.py"
@@ -183,7 +183,7 @@ class StartedServer(RestartedProgram):
         with self._starting:
             running = self._current()
             while not self._is_ready(running):
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
             return Path(running.address).read_text()
 
 

@@ -39,8 +39,8 @@ class GymLine:
         begun = bool(written["input"])
         try:
             request = responses.read(dict(written) if begun else {**written, "input": NOTHING})
-            said = request.conversation
-            prompt = [*said.head, *(said.reader(said.items, 0) if begun else [])]
+            conversation = request.conversation
+            prompt = [*conversation.head, *(conversation.reader(conversation.items, 0) if begun else [])]
         except Refused as error:
             raise UserError(f"{REQUEST}: {error}") from None
         if request.unmet:

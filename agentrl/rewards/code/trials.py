@@ -19,7 +19,7 @@ from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
 
-ROUNDS = 64
+MAX_ROUNDS = 64
 """Rounds in which answers may lead to further calls."""
 STATES: dict[str, bool | int] = {"passed": True, "failed": False, "error": RUNTIME_ERROR}
 
@@ -110,7 +110,7 @@ class Trials:
             trial.together = trial.shape.together
             trial.calls = [check.call for check in trial.shape.checks]
         await self._solution([trial for trial in self.trials if trial.open and trial.calls])
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             waiting = [trial for trial in self.trials if trial.open]
             if not waiting:
                 break

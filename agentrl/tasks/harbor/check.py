@@ -18,10 +18,10 @@ from agentrl.core.user_errors import last_line
 from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.format import HarborTask
 
-WORDS = 160
+SHOWN_CHARACTERS = 160
 Read = Callable[[str], HarborTask]
 """Reads a task, given what becomes of its processes."""
-KEEP = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
+NEEDS_PROCESSES = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
 
 
 @dataclass
@@ -112,12 +112,12 @@ async def _why(solved: ContainerTrial, read: Read, provider: ContainerProvider, 
     """Why the solution does not earn 1."""
     kept = await _trial(read, provider, logs / "oracle-kept", solve=True, processes="keep")
     if kept.verdict.reward == 1:
-        return KEEP
+        return NEEDS_PROCESSES
     assert solved.solved is not None
-    words = last_line(solved.verdict.output)[:WORDS]
+    words = last_line(solved.verdict.output)[:SHOWN_CHARACTERS]
     if solved.solved.code != 0:
         ended = "took too long" if solved.solved.code is None else f"ended with exit code {solved.solved.code}"
-        words = f"it {ended}: {last_line(solved.solved.output)[:WORDS]}"
+        words = f"it {ended}: {last_line(solved.solved.output)[:SHOWN_CHARACTERS]}"
     return f"the solution earns {solved.verdict.reward:g}, not 1" + (f": {words}" if words else "")
 
 

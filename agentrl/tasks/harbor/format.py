@@ -61,8 +61,8 @@ class HarborTask:
         made = await _root(container, f"mkdir -p {folders} && chmod 777 {folders}; test -e {self.task.tests.folder}")
         self._own_tests = made.code == 0  # the image has a folder for the tests, with its own files
         for copy in self.task.files:
-            place = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
-            await container.upload(copy.source, place)
+            target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
+            await container.upload(copy.source, target)
         if self.task.healthcheck is not None:
             await wait_healthy(container, self.task.healthcheck)
         self._before = (await look(container)).processes
@@ -152,9 +152,9 @@ async def verifier_container(agents: Container, separate: Separate, kept: Path) 
         await container.start()
         folders = " ".join(f"{LOGS}/{name}" for name in ("verifier", "artifacts"))
         await container.exec(f"mkdir -p {folders} && chmod 777 {folders}", timeout=STEP_TIMEOUT, user="0:0", cwd="/")
-        for source, place in copied:
-            if place is not None:
-                await container.upload(place, source)
+        for source, target in copied:
+            if target is not None:
+                await container.upload(target, source)
         yield container
     finally:
         await container.stop()
@@ -167,9 +167,9 @@ async def _fetched(container: Container, source: str, kept: Path) -> Path | None
     kind = await container.exec(command, timeout=STEP_TIMEOUT, user="0:0")
     if kind.code != 0:
         return None
-    place = kept / source.strip("/")
-    (place if kind.stdout.strip() == "folder" else place.parent).mkdir(parents=True, exist_ok=True)
-    await container.download(source, place)
-    if not place.exists():
+    target = kept / source.strip("/")
+    (target if kind.stdout.strip() == "folder" else target.parent).mkdir(parents=True, exist_ok=True)
+    await container.download(source, target)
+    if not target.exists():
         raise InfraError(f"{source} cannot be copied out of {container.name}")
-    return place
+    return target

@@ -81,11 +81,11 @@ def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
 
 
 def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
-    place, asked = folder / "environment", service.spec
-    image, build = environment.text("docker_image"), place if (place / "Dockerfile").is_file() else None
+    context, asked = folder / "environment", service.spec
+    image, build = environment.text("docker_image"), context if (context / "Dockerfile").is_file() else None
     image, build = image or asked.image, asked.build or build
     if image is None and build is None:
-        raise UserError(f"{place}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
+        raise UserError(f"{context}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
     spec = limits(environment, image, build)
     access, allowed = _network(environment, agent, verifier)
     return replace(
@@ -149,10 +149,10 @@ def _healthcheck(environment: Fields) -> Healthcheck | None:
 
 def _loose_files(folder: Path, spec: ContainerSpec) -> tuple[Copy, ...]:
     """`environment/` of a task with a ready image, which no build copies anything of."""
-    place = folder / "environment"
-    described = any((place / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
-    loose = spec.image and place.is_dir() and any(place.iterdir()) and not described
-    return (Copy(place),) if loose else ()
+    context = folder / "environment"
+    described = any((context / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
+    loose = spec.image and context.is_dir() and any(context.iterdir()) and not described
+    return (Copy(context),) if loose else ()
 
 
 def _metadata(top: Fields) -> dict[str, Any]:
@@ -197,14 +197,11 @@ def _separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSpec) 
 
 def _artifacts(top: Fields) -> tuple[str, ...]:
     """Paths in the container that the verifier gets."""
-    listed = top.get("artifacts") or []
-    return tuple(_full_path(top, one.get("source") if isinstance(one, dict) else one) for one in listed)
-
-
-def _full_path(top: Fields, path: object) -> str:
-    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
-        raise top.wrong("artifacts", path, "full paths in the container")
-    return path
+    listed = [one.get("source") if isinstance(one, dict) else one for one in top.get("artifacts") or []]
+    for path in listed:
+        if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+            raise top.wrong("artifacts", path, "full paths in the container")
+    return tuple(map(str, listed))
 
 
 def _collects(verifier: Fields) -> tuple[Collect, ...]:

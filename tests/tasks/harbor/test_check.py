@@ -10,7 +10,7 @@ from agentrl.cli.main import main
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError
 from agentrl.tasks.harbor import HarborTask
-from agentrl.tasks.harbor.check import KEEP, TaskReport, check_tasks
+from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
 from agentrl.tasks.harbor.table import CheckTable
 from tests.tasks.harbor.fake import FakeContainer, FakeProvider
 from tests.tasks.harbor.test_reading import PLAIN, write
@@ -80,7 +80,7 @@ def test_a_solution_whose_processes_are_needed(tmp_path: Path) -> None:
         return good(container, command)
 
     write(tmp_path / "a", SOLVED)
-    assert _reports(tmp_path, FakeProvider(answer), "a")["a"].problem == KEEP
+    assert _reports(tmp_path, FakeProvider(answer), "a")["a"].problem == NEEDS_PROCESSES
 
 
 async def test_a_health_check_that_fails(tmp_path: Path) -> None:
