@@ -19,11 +19,10 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.clean import clean
 from agentrl.containers.docker.container import MAX_PROCESSES, OOM_SCORE, DockerContainer
 from agentrl.containers.docker.engine import environments
 from agentrl.containers.docker.images import pack, with_tag
-from agentrl.containers.docker.provider import DockerProvider
+from agentrl.containers.docker.provider import DockerProvider, clean
 from agentrl.containers.docker.reaper import OWNER
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance, sleeping
