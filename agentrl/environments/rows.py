@@ -41,8 +41,8 @@ class EntryRows(LazyRows):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def row(self, place: int) -> Row:
-        entry, number = self.entry, self.numbers[place]
+    def row(self, index: int) -> Row:
+        entry, number = self.entry, self.numbers[index]
         if self.tasks is None:
             key, loop = "seed", LOOP
             system = [{"role": "system", "content": entry.system}] if entry.system else []

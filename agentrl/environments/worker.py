@@ -77,16 +77,13 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
         raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
+    last = last_line(ended.stdout)
     try:
-        answer = json.loads(last_line(ended.stdout))
-    except ValueError as error:
-        raise UserError(
-            f"{program.what}: its last line is no JSON: {last_line(ended.stdout)[:SHOWN_CHARACTERS]}"
-        ) from error
+        answer = json.loads(last)
+    except ValueError:
+        answer = None
     if not isinstance(answer, dict):
-        raise UserError(
-            f"{program.what}: its last line is no JSON object: {last_line(ended.stdout)[:SHOWN_CHARACTERS]}"
-        )
+        raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
     if "refused" in answer:
         raise UserError(f"{program.what}: {answer['refused']}")
     return answer
@@ -121,11 +118,8 @@ class RestartedProgram:
             return True
         dead = running.process.poll() is not None
         if dead or time.monotonic() > running.deadline:
-            why = (
-                self.died + running.last_words()
-                if dead
-                else f"{self.program.what}: not ready within {START_SECONDS:g} s"
-            )
+            late = f"{self.program.what}: not ready within {START_SECONDS:g} s"
+            why = self.died + running.last_words() if dead else late
             self.close()
             raise InfraError(why)
         return False

@@ -4,6 +4,7 @@ from agentrl.config.schema import Data
 
 CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
 """Values of `data_source` that mean test cases in verl's layout."""
+CODE_FUNCTION = "agentrl.rewards.code:compute_score"
 SOURCE_FUNCTION = "agentrl.rewards.sources:compute_score"
 """Chooses among FUNCTIONS, row by row."""
 

@@ -4,10 +4,13 @@ import json
 import random
 from typing import Any
 
+import pytest
+
 from agentrl.config.schema import Reward
 from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.ready_made import CODE_FUNCTION
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks.demo import make_task
@@ -28,12 +31,14 @@ async def play(sandbox: Sandbox, answers: list[list[str]], tools: str = "tools/c
     bounds = {"response_length": 2000, "model_length": 4000}
     env, _ = environment(lambda key, turn: answers[int(key[-1])][turn] + END, tools=loaded, **bounds)
     judge = Scorer(
-        load_reward_function(None, "agentrl.rewards.code:compute_score", {}),
+        load_reward_function(None, CODE_FUNCTION, {}),
         Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0),
         env.chat.decode,
         sandbox=sandbox,
     )
-    scheduler = Scheduler(env, lambda _: ToolAgent, judge, 8, 120.0, 0)
+    scheduler = Scheduler(
+        env=env, loop_for=lambda _: ToolAgent, scorer=judge, max_concurrent=8, timeout=120.0, retries=0
+    )
     done = await scheduler.run([row], n=len(answers), sampling=Sampling(2000, seed=1), tag="1")
     await loaded.close()
     return done
@@ -82,6 +87,7 @@ async def test_tried_then_answered_then_scored() -> None:
         assert trained == {Source.MODEL}
 
 
+@pytest.mark.prevents("a sandbox session ends before its conversation, or too many starts overload the host")
 async def test_a_session_lasts_as_long_as_its_conversation() -> None:
     sandbox = Sandbox()
     try:
