@@ -54,18 +54,17 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import Sampling
-    from agentrl.gateway.loop import MODEL, require_packages
+    from agentrl.gateway.loop import MODEL
     from agentrl.runtime import LocalRuntime
     from agentrl.tracking.dumps import Appended
 
-    require_packages()
     console = Console(highlight=False, soft_wrap=True)
     token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))
     with closing(LocalRuntime(config)) as runtime:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
-        rollout, kept = config.rollout, Appended(Path(args.out), runtime.decode)
+        rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
         sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=rollout.seed)
         env = runtime.rollouts.env
         gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)

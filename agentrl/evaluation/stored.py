@@ -12,12 +12,12 @@ from typing import Any
 
 from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
 from agentrl.core.errors import UserError
-from agentrl.data import make_row
+from agentrl.data import Columns, make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.evaluation.report import RowScores
-from agentrl.rollout.environment import sandbox_for, scorer
-from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.building import sandbox_for, scorer
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.ledger import Ledger
@@ -71,20 +71,20 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
         has = ", ".join(record)
         raise UserError(f"{uid}: {data.response_key!r} holds no answers (columns: {has}); set data.response_key")
     record = {data.prompt_key: "-", **record, "reward_model": record.get(data.reward_model_key)}
-    row = make_row(record, uid, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key)
+    row = make_row(record, uid, Columns(data.prompt_key, data.reward_fn_key))
     scores = plain(record.get(data.score_key))
     fits = isinstance(scores, list) and len(scores) == len(answers)
     return Answered(row, answers, [float(score) for score in scores] if fits else None)
 
 
-def scored(config: EvalConfig, rows: Sequence[Answered], parts: Parts = NO_PARTS) -> list[RowScores]:
+def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = NO_OBJECTS) -> list[RowScores]:
     """Scores by the configured reward function, or the stored ones if none is set. Raises UserError."""
     custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
     named = custom_reward_function.path or ":" in custom_reward_function.name
     if not named and rows and all(row.scores is not None for row in rows):
         return [_stored(row, threshold) for row in rows]
     with closing(LoopRunner()) as runner:
-        return runner.run(_score(config, rows, parts))
+        return runner.run(_score(config, rows, objects))
 
 
 def _stored(row: Answered, threshold: float) -> RowScores:
@@ -92,10 +92,10 @@ def _stored(row: Answered, threshold: float) -> RowScores:
     return RowScores(row.row.data_source, scores, [score >= threshold for score in scores])
 
 
-async def _score(config: EvalConfig, rows: Sequence[Answered], parts: Parts) -> list[RowScores]:
+async def _score(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects) -> list[RowScores]:
     answers, sandbox = Answers(), sandbox_for(config)
     trajectories = [[_trajectory(a.row, text, i, answers) for i, text in enumerate(a.answers)] for a in rows]
-    judge = scorer(config, answers, sandbox, parts=parts)
+    judge = scorer(config, answers, sandbox, objects=objects)
     try:
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):

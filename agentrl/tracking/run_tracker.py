@@ -7,7 +7,7 @@ dumped as soon as their advantages are known, and without them if the step ends 
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,8 +37,10 @@ class RunTracker:
         total_steps: int,
         resume_step: int,
         decode: Callable[[Sequence[int]], str],
+        phases: Phases | None = None,
     ) -> None:
-        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run."""
+        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
+        runtime's."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -54,12 +56,13 @@ class RunTracker:
             project=trainer.project_name,
             experiment=trainer.experiment_name,
         )
-        self._phases = Phases(self.view.phase)
+        self.phase = phases or Phases()
+        """Times the body of a `with`."""
+        self.phase.watch(self.view.phase)
         self.records: list[Metrics] = []
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
-        self._tokens: dict[str, int] = {}
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
@@ -89,12 +92,6 @@ class RunTracker:
         self._start = metrics
         self.view.note(start_line(metrics))
 
-    def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
-        """Time the body; `tokens` gives a rate."""
-        if tokens:
-            self._tokens[name] = tokens
-        return self._phases(name)
-
     @contextmanager
     def rollout_phase(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
         """A phase that counts finished trajectories and their sampled tokens."""
@@ -106,21 +103,20 @@ class RunTracker:
             tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
             self.view.progress(done, total)
 
-        with self._phases(name):
+        with self.phase(name):
             yield count
-        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
+        self.phase.count(name, tokens)  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
         self._write_rollouts({})
-        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        metrics = metrics | self.phase.metrics() | memory_metrics(metrics)
         if self.trainer.max_staleness:
             metrics |= sampling_ahead(metrics)
         if self._dumps.failures:
             metrics["perf/dumps_failed"] = float(len(self._dumps.failures))
         if step > self._begun:
             metrics, self._start = metrics | self._start, {}
-        self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
         return metrics
@@ -145,7 +141,7 @@ class RunTracker:
 
     def wait_for_dumps(self) -> None:
         """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
-        with self._phases("dump"):
+        with self.phase("dump"):
             self._dumps.wait()
 
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
@@ -162,7 +158,7 @@ class RunTracker:
 
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
-            with self._phases("dump"):
+            with self.phase("dump"):
                 self._dumps.write(dump_file(folder, step), step, trajectories, advantages, tuple(self._background))
 
     def _close_dumps(self) -> None:

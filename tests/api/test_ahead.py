@@ -111,10 +111,10 @@ class BesideAServer(LocalRuntime):
         return self.learner.begins_early()
 
     def begin_update(self, part: Batch) -> None:
-        assert self.ahead is not None
-        self.ahead.pause()
+        assert self.async_sampling is not None
+        self.async_sampling.pause()
         super().begin_update(part)
-        self.ahead.resume()
+        self.async_sampling.resume()
 
     def update(self, batch: Batch) -> dict[str, float]:
         if self.learner.reference is not None:

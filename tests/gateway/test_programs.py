@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.loop import _say_that_it_runs_here
+from agentrl.gateway.loop import _warn_that_it_runs_here
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -69,7 +69,7 @@ async def test_the_scheduler_runs_many_at_once(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN, max_concurrent=2)
     env, engine = environment(says("Yes", "No"), model_length=2048)
     kind = loop_class("mine", path)
-    scheduler = Scheduler(env, lambda _: kind, Scored(), max_concurrent=4, timeout=60, retries=0)  # type: ignore[arg-type]
+    scheduler = Scheduler(env=env, loop_for=lambda _: kind, scorer=Scored(), max_concurrent=4, timeout=60, retries=0)
     made = await scheduler.run([row("r:0"), row("r:1")], n=2, sampling=Sampling(64, seed=1), tag="1")
     assert [t.turns for t in made] == [2, 2, 2, 2]
     assert sorted(engine.prompts) == sorted(t.key for t in made)
@@ -253,7 +253,7 @@ async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
     monkeypatch.setenv("SECRET_TOKEN", "s")
     monkeypatch.setenv("SECRET_GIVEN", "given")
     path = written(tmp_path, SPY, env="{GIVEN: '<${SECRET_GIVEN}>'}")
-    _say_that_it_runs_here.cache_clear()
+    _warn_that_it_runs_here.cache_clear()
     seen = (await play(path, says("Hi"))).extra["program"]["output"].splitlines()
     assert seen[:-1] == ["closed environ", "closed cwd/pyproject.toml", "closed maps", "closed mem", "may not signal"]
     assert seen[-1] == "[] <given> True"

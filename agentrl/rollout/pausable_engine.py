@@ -1,0 +1,172 @@
+"""Engines around another one; one of them measures how busy it is, and stops it for updates.
+
+Invariants:
+- the engine counts as idle while it has no request, and while requests are held back for the update;
+- its mean number of requests is that of the time in which they are not held back;
+- without `partial`, a request that has begun ends before the engine stops: all its tokens have one version;
+- the time in which a request is held back counts towards no limit of its conversation (core/clocks.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from agentrl.core.clocks import Pauses, uncounted
+from agentrl.engines.engine import Engine, Generation, Sampling
+from agentrl.trajectory.medium import Medium
+
+
+class EngineWrapper:
+    """An `Engine` around another one, to which every call goes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def start(self) -> None:
+        await self.engine.start()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    def open(self, key: str) -> None:
+        self.engine.open(key)
+
+    async def generate(
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`."""
+        return await self.engine.generate(token_ids, sampling, key=key, media=media)
+
+    def release(self, key: str) -> None:
+        self.engine.release(key)
+
+    async def abort(self) -> None:
+        await self.engine.abort()
+
+    async def pause(self) -> None:
+        await self.engine.pause()
+
+    async def resume(self) -> None:
+        await self.engine.resume()
+
+    async def update_weights(self, version: int) -> None:
+        await self.engine.update_weights(version)
+
+    async def sleep(self) -> None:
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        await self.engine.wake()
+
+    async def health(self) -> dict[str, float]:
+        return await self.engine.health()
+
+
+class PausableEngine(EngineWrapper):
+    """Measures an engine and stops it; used from one event loop."""
+
+    wakes_with_weights = False
+    """Whether `update_weights` ends a pause: it does after `sleep`."""
+
+    def __init__(self, engine: Engine, *, partial: bool = True) -> None:
+        """`partial`: `rollout.partial_rollout`."""
+        super().__init__(engine)
+        self.partial = partial
+        self._admits, self._empty = asyncio.Event(), asyncio.Event()
+        self._admits.set()
+        self._empty.set()
+        self._running = 0
+        self._halted, self._pauses = False, Pauses()
+        self._idle = self._open = self._requests = 0.0
+        self._interruptions = 0
+        self._marked = self._begun = time.perf_counter()
+
+    async def activity(self) -> dict[str, float]:
+        """Since the last call: share of the time without sampling, mean number of requests, interrupted requests."""
+        self._mark()
+        spent, self._begun = self._marked - self._begun, self._marked
+        figures = {
+            "perf/engine_idle_share": self._idle / spent if spent else 0.0,
+            "perf/running_requests": self._requests / self._open if self._open else 0.0,
+            "perf/interruptions": float(self._interruptions),
+        }
+        self._idle = self._open = self._requests = 0.0
+        self._interruptions = 0
+        return figures
+
+    async def generate(
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`, when the engine takes requests."""
+        with uncounted():
+            await self._admits.wait()
+        self._count(1)
+        try:
+            with self._pauses.request():
+                return await self.engine.generate(token_ids, sampling, key=key, media=media)
+        finally:
+            self._count(-1)
+
+    async def pause(self) -> None:
+        await self.stop()
+        await super().pause()
+
+    async def resume(self) -> None:
+        await super().resume()
+        self.go_on()
+
+    async def update_weights(self, version: int) -> None:
+        """Load the current weights. An engine that was not halted before is halted for the time of the update."""
+        halted = self._halted
+        await self.stop()
+        await super().update_weights(version)
+        if not halted or self.wakes_with_weights:
+            self.go_on()
+
+    async def sleep(self) -> None:
+        await self.stop()
+        self.wakes_with_weights = True
+        await super().sleep()
+
+    async def wake(self) -> None:
+        await super().wake()
+        self.go_on()
+
+    async def stop(self) -> None:
+        """Halt; without `partial`, when the requests that have begun have ended."""
+        if not self.partial:
+            self._admits.clear()
+            await self._empty.wait()
+        self.halt()
+
+    def halt(self) -> None:
+        """Count the engine as idle, and its requests as interrupted."""
+        self._mark()
+        if not self._halted:
+            self._interruptions += self._running
+        self._halted = True
+        self._pauses.set(paused=True)
+
+    def go_on(self) -> None:
+        """Count the engine as idle only without requests."""
+        self._mark()
+        self._halted = self.wakes_with_weights = False
+        self._pauses.set(paused=False)
+        self._admits.set()
+
+    def _count(self, change: int) -> None:
+        self._mark()
+        self._running += change
+        if self._running:
+            self._empty.clear()
+        else:
+            self._empty.set()
+
+    def _mark(self) -> None:
+        now = time.perf_counter()
+        spent, self._marked = now - self._marked, now
+        if self._halted or not self._running:
+            self._idle += spent
+        if not self._halted:
+            self._open += spent
+            self._requests += spent * self._running

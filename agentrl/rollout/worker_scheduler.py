@@ -1,0 +1,148 @@
+"""Hands trajectories out to rollout workers.
+
+Invariants:
+- a group is made by one worker, so that its trajectories share a prompt's cache (but for an answer that is sampled in
+  another way, as ReMax's greedy one is), and rows are handed out in order, each
+  to the worker that has the fewest trajectories under way;
+- at most `max_concurrent` trajectories are under way on all workers together, and the oldest groups begin first;
+- what a worker had not finished when it died starts over on another one, with the same seeds; after `retries` deaths in
+  one group, what is missing of it is an infrastructure error;
+- rewards are computed by the workers, but here where a function sees a whole batch, where a network judges, or where
+  nobody waits for them.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+from agentrl.core.plurals import plural
+from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, SamplingOf, task_group
+from agentrl.rollout.group_jobs import GroupJob, failed
+from agentrl.trajectory.trajectory import Trajectory
+
+
+class WorkerLost(Exception):
+    """A worker died before it had finished a job."""
+
+
+class GroupWorker(Protocol):
+    """Runs jobs in another process."""
+
+    name: str
+    """For messages: "rollout worker 3"."""
+    load: int
+    """Trajectories under way there; the scheduler counts them."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes jobs."""
+
+    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
+        """Return when each trajectory of the job was given to `take`. Raises WorkerLost, and the job's error."""
+
+
+@dataclass(kw_only=True)
+class WorkerScheduler(BatchScheduler):
+    """Makes trajectories on many workers."""
+
+    workers: Sequence[GroupWorker]
+    retries: int
+    """Deaths of workers that one group survives."""
+    scored_here: bool = False
+    """Whether all rewards are computed here."""
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _door: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the group that gets its slots; others wait in order."""
+
+    async def make(self, batch: BatchRun) -> None:
+        """Send each group to a worker, which also compares its trajectories with the template."""
+        here = self.scored_here or not batch.scored
+        made: dict[str, Trajectory] = {}
+        if here:
+            self.scorer.expect([job.key for job in batch.jobs])
+        async with task_group() as group:
+
+            def take(trajectory: Trajectory) -> None:
+                made[trajectory.key] = trajectory
+                if here:
+                    self.finish(batch, trajectory, group)
+                else:
+                    batch.on_done(trajectory)
+
+            for _, same in groupby(batch.jobs, lambda job: job.row.uid):
+                group.create_task(self._group(list(same), batch.sampling, take, scored=not here))
+        batch.jobs[:] = [made[job.key] for job in batch.jobs]
+
+    async def _group(
+        self, jobs: list[Trajectory], sampling: SamplingOf, take: Callable[[Trajectory], None], *, scored: bool
+    ) -> None:
+        """Make the trajectories of one row, also where workers die."""
+        missing = {job.key: job for job in jobs}
+
+        def taken(trajectory: Trajectory) -> None:
+            del missing[trajectory.key]
+            take(trajectory)
+
+        for _ in range(self.retries + 1):
+            trajectories = {job.key: (job.sample, sampling(job)) for job in missing.values()}
+            work = GroupJob(next(self._numbers), jobs[0].row, trajectories, scored)
+            try:
+                await self._send(work, taken)
+                return
+            except WorkerLost as lost:
+                why = f"{lost}, {plural(self.retries + 1, 'time')} in a row"
+        for job in list(missing.values()):
+            taken(failed(job, why))
+
+    async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
+        """Run a job on the worker with the least load, when slots are free."""
+        held = min(len(job.trajectories), self.max_concurrent)
+        async with self._door:
+            await _acquire(self.slots, held)
+        worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
+        with _counted(worker, self.slots, len(job.trajectories), held) as finish:
+
+            def take(trajectory: Trajectory) -> None:
+                finish()
+                taken(trajectory)
+
+            await worker.run(job, take)
+
+
+async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
+    """Several slots, or none where the wait is cancelled."""
+    held = 0
+    try:
+        for held in range(1, count + 1):  # noqa: B007  (read where it is cancelled)
+            await slots.acquire()
+    except asyncio.CancelledError:
+        for _ in range(held - 1):
+            slots.release()
+        raise
+
+
+@contextmanager
+def _counted(
+    worker: GroupWorker, slots: asyncio.Semaphore, trajectories: int, held: int
+) -> Iterator[Callable[[], None]]:
+    """Count a job's trajectories as the worker's load. Yields a function to call for each that is finished, which
+    gives its slot back; the rest is given back at the end."""
+    left = {"load": trajectories, "slots": held}
+    worker.load += trajectories
+
+    def finish() -> None:
+        worker.load -= 1
+        left["load"] -= 1
+        if left["slots"] > left["load"]:
+            left["slots"] -= 1
+            slots.release()
+
+    try:
+        yield finish
+    finally:
+        for _ in range(left["load"]):
+            finish()
