@@ -10,11 +10,11 @@ from typing import Any
 
 from agentrl.gateway.canonical import shown
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.request import Answer
+from agentrl.gateway.request import ModelAnswer
 from agentrl.trajectory.message import Call, Message, text_of
 
 Json = dict[str, Any]
-EMPTY = Answer(
+EMPTY = ModelAnswer(
     id="",
     model="policy",
     created=0,

@@ -11,6 +11,8 @@ FENCE = "```"
 
 
 WHERE = "reward_model.ground_truth"
+CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
+"""Values of `data_source` that mean test cases in this layout."""
 
 
 @dataclass(frozen=True)
