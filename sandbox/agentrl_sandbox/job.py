@@ -1,7 +1,7 @@
 """A job for the sandbox, and its result.
 
 Invariants: a `Result` exists only if the sandbox itself worked, so everything in it is the program's doing; a failure
-of the sandbox is a `SandboxError` and never a verdict. Output stays bytes until somebody needs text.
+of the sandbox is a `SandboxError` and never a verdict. Output stays bytes until text is needed.
 """
 
 from collections.abc import Mapping, Sequence

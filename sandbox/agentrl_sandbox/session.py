@@ -56,7 +56,7 @@ class Session:
             header, (stdout, stderr) = await self.connection.receive(2 * wall + GRACE)
             ended = True
         finally:
-            if not ended:  # cancelled: nobody waits for the cell
+            if not ended:  # cancelled: no caller waits for the cell
                 self._end("a cell was cut off")
         answer = plans.result(header, stdout, stderr)
         if header["over"]:

@@ -182,7 +182,7 @@ def _ownerless(pid: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _mappings(lines: mmap.mmap, end: int) -> Iterator[tuple[bytes, int]]:
-    """The same of the lines before `end`."""
+    """Mappings in the lines before `end`."""
     line = 0
     while (after := lines.find(b"\n", line, end) + 1) > 0:
         if found := _mapping(lines, line, after):
@@ -214,5 +214,5 @@ def _cpu(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What follows the name, which a program chooses."""
+    """Fields after the name, which a program chooses."""
     return _read(pid, "stat").after_last(b")").split()

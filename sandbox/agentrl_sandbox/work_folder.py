@@ -82,7 +82,7 @@ def _leaves(folder: str) -> Iterator[str]:
 
 
 def runnable(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
-    """The same files, with an executable mode for those that look like programs."""
+    """Files with an executable mode where they look like programs."""
     programs = (b"\x7fELF", b"#!")
     return {path: (content, 0o755 if content.startswith(programs) else mode) for path, (content, mode) in files.items()}
 

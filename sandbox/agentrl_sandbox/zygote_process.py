@@ -57,7 +57,7 @@ class ZygoteProcess:
 
     @property
     def ready(self) -> bool:
-        """It can fork."""
+        """Whether it can fork."""
         return self.pidfd >= 0
 
     def send(self, run: Run, handles: list[int]) -> None:

@@ -95,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does."""
+        """The client reads again."""
         super().resume_writing()
         self._was_read()
 

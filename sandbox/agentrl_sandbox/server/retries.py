@@ -4,7 +4,7 @@ A client of SandboxFusion's protocol gives up when an answer takes too long, but
 three times in all). So a job that is unfinished shortly before its client gives up is answered with a 504 and kept; the
 next equal request of that client gets it.
 
-Invariants: a job runs once, however often it is requested; a job that nobody requests again is cancelled.
+Invariants: a job runs once, however often it is requested; a job that no client requests again is cancelled.
 """
 
 import asyncio

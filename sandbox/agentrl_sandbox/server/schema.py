@@ -174,7 +174,7 @@ class RunJupyter(RunBody):
     kernel: Literal["python3"] = "python3"
 
     def answer_within(self, patience: float) -> float | None:
-        """As RunCode's."""
+        """Seconds until the answer; None where `queue_timeout` decides."""
         return None if self.queue_timeout is not None else self.total_timeout + patience
 
 

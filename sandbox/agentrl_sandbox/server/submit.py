@@ -135,7 +135,7 @@ def same_output(actual: str, expected: str) -> bool:
 
 
 def same_line(line: str, wanted: str) -> bool:
-    """As `same_output`, for one line."""
+    """Whether one line of output is right."""
     if line.strip().lower() == wanted.strip().lower():
         return True
     try:
