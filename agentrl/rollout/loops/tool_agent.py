@@ -83,13 +83,12 @@ class ToolAgent(AgentLoop):
                 break
             if not reply.calls:
                 await self._answered(episode, reply, sessions.interaction)
-                continue
-            if self.out_of_turns(trajectory) and not self.calls_last:
+            elif self.out_of_turns(trajectory) and not self.calls_last:
                 episode.finish("max_turns")
-                break
-            results = await self._call_tools(episode, reply, sessions.tools)
-            errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
-            self._show(episode, reply, results, errors)
+            else:
+                results = await self._run_calls(episode, reply.calls, sessions.tools)
+                errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
+                self._show_results(episode, reply, results, errors)
         await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
@@ -110,16 +109,27 @@ class ToolAgent(AgentLoop):
         trajectory.user_turns += 1
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
-    async def _call_tools(self, episode: Episode, reply: Reply, tools: Tools) -> list[ToolResult]:
+    async def _run_calls(self, episode: Episode, calls: list[Call], tools: Tools) -> list[ToolResult]:
         """Run the calls of a turn concurrently. Raises InfraError where one fails."""
-        calls = [self._call(tools, call, i) for i, call in enumerate(reply.calls)]
-        with episode.span("tool"):  # a single call needs no task
-            results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        self._record(episode.trajectory, reply.calls, results)
+        with episode.span("tool"):
+            running = [self._call(tools, call, i) for i, call in enumerate(calls)]
+            # A single call needs no task of its own.
+            results = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
+        self._record(episode.trajectory, calls, results)
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
         if failed is not None:
             raise InfraError(failed.error or "a tool failed")
         return results
+
+    def _show_results(self, episode: Episode, reply: Reply, results: list[ToolResult], errors: int) -> None:
+        """Append the answers to a turn's calls, or stop. `errors`: bad turns in a row."""
+        if self.out_of_turns(episode.trajectory):
+            episode.finish("max_turns")
+        elif errors >= self.env.limits.consecutive_errors:
+            episode.finish("max_errors")
+        else:
+            messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
+            episode.observe(messages, closed=reply.closed)
 
     async def _call(self, tools: Tools, call: Call, position: int) -> ToolResult:
         limit = self.env.limits.parallel_calls
@@ -135,16 +145,6 @@ class ToolAgent(AgentLoop):
             trajectory.tool_calls.append(result.record(turn, call.name, call.arguments))
             if result.reward:
                 trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
-
-    def _show(self, episode: Episode, reply: Reply, results: list[ToolResult], errors: int) -> None:
-        """Show the answers of the tools to the model, in order, or stop; `errors`: the number of bad turns in a row."""
-        if self.out_of_turns(episode.trajectory):
-            episode.finish("max_turns")
-        elif errors >= self.env.limits.consecutive_errors:
-            episode.finish("max_errors")
-        else:
-            messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
-            episode.observe(messages, closed=reply.closed)
 
     def out_of_turns(self, trajectory: Trajectory) -> bool:
         """Whether the model has taken its last turn."""
