@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentrl.cli.main import FIRST_STEPS
-from agentrl.engines.servers.interpreters import environments
+from agentrl.engines.servers.installation import environments
 from agentrl.tasks.models import smollm2, tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
