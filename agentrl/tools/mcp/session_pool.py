@@ -35,9 +35,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread and close its loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
 
 
 class SessionPool:
