@@ -25,6 +25,11 @@ from agentrl.tracking import is_wall_clock, read_metrics
 
 HERE = Path(__file__).parents[1]
 GRPO = ["train", "--config-name=tiny", "data.train_batch_size=4", "rollout.n=4", "data.max_response_length=48"]
+REWARD = """
+def letters(data_source, solution_str, ground_truth, extra_info=None):
+    return len(set(solution_str)) / 10
+"""
+"""An untrained model gets it in parts, so that advantages are not 0."""
 SHORT = [
     "trainer.total_training_steps=3",
     "trainer.val_before_train=false",
@@ -83,7 +88,9 @@ def prepare(folder: Path) -> dict[str, list[str]]:
     data, model = folder / "data", folder / "model"
     agentrl(HERE, "data", "arithmetic", "--difficulty=tiny", "--train=32", "--val=8", "--demos=64", f"--out={data}")
     agentrl(HERE, "model", "tiny", str(model), f"--tokenizer-data={data / 'sft.jsonl'}")
-    rows = [f"data.train_files={data / 'train.parquet'}"]
+    (folder / "reward.py").write_text(REWARD)
+    reward = f"reward.custom_reward_function.path={folder / 'reward.py'}"
+    rows = [f"data.train_files={data / 'train.parquet'}", reward, "reward.custom_reward_function.name=letters"]
     demos = [f"data.train_files={data / 'sft.jsonl'}"]
     return {"train": [f"model.path={model}", *rows], "sft": [f"model.path={model}", *demos]}
 

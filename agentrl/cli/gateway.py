@@ -18,7 +18,6 @@ from agentrl.cli.common import add_config_arguments, load_config, print_notes, u
 from agentrl.core.plurals import plural
 from agentrl_sandbox.guard import is_loopback
 
-HELP = "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
 PORT = 8000
 CONTEXT = 16_384
 OUT = "gateway.jsonl"

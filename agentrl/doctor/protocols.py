@@ -34,7 +34,7 @@ PARTS = {
     "a tool's result": "agentrl-result",
     "a system message in the middle": "agentrl-reminder",
 }
-"""What an agent sends, and a word in it that must reach the model."""
+"""Parts of an agent's request, and a word in each that must reach the model."""
 ROOM = 1_000_000
 FIX = "set model.chat_template=configs/templates/chatml_tools.jinja (ChatML models), or a template that shows it"
 NAMES: tuple[tuple[str, WireProtocol], ...] = (
@@ -91,26 +91,26 @@ async def _conversation(env: RolloutContext, engine: Any, protocol: WireProtocol
     """Two requests, the second with the whole history. Raises Refused."""
     unscored = RolloutContext(engine, env.chat, env.tools, env.interactions, Limits(ROOM, ROOM, ROOM))
     session = Session(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
-    said: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
+    history: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
     for _ in range(2):
-        request = protocol.read(_body(protocol, said))
+        request = protocol.read(_body(protocol, history))
         answer = await session.answer(request, session.begin(request))
-        said = [*said, *_followed(protocol, protocol.whole(answer))]
+        history = [*history, *_followed(protocol, protocol.whole(answer))]
     return session
 
 
-def _body(protocol: WireProtocol, said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _body(protocol: WireProtocol, history: Sequence[dict[str, Any]]) -> dict[str, Any]:
     system = f"Follow the {PARTS['instructions']}."
     if protocol is chat:
-        return {"messages": [{"role": "system", "content": system}, *said], "tools": [SCHEMA]}
+        return {"messages": [{"role": "system", "content": system}, *history], "tools": [SCHEMA]}
     if protocol is responses:
-        return {"input": said, "instructions": system, "tools": [{"type": "function", **TOOL}]}
+        return {"input": history, "instructions": system, "tools": [{"type": "function", **TOOL}]}
     tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": PARAMETERS}
-    return {"messages": said, "system": system, "tools": [tool], "max_tokens": 100}
+    return {"messages": history, "system": system, "tools": [tool], "max_tokens": 100}
 
 
 def _followed(protocol: WireProtocol, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an agent adds to its history: the answer as it came, the result of the tool, a system message."""
+    """Messages that an agent adds to its history: the answer as it came, the result of the tool, a system message."""
     reminder = {"role": "system", "content": f"A {PARTS['a system message in the middle']}."}
     return [*_answered(protocol, answer, PARTS["a tool's result"]), reminder]
 

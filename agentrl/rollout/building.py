@@ -12,7 +12,7 @@ from agentrl.chat.byte_level import without_special
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of

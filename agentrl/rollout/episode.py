@@ -18,10 +18,9 @@ from typing import Any
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD
-from agentrl.core.clocks import now
+from agentrl.core.clocks import listening, now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
-from agentrl.core.queueing import listening
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
 from agentrl.engines.engine import Engine, FinishReason, Generation, Sampling

@@ -122,6 +122,7 @@ time.sleep(600)
 """Starts three processes that do not end, two of them in sessions of their own."""
 
 
+@pytest.mark.prevents("an agent program leaves processes behind")
 async def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.touch()
@@ -245,6 +246,7 @@ print(sorted(name for name in os.environ if "SECRET" in name), os.environ["GIVEN
 """
 
 
+@pytest.mark.prevents("an agent program reads the trainer's tokens, or fills the disk")
 async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
