@@ -11,7 +11,7 @@ Settings = TypeVar("Settings", bound=Config)
 
 
 def scoring_something(config: Settings) -> Settings:
-    """The same where something scores; else with a reward function that gives every answer 0."""
+    """`config`, with a reward function that gives every answer 0 where nothing scores."""
     try:
         something_scores(config.reward, config.rollout, config.data)
     except UserError:
@@ -22,11 +22,11 @@ def scoring_something(config: Settings) -> Settings:
 
 
 def untrained(config: Settings) -> Settings:
-    """The same run without an update: the policy's parameters stay in `model.dtype`."""
+    """`config` without updates: the policy's parameters stay in `model.dtype`."""
     return replace(config, trainer=replace(config.trainer, val_only=True))
 
 
 def of_split(config: Settings, split: str) -> Settings:
-    """The same with the rows of `split`, "train" or "val", alone: those of the other one need not be right."""
+    """`config` with the rows of `split`, "train" or "val", alone: the others need not be right."""
     data = replace(config.data, val_files=None) if split == "train" else replace(config.data, train_files=None)
     return replace(config, data=data)

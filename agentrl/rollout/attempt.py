@@ -30,7 +30,8 @@ async def attempt(
         except TimeoutError:
             if own_timeout is None or not limit.expired():
                 raise
-            _end_late(trajectory, own_timeout)
+            trajectory.outcome, trajectory.finish = Outcome.MODEL_ERROR, "timeout"
+            trajectory.error = f"took longer than the {own_timeout:g} s of its task"
         for ledger in trajectory.ledgers:
             ledger.check()
         _check_rewards(trajectory)
@@ -67,9 +68,3 @@ def _check_rewards(trajectory: Trajectory) -> None:
     for name in ("reward", "interaction_score"):
         if (value := getattr(trajectory, name)) is not None:
             setattr(trajectory, name, reward_of(value, f"the agent loop ({name})"))
-
-
-def _end_late(trajectory: Trajectory, timeout: float) -> None:
-    """It took longer than its task gives it."""
-    trajectory.outcome, trajectory.finish = Outcome.MODEL_ERROR, "timeout"
-    trajectory.error = f"took longer than the {timeout:g} s of its task"

@@ -1,7 +1,7 @@
 """The contract of schedulers, and what they share: they turn rows into scored trajectories, batch by batch.
 
 Invariants:
-- scoring is a task of its own and overlaps with generation; a batch that does not wait for its scores leaves their
+- scoring runs in separate tasks and overlaps with generation; a batch that does not wait for its scores leaves their
   tasks to `settle`, which waits for all of them;
 - a batch raises only when all of its trajectories failed, or when a user's mistake ends the run;
 - the result has the order of the rows.

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 def rollout_context(
     config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox, objects: UserObjects = NO_OBJECTS
 ) -> RolloutContext:
-    """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
+    """Engine, chat format, tools and users of all trajectories. Raises UserError."""
     multi_turn = config.rollout.multi_turn
     chat = Chat(
         tokenizer,
@@ -149,12 +149,12 @@ def scorer(
         sources=ScoreSources(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            loops=own_loops(config.rollout) or (function is None and scored_by_itself(config, objects)),
+            loops=own_loops(config.rollout) or (function is None and _scored_by_rollout(config, objects)),
         ),
     )
 
 
-def scored_by_itself(config: Config, objects: UserObjects) -> bool:
+def _scored_by_rollout(config: Config, objects: UserObjects) -> bool:
     """Whether the rollout itself sets the reward of rows."""
     return objects.rows[0].scores_itself if objects.rows else scored_by_rollout(config.data)
 

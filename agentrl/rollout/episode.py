@@ -75,7 +75,7 @@ class Episode:
     """Tokens after the first prompt, over all its ledgers."""
     done: bool = False
     memory: RenderCache = field(default_factory=RenderCache)
-    """Of the conversation's last rendering."""
+    """The conversation's last rendering."""
     said: list[Message] = field(default_factory=list)
     """The messages of a side."""
 

@@ -61,7 +61,7 @@ class GroupJobs:
     _pulse: Heartbeat | None = None
 
     def start(self, job: GroupJob) -> None:
-        """Begin a job, beside the others."""
+        """Begin a job; several run at the same time."""
         if self._pulse is None:
             self.stack.enter_context(deferred_collection())
             self._pulse = self.stack.enter_context(self.scheduler.watch.watching())

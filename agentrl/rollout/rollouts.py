@@ -179,7 +179,7 @@ class Rollouts:
         self.run(self.end())
 
     async def end(self) -> None:
-        """As `close`, on the event loop."""
+        """Close on the event loop."""
         env = self.env
         held = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first

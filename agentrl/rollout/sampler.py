@@ -44,7 +44,7 @@ class Groups:
     sampled: list[Trajectory] = field(default_factory=list)
     """All of them."""
     trained: list[Trajectory] = field(default_factory=list)
-    """Those of the prompts that are trained on."""
+    """The trajectories that are trained on."""
     metrics: Metrics = field(default_factory=dict)
     greedy: dict[str, Trajectory] = field(default_factory=dict)
     """Row uid -> the prompt's greedy answer, where the estimator asks for it."""

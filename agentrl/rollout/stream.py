@@ -51,10 +51,10 @@ class AdmittedBatch:
     """Rows that were admitted together."""
 
     number: int
-    """Batches are numbered in the order of admission, with bound 0 all of a step alike; without filters, the number is
-    the step that trains on it."""
+    """Position in the order of admission; with bound 0 all batches of a step have one number. Without filters it is the
+    step that trains on the batch."""
     places: list[int]
-    """Of the rows, in the loader's rows."""
+    """Index of each row in the loader's rows."""
     rows: list[Row]
     finished: dict[int, Trajectory] = field(default_factory=dict)
     """By index in the batch, group by group."""

@@ -1,4 +1,4 @@
-"""Objects of the caller's that take the place of files which the settings would name."""
+"""The caller's Python objects, which take the place of files that the settings would name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from agentrl.trajectory.row import Row
 
 @dataclass(frozen=True)
 class UserObjects:
-    """What a run gets as Python objects; None leaves a part to the settings."""
+    """Objects of a run; None leaves one to the settings."""
 
     tools: Sequence[Any] | None = None
     """Tools, tool classes, functions, and paths of YAML or Python files; see `agentrl.tools.load_tools`."""

@@ -1,14 +1,13 @@
 """Hands trajectories out to rollout workers.
 
 Invariants:
-- a group is made by one worker, so that its trajectories share a prompt's cache (but for an answer that is sampled in
-  another way, as ReMax's greedy one is), and rows are handed out in order, each
+- a group is made by one worker, so that its trajectories share a prompt's cache, and rows are handed out in order, each
   to the worker that has the fewest trajectories under way;
 - at most `max_concurrent` trajectories are under way on all workers together, and the oldest groups begin first;
 - what a worker had not finished when it died starts over on another one, with the same seeds; after `retries` deaths in
   one group, what is missing of it is an infrastructure error;
 - rewards are computed by the workers, but here where a function sees a whole batch, where a network judges, or where
-  nobody waits for them.
+  the batch does not wait for its scores.
 """
 
 import asyncio

@@ -45,7 +45,9 @@ class LocalRuntime(Runtime):
             engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(engine.close()))
             if isinstance(self.runner, LoopThread):
-                engine = self._pausable(engine, self.runner, partial=config.rollout.partial_rollout)
+                remote = engine if isinstance(engine, RemoteEngine) else None
+                engine = pausable = PausableEngine(engine, partial=config.rollout.partial_rollout)
+                self.async_sampling = AsyncSampling(self.runner, pausable, remote)
             self.rollouts = self._open_rollouts(config, engine, objects=objects)
             undo.pop_all()
 
@@ -90,12 +92,6 @@ class LocalRuntime(Runtime):
         remote = servers.engine(self.learner.module, self.learner.score, self.start_times)
         self._starting = remote, servers.launched
         return remote
-
-    def _pausable(self, engine: Engine, thread: LoopThread, *, partial: bool) -> PausableEngine:
-        """The engine of `async_sampling`, which is made here."""
-        pausable = PausableEngine(engine, partial=partial)
-        self.async_sampling = AsyncSampling(thread, pausable, engine if isinstance(engine, RemoteEngine) else None)
-        return pausable
 
     def _servers_answer(self) -> bool:
         """Whether servers that were starting are ready: the first rollout waits for nothing else."""

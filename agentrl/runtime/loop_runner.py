@@ -1,11 +1,11 @@
-"""The event loop of a run, also where one runs already: in a notebook, or in a coroutine of the caller's.
+"""The event loop of a run, also where one runs already: in a notebook, or in the caller's coroutine.
 
 Invariant: all work runs on one event loop. It runs in the calling thread, or in a helper thread while the calling
-thread has a running loop of its own, which Python cannot enter twice.
+thread has a running loop, which Python cannot enter twice.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -42,16 +42,13 @@ class LoopRunner:
 
     def close(self) -> None:
         """Cancel what still runs and close the loop; safe to call twice."""
-        self._anywhere(self._runner.close)
+        if loop_is_running():
+            self._executor().submit(self._runner.close).result()
+        else:
+            self._runner.close()
         if self._helper is not None:
             self._helper.shutdown()
             self._helper = None
-
-    def _anywhere(self, call: Callable[[], None]) -> None:
-        if loop_is_running():
-            self._executor().submit(call).result()
-        else:
-            call()
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._helper is None:

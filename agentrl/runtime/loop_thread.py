@@ -1,7 +1,7 @@
 """The event loop of a run whose conversations continue while the policy trains.
 
 Invariants:
-- all coroutines of the run run on one event loop, in a thread of its own; the training thread only waits;
+- all coroutines of the run run on one event loop, in a separate thread; the training thread only waits;
 - a wait notices within a fraction of a second that a user's function stopped the loop, and raises the error;
 - an interrupt of the training thread cancels the work that it waits for, and nothing else.
 """
@@ -20,7 +20,7 @@ TICK = 0.2
 
 
 class LoopThread:
-    """Runs coroutines on an event loop in a thread of its own; it also starts work without waiting."""
+    """Runs coroutines on an event loop in a separate thread; it also starts work without waiting."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -39,7 +39,7 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> "LoopFuture[T]":
-        """Begin `work`, beside all other work."""
+        """Begin `work`; other work continues."""
         self._check()
         return LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
 

@@ -37,7 +37,7 @@ def read_splits(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJE
 
 
 def open_sft(config: SftConfig) -> SftRun:
-    """The same for `agentrl sft`."""
+    """The run of `agentrl sft`, in this process or on Ray."""
     trainer = config.trainer
     if trainer.nnodes * trainer.n_gpus_per_node == 1:
         return Run(config)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 SPARE = 2 << 30
-"""Bytes that stay free beside a server that is awake: for weights on their way, and for what it allocates later."""
+"""Bytes that stay free while a server is awake: for weights on their way, and for what it allocates later."""
 
 
 class SharedMemory:

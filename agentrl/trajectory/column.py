@@ -30,7 +30,7 @@ class Column(MutableSequence[T], Generic[T]):
             self.extend(values)
 
     def numpy(self) -> NDArray[Any]:
-        """The column itself as an array of its own type: read only, and while it lives the column cannot grow."""
+        """The column itself as an array of its type: read only, and while it lives the column cannot grow."""
         view = np.asarray(self._data)
         view.flags.writeable = False
         return view
@@ -93,7 +93,7 @@ class Column(MutableSequence[T], Generic[T]):
         return list(other) + self.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """As NumPy reads a list: a copy in int64 or float64."""
+        """A copy in int64 or float64, as NumPy reads a list."""
         usual = np.float64 if self._data.typecode == FLOAT else np.int64
         return np.array(self._entries(), dtype=dtype or usual)
 
@@ -124,7 +124,7 @@ class Runs(Column[int]):
         super().__init__(kind, values)
 
     def numpy(self) -> NDArray[Any]:
-        """The entries as an array of their own type, read only: a copy."""
+        """The entries as an array of the column's type, read only: a copy."""
         entries = np.repeat(np.asarray(self._data), np.diff(np.asarray(self._ends), prepend=0))
         entries.flags.writeable = False
         return entries

@@ -12,7 +12,7 @@ VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
 
 
 ROUNDING = 1e-9
-"""Of a share times a number: 0.29 of 100 is no less than 29."""
+"""Rounding error of a share times a number: 0.29 of 100 is no less than 29."""
 
 
 class TooManyDrops(InfraError):

@@ -20,11 +20,11 @@ class Row:
     agent_name: str | None = None
     """Agent loop for this row; None leaves it to `rollout.agent.default_agent_loop`."""
     others: dict[str, Any] = field(default_factory=dict)
-    """Columns that agentrl itself does not read, for agent loops and reward managers of the user's own."""
+    """Columns that agentrl itself does not read, for the user's agent loops and reward managers."""
 
     @property
     def ground_truth(self) -> Any:
-        """What the reward function compares with; None when the row has none."""
+        """The value that the reward function compares with; None when the row has none."""
         return self.reward_model.get("ground_truth")
 
     @property
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def task(self) -> dict[str, Any] | None:
-        """The arguments of its task's format, `format` among them; None for a row without a container of its own.
+        """The arguments of its task's format, `format` among them; None for a row without a container.
 
         A row may describe its container without a task, in `extra_info.container`. Other values of these names, such
         as a task's name as text, are the user's own.

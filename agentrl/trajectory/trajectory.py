@@ -42,7 +42,7 @@ class ToolCallRecord:
     seconds: float
     reward: float = 0.0
     metrics: dict[str, Any] = field(default_factory=dict)
-    """What the tool returned as the third part of its answer."""
+    """The third part of the tool's answer."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class TurnReward:
     value: float
     source: Literal["tool", "interaction", "environment"]
     extra: dict[str, Any] = field(default_factory=dict)
-    """What an interaction returned as the last part of its reply."""
+    """The last part of the interaction's reply."""
 
 
 SpanKind = Literal[

@@ -13,7 +13,7 @@ from agentrl.core.errors import InfraError
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-NOBODY = Row("", [])
+NO_ROW = Row("", [])
 Packed = tuple[bytes, bytes]
 """(trajectory without row and schemas, schemas)."""
 
@@ -21,9 +21,9 @@ Packed = tuple[bytes, bytes]
 def pack(trajectory: Trajectory) -> Packed:
     """The trajectory as bytes. Raises InfraError for one with an object that cannot be pickled."""
     try:
-        rest = replace(trajectory, row=NOBODY, schemas=[], container=None)
+        rest = replace(trajectory, row=NO_ROW, schemas=[], container=None)
         return pickle.dumps(rest, 5), pickle.dumps(trajectory.schemas, 5)
-    except Exception as error:  # any object may be in a message or in `extra`, with a __reduce__ of its own
+    except Exception as error:  # any object may be in a message or in `extra`, with any __reduce__
         raise InfraError(f"trajectory {trajectory.key} cannot leave its rollout worker: {error}") from error
 
 

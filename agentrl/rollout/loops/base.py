@@ -34,7 +34,7 @@ class RolloutContext:
     settings: Any = None
     """The run's whole configuration, for loops that were written for verl and expect it."""
     shared: dict[Any, Any] = field(default_factory=dict)
-    """Objects that loops keep for the time of the run, by keys of their own."""
+    """Objects that loops keep for the time of the run, by keys that they choose."""
 
 
 class AgentLoop(ABC):

@@ -33,7 +33,7 @@ def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> s
 
 
 def own_loops(rollout: Rollout) -> bool:
-    """Whether loops of the user's own may run."""
+    """Whether the user's loops may run."""
     agent = rollout.agent
     return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
@@ -47,14 +47,14 @@ def loop_class(name: str, agent_loop_config_path: str | None = None, default: st
     if name in LOOPS:
         return _fitting(LOOPS[name], name)
     if "." in name and name == default:
-        return _load(name, beside=Path.cwd())
+        return _load(name, folder=Path.cwd())
     known = ", ".join(dict.fromkeys((*LOOPS, *named)))
     fix = "list its class in rollout.agent.agent_loop_config_path, or set rollout.agent.default_agent_loop to it"
     raise UserError(f"agent loop {name!r} is unknown: use one of {known}; {fix}")
 
 
 def check_loops(rollout: Rollout) -> None:
-    """What can be wrong with a run's agent loops before a row asks for one. Raises UserError."""
+    """Check a run's agent loops before a row asks for one. Raises UserError."""
     agent = rollout.agent
     _named_in(agent.agent_loop_config_path)
     if agent.default_agent_loop is not None:
@@ -82,12 +82,12 @@ def _named(entry: Any, i: int, file: Path) -> tuple[str, type[AgentLoop]]:
     if runs_program:
         return entry["name"], LOOPS.built_in(PROGRAM).value.of(entry, file)
     kwargs = {key: value for key, value in entry.items() if key not in ENTRY_KEYS}
-    return entry["name"], _load(entry["_target_"], beside=file.parent, kwargs=kwargs)
+    return entry["name"], _load(entry["_target_"], folder=file.parent, kwargs=kwargs)
 
 
-def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
-    """The class `module.Class`, whose file may lie in the folder `beside`."""
-    return _fitting(find_class(path, folder=beside, where="agent loop"), path, kwargs)
+def _load(path: str, *, folder: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
+    """The class `module.Class`, whose file may lie in `folder`."""
+    return _fitting(find_class(path, folder=folder, where="agent loop"), path, kwargs)
 
 
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:

@@ -113,7 +113,7 @@ class ToolAgent(AgentLoop):
         """Run the calls of a turn concurrently. Raises InfraError where one fails."""
         with episode.span("tool"):
             running = [self._call(tools, call, i) for i, call in enumerate(calls)]
-            # A single call needs no task of its own.
+            # A single call needs no task.
             results = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
         self._record(episode.trajectory, calls, results)
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)

@@ -30,7 +30,7 @@ def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start 
 
 
 def open_sft_on_ray(config: SftConfig) -> SftRun:
-    """The same for supervised training."""
+    """Supervised training on all ranks. Raises UserError."""
     need_ray()
     from agentrl.runtime.ray.sft import RaySft
 

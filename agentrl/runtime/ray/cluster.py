@@ -40,7 +40,7 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
         ) from error
     stack.callback(ray.shutdown)
     if ray_init.timeline_json_file:
-        stack.callback(write_timeline, ray_init.timeline_json_file)
+        stack.callback(ray.timeline, os.path.abspath(os.path.expanduser(ray_init.timeline_json_file)))
 
 
 def cluster_is_running() -> bool:
@@ -58,11 +58,6 @@ def cluster_is_running() -> bool:
     except OSError:
         return False
     return True
-
-
-def write_timeline(file: str) -> None:
-    """Write Ray's timeline for chrome://tracing."""
-    ray.timeline(os.path.abspath(os.path.expanduser(file)))
 
 
 def on_gpus(device: str) -> bool:

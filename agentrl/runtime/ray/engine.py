@@ -22,7 +22,7 @@ AHEAD = 8
 """Keys that a worker may have more than the least loaded one before its group is split."""
 
 
-class WorkerHandle:
+class EngineHandle:
     """One worker, and the announcements it has not been sent yet."""
 
     def __init__(self, actor: Any, name: str) -> None:
@@ -73,10 +73,10 @@ class RayEngine:
 
     def __init__(self, actors: Sequence[Any], names: Sequence[str], push: Callable[[int], None]) -> None:
         """`push(version)` sends all of them the current weights."""
-        self.workers = [WorkerHandle(actor, name) for actor, name in zip(actors, names, strict=True)]
+        self.workers = [EngineHandle(actor, name) for actor, name in zip(actors, names, strict=True)]
         self.push = push
-        self._worker_of: dict[str, WorkerHandle] = {}
-        self._groups: dict[str, WorkerHandle] = {}
+        self._worker_of: dict[str, EngineHandle] = {}
+        self._groups: dict[str, EngineHandle] = {}
 
     async def start(self) -> None:
         await self._all("open_engine")
@@ -101,7 +101,7 @@ class RayEngine:
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
-        """As `Engine.generate`; also raises WorkerDied if the worker is dead."""
+        """Continue `token_ids` on the key's worker. Raises WorkerDied if that is dead."""
         worker = self._worker_of.get(key) or self._choose(key.rpartition("/")[0])
         await worker.sent()
         generation: Generation = await worker.ask("generate", token_ids, sampling, key, tuple(media))
@@ -134,7 +134,7 @@ class RayEngine:
     async def _all(self, method: str, *args: Any) -> list[Any]:
         return await asyncio.gather(*(worker.ask(method, *args) for worker in self.workers))
 
-    def _choose(self, group: str) -> WorkerHandle:
+    def _choose(self, group: str) -> EngineHandle:
         """The worker that has the group's prompt in its cache, unless it is too busy."""
         least = min(self.workers, key=lambda worker: worker.load)
         own = self._groups.setdefault(group, least)

@@ -39,7 +39,7 @@ class EngineWorker(Worker):
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
     ) -> Generation:
-        """As `Engine.generate`."""
+        """Continue `token_ids`."""
         generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)
         return generation
 

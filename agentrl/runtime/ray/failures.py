@@ -74,7 +74,7 @@ def failure(ref: Any, who: str) -> Exception | None:
 
 def is_conclusive(error: Exception) -> bool:
     """Whether no later error can explain more."""
-    if isinstance(error, DamagedCheckpoint):  # all ranks raise it, and Ray logs the errors that nobody fetches
+    if isinstance(error, DamagedCheckpoint):  # all ranks raise it, and Ray logs the errors that are not fetched
         return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
 

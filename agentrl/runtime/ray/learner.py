@@ -1,7 +1,7 @@
 """The learners of all ranks as one. Each rank gets its share of a batch.
 
 Invariants: a rank gets no token of another share; a column that a rank has is not sent again; an object of Ray's store
-holds one share, so a machine receives the shares of its own ranks only.
+holds one share, so a machine receives only the shares of its ranks.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class Held:
     shares: list[list[int]]
 
     def columns(self, batch: Batch, number: int, sequences: list[int]) -> Columns:
-        """What is missing there for the share of `sequences` of the same batch, whose columns may be others now."""
+        """Columns of the share of `sequences` that its ranks lack; the batch may have other columns now."""
         names = changed_columns(batch, self.batch)
         same = "ids" not in names and sequences and sequences == self.shares[number]
         return share_columns(batch, sequences, names if same else None)

@@ -15,10 +15,10 @@ from agentrl.runtime.ray.engine import RayEngine
 
 @dataclass(frozen=True)
 class State:
-    """What all workers must know of the engine."""
+    """The engine's state, which all workers must know."""
 
     version: int = 0
-    """Of the weights."""
+    """Version of the weights."""
     halted: bool = True
     """Whether requests wait."""
     drained: bool = False

@@ -1,4 +1,4 @@
-"""Chooses machines and GPUs for servers: the GPUs of the ranks, or GPUs of their own."""
+"""Chooses machines and GPUs for servers: the GPUs of the ranks, or separate ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

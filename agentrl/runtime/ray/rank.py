@@ -12,7 +12,7 @@ from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.worker import Worker
 
 Columns = dict[str, Any]
-"""Of a batch; see `agentrl.training.batches.transfer`."""
+"""Columns of a batch; see `agentrl.training.batches.transfer`."""
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
@@ -85,7 +85,7 @@ class Rank(TrainingWorker, EngineWorker):
         self.learner.begin_update(of_columns(columns))
 
     async def update(self, columns: Columns) -> dict[str, float] | None:
-        """`Learner.update` of that share with these columns in place of its own, or of another share."""
+        """`Learner.update` of that share, whose columns these replace, or of another share."""
         from agentrl.training.batches.transfer import of_columns
 
         batch, self._batch = of_columns(columns, self._batch), None

@@ -1,4 +1,4 @@
-"""A reward model in a Ray worker of its own: it needs no memory of a rank's GPU."""
+"""A reward model in a separate Ray worker: it needs no memory of a rank's GPU."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -48,7 +48,7 @@ class RolloutWorker(Worker):
     """Makes the trajectories of the jobs that it gets. `AGENTRL_ROLLOUT_WORKER` has its number."""
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int, path: list[str]) -> None:
-        """`path`: the controller's `sys.path`, for modules of the user's."""
+        """`path`: the controller's `sys.path`, for the user's modules."""
         sys.path.extend(entry for entry in path if entry not in sys.path)
         super().__init__(config, folder, env, threads)
         self._pending: list[Event] = []
@@ -79,7 +79,7 @@ class RolloutWorker(Worker):
         self.jobs.cancel(number)
 
     async def events(self) -> list[Event]:
-        """What has happened since the last call; waits for something."""
+        """Events since the last call; waits for one."""
         await self._any.wait()
         await asyncio.sleep(LINGER)
         events, self._pending = self._pending, []
@@ -87,7 +87,7 @@ class RolloutWorker(Worker):
         return events
 
     async def set(self, state: State) -> None:
-        """As `Client.set`; returns when no request is under way that must not be."""
+        """Halt the requests, or let them continue; returns when no halted request is under way."""
         if state.halted:
             await self.engine.stop()
         await self.client.set(state)
@@ -106,7 +106,7 @@ class RolloutWorker(Worker):
             await self.client.client.abort()
 
     async def activity(self) -> dict[str, float]:
-        """As `PausableEngine.activity`."""
+        """Metrics of this worker's requests since the last call."""
         return await self.engine.activity()
 
     async def close(self) -> None:
@@ -138,7 +138,7 @@ class Forwarding(logging.Handler):
 
 
 def without_rows(objects: UserObjects) -> UserObjects:
-    """What a worker needs of the caller's objects."""
+    """The objects that a worker needs."""
     return replace(objects, rows=None, validation=None)
 
 
@@ -147,6 +147,6 @@ def _never(work: Any) -> Any:
 
 
 def _end_with(loop: threading.Thread) -> None:
-    """End the process with its event loop: SystemExit of a user's function stops that, and nobody else would notice."""
+    """End the process with its event loop: SystemExit in user code stops that silently."""
     loop.join()
     os._exit(1)

@@ -1,7 +1,7 @@
 """Starts SGLang and vLLM servers on the machines of a Ray cluster.
 
 Colocated: each group of `rollout.tensor_model_parallel_size` neighbouring ranks has a server on its GPUs, which
-releases its memory while the policy trains. With `rollout.nnodes`, servers have GPUs of their own.
+releases its memory while the policy trains. With `rollout.nnodes`, servers have separate GPUs.
 """
 
 import asyncio
@@ -66,7 +66,10 @@ def start_servers(
     check_addresses(rollout, name)
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
     sleeps = shared and rollout.free_cache_engine is not False
-    placements = [] if rollout.base_url else _placements(config, device, ranks, stack)
+    placements: list[Placement] = []
+    if not rollout.base_url:
+        here = rollout.nnodes == 0
+        placements = placements_on_ranks(ranks.locations, rollout, device) if here else _apart(config, device, stack)
     sharing = Sharing(
         apart=rollout.nnodes > 0, sleeps=sleeps, replicas=len(placements) or 1, ranks=len(ranks.locations)
     )
@@ -83,7 +86,8 @@ def start_servers(
     nearest = {server.url: server.placement.rank for server in servers}
     engine = RemoteEngine(
         backend,
-        [Replica(backend, server.url, server) for server in servers] or _replicas_elsewhere(backend, rollout),
+        [Replica(backend, server.url, server) for server in servers]
+        or [Replica(backend, url) for url in server_urls(rollout)],
         RankTransport(ranks, backend, method, scratch.path, nearest),
         max_model_len=model_length(config),
         start_timeout=rollout.start_timeout,
@@ -93,17 +97,6 @@ def start_servers(
         router=rollout.router_url,
     )
     return engine, sleeps
-
-
-def _placements(config: Config, device: torch.device, ranks: WorkerGroup, stack: ExitStack) -> list[Placement]:
-    if config.rollout.nnodes == 0:
-        return placements_on_ranks(ranks.locations, config.rollout, device)
-    return _apart(config, device, stack)
-
-
-def _replicas_elsewhere(backend: ServerBackend, rollout: Rollout) -> list[Replica]:
-    """The servers of `rollout.base_url`, which the run does not start."""
-    return [Replica(backend, url) for url in server_urls(rollout)]
 
 
 def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Location]) -> None:

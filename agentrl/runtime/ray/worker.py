@@ -17,9 +17,9 @@ class Location:
     node: str
     address: str
     gpus: tuple[str, ...]
-    """As CUDA_VISIBLE_DEVICES would name them."""
+    """Their names in CUDA_VISIBLE_DEVICES."""
     port: int
-    """A free one."""
+    """A free port."""
 
 
 class Worker:

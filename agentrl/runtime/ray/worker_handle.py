@@ -87,7 +87,7 @@ class WorkerHandle:
         self._background(self._listen())
 
     async def run(self, job: GroupJob, take: Take) -> None:
-        """As `GroupWorker.run`."""
+        """Run a job on this worker."""
         await self._serving.wait()
         if self._lost:
             raise InfraError(self._lost)
@@ -164,7 +164,7 @@ class WorkerHandle:
             return
         try:
             self._taken(sent, event)
-        except Exception as error:  # objects of the user's unpack themselves; the error belongs to who waits
+        except Exception as error:  # a user's objects unpack themselves; the waiting caller gets the error
             sent.ended.set_exception(error)
             return
         if not sent.job.trajectories:
