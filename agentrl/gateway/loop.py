@@ -224,12 +224,7 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: what clients read by themselves, and its own."""
-    return defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
-
-
-def defaults(values: Mapping[str, str]) -> dict[str, str]:
-    """The environment that clients of either protocol read by themselves."""
+    """The program's environment: the variables that clients of either protocol read by themselves, and its own."""
     near = f"{NO_PROXY},{urlsplit(values['url']).hostname}"
     return {
         "OPENAI_BASE_URL": values["openai_url"],
@@ -238,7 +233,7 @@ def defaults(values: Mapping[str, str]) -> dict[str, str]:
         "ANTHROPIC_API_KEY": values["key"],
         "NO_PROXY": near,
         "no_proxy": near,
-    }
+    } | {name: filled(value, values) for name, value in program.env.items()}
 
 
 def own_folder(trajectory: Trajectory) -> Path:

@@ -99,7 +99,8 @@ class Api:
         for sample in record["samples"]:
             sample["texts"] = token_texts(sample)
             runs = sample["columns"].get("advantages")
-            sample["columns"]["advantages"] = None if runs is None else _unrolled(runs)
+            each = chain.from_iterable([value] * int(count) for count, value in runs or ())
+            sample["columns"]["advantages"] = None if runs is None else list(each)
         return record | {"line": line, "lines": len(index)}
 
     def timeline(self, query: Query) -> Json:
@@ -159,10 +160,6 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self.tables[self._chosen(query)][split]
-
-
-def _unrolled(runs: list[list[float]]) -> list[float]:
-    return list(chain.from_iterable([value] * int(count) for count, value in runs))
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:

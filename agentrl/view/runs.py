@@ -83,7 +83,8 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
 
 
 def _at(path: Path, depth: int) -> list[Run]:
-    if path.is_dir() and ((path / METRICS_FILE).exists() or _has_dumps(path)):
+    has_dumps = any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
+    if path.is_dir() and ((path / METRICS_FILE).exists() or has_dumps):
         return [Run(path, path.name)]
     if path.is_file() or _is_dump_folder(path):
         return [Run(path, path.name, only=path)]
@@ -91,10 +92,6 @@ def _at(path: Path, depth: int) -> list[Run]:
         return []
     children = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
     return [run for child in children for run in _at(child, depth - 1)]
-
-
-def _has_dumps(path: Path) -> bool:
-    return any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
 
 
 def _is_dump_folder(path: Path) -> bool:
