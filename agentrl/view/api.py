@@ -20,7 +20,7 @@ from agentrl.view.table import Row, Table
 Query = Mapping[str, str]
 Json = dict[str, Any]
 
-PAGE = 200
+PAGE_ROWS = 200
 ASYNC_METRICS = (
     "staleness/",
     *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")),
@@ -79,7 +79,7 @@ class Api:
     def trajectories(self, query: Query) -> Json:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
         rows = self._table(query).rows(query)
-        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE))
+        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE_ROWS))
         rewards = [row["reward"] for row in rows if row["reward"] is not None]
         return {
             "total": len(rows),

@@ -18,7 +18,7 @@ from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
 """Split -> (key of its folder, path within a run that was moved)."""
-DEPTH = 3
+MAX_DEPTH = 3
 
 
 @dataclass
@@ -70,7 +70,7 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
     """The runs at or below each path, each with a different name. Raises UserError where there is none."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        here = _at(path, DEPTH)
+        here = _at(path, MAX_DEPTH)
         if not here:
             raise UserError(
                 f"{path}: {'no run in there' if path.exists() else 'no such folder'}; name a run's folder "

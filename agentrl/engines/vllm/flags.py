@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, KEEP_ALIVE
 from agentrl.engines.servers.host import Host, inspect_host
 from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
 
@@ -42,7 +42,7 @@ def environment(settings: ServerSettings) -> dict[str, str]:
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
     }
     if settings.device == "cuda":
-        return always | AGREED | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
+        return always | BROADCAST_ENVIRONMENT | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
     return always | _cpu_environment(settings)
 
 
