@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.answer_format import unfenced
@@ -258,7 +258,8 @@ class AgentSession:
     ) -> ModelAnswer:
         schemas = pending.branch.schemas
         at = len(pending.ids) - pending.begun
-        reply = self.chat.parse([*pending.ids[at:], *sampled.ids], schemas, lead=pending.ids[max(at - LEAD, 0) : at])
+        lead = pending.ids[max(at - LEAD_TOKENS, 0) : at]
+        reply = self.chat.parse([*pending.ids[at:], *sampled.ids], schemas, lead=lead)
         name = f"{self.trajectory.key}/{pending.number}"
         rename_calls(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []

@@ -42,7 +42,6 @@ def rollout_context(
     chat = Chat(
         tokenizer,
         format=multi_turn.format,
-        inference_template=multi_turn.use_inference_chat_template,
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
         processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),

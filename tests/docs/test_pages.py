@@ -89,7 +89,7 @@ def story(
         if start and start not in starts:
             starts[start] = tmp_path_factory.mktemp(start)
             monkeypatch.chdir(starts[start])
-            Story(page, starts[start], capsys).do(STARTS[start])
+            Story("", starts[start], capsys).do(STARTS[start])
         if start:
             shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)

@@ -261,7 +261,7 @@ async def test_every_sampled_token_is_in_exactly_one_sample() -> None:
 
 
 async def test_so_it_is_when_the_template_rewrites_history() -> None:
-    await play_all(make_chat(inference_template=True), 30, inference=True)
+    await play_all(make_chat(), 30, inference=True)
 
 
 async def test_so_it_is_with_a_models_own_template() -> None:
