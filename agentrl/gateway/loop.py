@@ -202,10 +202,10 @@ def conclude(program: AgentProgram, session: AgentSession, ended: Ended) -> None
 
 def values_of(row: Row, url: str, key: str) -> dict[str, str]:
     """Values of the placeholders."""
-    said = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
+    texts = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
     return {
-        "prompt": said.get("user", ""),
-        "system": said.get("system", ""),
+        "prompt": texts.get("user", ""),
+        "system": texts.get("system", ""),
         "url": url,
         "openai_url": f"{url}/v1",
         "anthropic_url": url,

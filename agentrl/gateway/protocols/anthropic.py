@@ -21,7 +21,7 @@ from agentrl.gateway.protocols.reading import (
     positive,
     required,
     required_tool,
-    sampling,
+    shared_fields,
     stops,
     tool_call,
     unmet,
@@ -59,20 +59,17 @@ def read(body: Body) -> TurnRequest:
     previous = _previous(body)
     field(body, "thinking", dict)
     return TurnRequest(
-        Conversation(_system(body), required(body, "messages"), _said),
+        Conversation(_system(body), required(body, "messages"), _read_items),
         [] if choice.get("type") == "none" else tools,
         previous=previous,
         same_tools=bool(previous),
-        model=field(body, "model", str, "policy"),
-        stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_tokens"),
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         must_call=required_tool(choice),
         format=_format(body),
         unmet=(*others, *unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
-        body=body,
-        **sampling(body),
+        **shared_fields(body),
     )
 
 
@@ -142,7 +139,7 @@ def _line(block: Mapping[str, Any], at: str) -> str:
     return str(field(block, "text", str, "", at))
 
 
-def _said(given: Sequence[Any], first: int) -> list[Message]:
+def _read_items(given: Sequence[Any], first: int) -> list[Message]:
     found = items({"messages": given}, "messages", first=first)
     return turns_joined([message for at, item in found for message in _messages(item, at)])
 
