@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.connection import require_docker
+from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction

@@ -17,7 +17,7 @@ own."""
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, *, sandbox: Sandbox
 ) -> Any:
-    """What the function for `data_source` says. Raises UserError where there is none for it."""
+    """The score of the function for `data_source`. Raises UserError where there is none for it."""
     fn, function = _functions(data_source)
     given = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
     given |= {"extra_info": extra_info, "sandbox": sandbox}

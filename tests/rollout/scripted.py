@@ -13,7 +13,7 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import InteractionSet, load_interactions
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.tools import ToolSet, load_tools
 from agentrl.trajectory.row import Row
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards.code.cases import CODE_SOURCES, read_cases
-from agentrl.rewards.code.extraction import extract_code
+from agentrl.rewards.code.cases import CODE_SOURCES, extract_code, read_cases
 from agentrl.rewards.code.grading import grade
 from agentrl.rewards.code.verdict import STATUS
 

@@ -1,19 +1,19 @@
-"""Both ends of a command's output, however much it writes."""
+"""Keeps both ends of a command's output, however much it writes; sent into the sandbox as text, too."""
 
-MOST_BYTES = 2**17
-"""Kept of each of stdout and stderr: half of them from its beginning, half from its end."""
+MAX_OUTPUT_BYTES = 2**17
+"""Bytes that are kept of each of stdout and stderr: half of them from its beginning, half from its end."""
 
 
-class Ends:
+class OutputEnds:
     """Head and tail of a stream of bytes."""
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
-        self._half = most // 2
+    def __init__(self, max_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        self._half = max_bytes // 2
         self._head, self._tail = bytearray(), bytearray()
         self._left_out = 0
 
     def add(self, data: bytes) -> None:
-        """The next bytes."""
+        """Append the next bytes."""
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -21,7 +21,7 @@ class Ends:
             self._shorten()
 
     def text(self) -> str:
-        """Both, with a line between them that tells what is left out."""
+        """Head and tail, with a line between them that tells how much is left out."""
         self._shorten()
         if not self._left_out:
             return (self._head + self._tail).decode(errors="replace")
