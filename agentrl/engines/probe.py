@@ -15,7 +15,7 @@ from agentrl.engines.servers import Replica
 log = logging.getLogger(__name__)
 
 PROMPT, DRAWN = 12, 24
-MOST = 0.5
+MAX_GAP = 0.5
 """Nats, mean: the same weights in bfloat16 differ by 0.04, other weights by far more than 1."""
 
 
@@ -35,7 +35,7 @@ class Probe:
             if self.every_time or (replica.url, replica.starts) not in self._seen:
                 gap = await self._gap(replica)
                 log.info("%s: log-probs %.4f nats from the policy's", replica.url, gap)
-                if not gap < MOST:
+                if not gap < MAX_GAP:
                     raise InfraError(
                         f"{replica.url} does not have the policy's weights: log-probs differ by {gap:.2f} nats on "
                         "average; try rollout.weight_sync=files, or rollout.name=hf"

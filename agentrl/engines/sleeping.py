@@ -14,9 +14,9 @@ from agentrl.engines.servers.settings import LEAST_SHARE, with_spare
 from agentrl.engines.sharing import Sharing, parameters, server_bytes, text_config, trainer_bytes
 from agentrl.training.perf.pass_size import CHUNK, ENOUGH, USED, activation_bytes, shape_of
 
-GRADIENT = 4
+GRADIENT_BYTES = 4
 """Bytes of a trained parameter's gradient."""
-CONTEXTS = 2 << 30
+CONTEXT_BYTES = 2 << 30
 """Bytes of CUDA's own, in both processes."""
 
 
@@ -37,7 +37,7 @@ def fit_together(config: Config, sharing: Sharing, dtype: str, memory: int) -> b
     serving = awake_bytes(config, sharing, length, dtype, memory)
     if training is None or serving is None or sharing.ranks > 1 or config.actor.fsdp_config.param_offload:
         return False
-    return training + serving + CONTEXTS <= memory
+    return training + serving + CONTEXT_BYTES <= memory
 
 
 def awake_bytes(config: Config, sharing: Sharing, length: int, dtype: str, memory: int) -> float | None:
@@ -55,7 +55,7 @@ def update_bytes(config: Config, sharing: Sharing, length: int) -> float | None:
     if kept is None or token is None or policy is None:
         return None
     trained = 0.0 if config.model.lora_rank else policy * (2 if has_critic(config) else 1)
-    return kept + GRADIENT * trained + CHUNK + max(ENOUGH, length) * token / USED[True]
+    return kept + GRADIENT_BYTES * trained + CHUNK + max(ENOUGH, length) * token / USED[True]
 
 
 def activation_of_token(config: Config) -> float | None:

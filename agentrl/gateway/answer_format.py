@@ -17,7 +17,7 @@ from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
 FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
-LONGEST = 300
+MAX_COMPLAINT_CHARS = 300
 """Characters of a complaint."""
 ANY_OBJECT = {"type": "object"}
 
@@ -40,7 +40,10 @@ class AnswerFormat:
         wrong = self._complaint(text)
         if wrong is None:
             return None
-        return {"role": "user", "content": f"The answer does not fit: {wrong[:LONGEST]}\n{text_of(self.instruction())}"}
+        return {
+            "role": "user",
+            "content": f"The answer does not fit: {wrong[:MAX_COMPLAINT_CHARS]}\n{text_of(self.instruction())}",
+        }
 
     def _complaint(self, text: str) -> str | None:
         try:

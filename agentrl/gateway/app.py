@@ -183,7 +183,8 @@ class EventStream(Response):
         gone = asyncio.ensure_future(disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not await _first(self.work, gone, QUIET_SECONDS):
+            either: set[asyncio.Future[Any]] = {self.work, gone}
+            while not (await asyncio.wait(either, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
             if self.work.done():
                 await send({"type": "http.response.body", "body": self._events()})
@@ -210,12 +211,6 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
         raise
     finally:
         gone.cancel()
-
-
-async def _first(work: asyncio.Future[ModelAnswer], gone: asyncio.Future[None], seconds: float) -> bool:
-    """Whether one of the two has ended, at the latest after so many seconds."""
-    both: set[asyncio.Future[Any]] = {work, gone}
-    return bool((await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0])
 
 
 async def _nothing_here(http: HttpRequest) -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.containers.contract import Container, ContainerSpec
 from agentrl.core.clocks import uncounted
-from agentrl.gateway.process import TAIL, Ended
+from agentrl.gateway.process import KEPT_OUTPUT_BYTES, Ended
 
 SET_UP_SECONDS = 60.0
 NEVER = 24 * 3600.0
@@ -78,7 +78,7 @@ async def run_in(
         if not command.done():
             return Ended(None, "")
         done = command.result()
-        return Ended(done.code, done.output[-TAIL:])
+        return Ended(done.code, done.output[-KEPT_OUTPUT_BYTES:])
     finally:
         over.cancel()
         command.cancel()

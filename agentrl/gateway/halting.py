@@ -10,11 +10,11 @@ from functools import cached_property
 
 from agentrl.chat import Chat
 
-MOST = 8192
+MAX_HALTS = 8192
 """Tokens to halt at. A string that more of them may complete is looked for after every token."""
 BROKEN = "\ufffd"
 """Stands in the text of a token for a part of a character."""
-REMEMBERED = 64
+MAX_KNOWN_SETS = 64
 """Sets of stop strings."""
 
 Stops = tuple[str, ...]
@@ -46,7 +46,7 @@ class Halting:
     async def at(self, stops: Stops) -> Halts:
         """The halts of stop strings; in a thread where they are new."""
         if stops not in self._known:
-            self._known = self._known if len(self._known) < REMEMBERED else {(): Halts()}
+            self._known = self._known if len(self._known) < MAX_KNOWN_SETS else {(): Halts()}
             self._known[stops] = await asyncio.to_thread(self._found, stops)
         return self._known[stops]
 
@@ -59,7 +59,7 @@ class Halting:
             for i, text in enumerate(self._texts)
             if any(text[:n] in ends for n in range(1, len(text) + 1)) or any(map(text.__contains__, within))
         )
-        return Halts(stops, ids) if len(ids) <= MOST else Halts(stops, always=True)
+        return Halts(stops, ids) if len(ids) <= MAX_HALTS else Halts(stops, always=True)
 
     @cached_property
     def _texts(self) -> list[str]:

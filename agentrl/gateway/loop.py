@@ -202,10 +202,10 @@ def conclude(program: AgentProgram, session: AgentSession, ended: Ended) -> None
 
 def values_of(row: Row, url: str, key: str) -> dict[str, str]:
     """Values of the placeholders."""
-    said = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
+    texts = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
     return {
-        "prompt": said.get("user", ""),
-        "system": said.get("system", ""),
+        "prompt": texts.get("user", ""),
+        "system": texts.get("system", ""),
         "url": url,
         "openai_url": f"{url}/v1",
         "anthropic_url": url,
@@ -224,12 +224,7 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: what clients read by themselves, and its own."""
-    return defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
-
-
-def defaults(values: Mapping[str, str]) -> dict[str, str]:
-    """The environment that clients of either protocol read by themselves."""
+    """The program's environment: the variables that clients of either protocol read by themselves, and its own."""
     near = f"{NO_PROXY},{urlsplit(values['url']).hostname}"
     return {
         "OPENAI_BASE_URL": values["openai_url"],
@@ -238,7 +233,7 @@ def defaults(values: Mapping[str, str]) -> dict[str, str]:
         "ANTHROPIC_API_KEY": values["key"],
         "NO_PROXY": near,
         "no_proxy": near,
-    }
+    } | {name: filled(value, values) for name, value in program.env.items()}
 
 
 def own_folder(trajectory: Trajectory) -> Path:

@@ -17,10 +17,13 @@ from typing import Any
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
 
-PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM")
+PASSED_VARIABLES = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT"),
+)
 """Variables of this process that a program gets, and Docker's address for one that works in its row's container: no
 other can hold a secret of the trainer's."""
-TAIL = 20_000
+KEPT_OUTPUT_BYTES = 20_000
 """Bytes of a program's output that are kept."""
 
 
@@ -43,7 +46,7 @@ async def run_command(
     words: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], until: Awaitable[Any]
 ) -> Ended:
     """Run a program in `folder` until it ends or `until` is done."""
-    passed = {name: os.environ[name] for name in (*PASSED, "DOCKER_HOST", "DOCKER_CONTEXT") if name in os.environ}
+    passed = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-S", "-E", watchdog.__file__, "--apart", str(folder.parent), *words],
@@ -81,5 +84,5 @@ def _signed(code: int | None) -> int | None:
 
 def _tail(log: Path) -> str:
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL))
+        file.seek(max(0, log.stat().st_size - KEPT_OUTPUT_BYTES))
         return file.read().decode(errors="replace")

@@ -33,7 +33,7 @@ from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
-AGENTS = ("temperature", "top_p")
+AGENT_SETTINGS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
 
 MAX_REPEATS = 2
@@ -239,7 +239,7 @@ class AgentSession:
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
-        own = {name: getattr(request, name) for name in AGENTS} if self.own_sampling else {}
+        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own}
 

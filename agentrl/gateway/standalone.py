@@ -5,6 +5,7 @@ import hmac
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.server import LOCAL, Gateway
@@ -110,7 +111,8 @@ async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> None:
         await gateway.start()
         ready(gateway.url)
         while not stop.is_set():
-            await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=SWEEP_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), SWEEP_SECONDS)
             gateway.end_idle()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):

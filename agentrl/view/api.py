@@ -20,7 +20,7 @@ from agentrl.view.table import Row, Table
 Query = Mapping[str, str]
 Json = dict[str, Any]
 
-PAGE = 200
+PAGE_ROWS = 200
 ASYNC_METRICS = (
     "staleness/",
     *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")),
@@ -79,7 +79,7 @@ class Api:
     def trajectories(self, query: Query) -> Json:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
         rows = self._table(query).rows(query)
-        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE))
+        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE_ROWS))
         rewards = [row["reward"] for row in rows if row["reward"] is not None]
         return {
             "total": len(rows),
@@ -99,7 +99,8 @@ class Api:
         for sample in record["samples"]:
             sample["texts"] = token_texts(sample)
             runs = sample["columns"].get("advantages")
-            sample["columns"]["advantages"] = None if runs is None else _unrolled(runs)
+            each = chain.from_iterable([value] * int(count) for count, value in runs or ())
+            sample["columns"]["advantages"] = None if runs is None else list(each)
         return record | {"line": line, "lines": len(index)}
 
     def timeline(self, query: Query) -> Json:
@@ -159,10 +160,6 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self.tables[self._chosen(query)][split]
-
-
-def _unrolled(runs: list[list[float]]) -> list[float]:
-    return list(chain.from_iterable([value] * int(count) for count, value in runs))
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:

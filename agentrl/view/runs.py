@@ -18,7 +18,7 @@ from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
 """Split -> (key of its folder, path within a run that was moved)."""
-DEPTH = 3
+MAX_DEPTH = 3
 
 
 @dataclass
@@ -70,7 +70,7 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
     """The runs at or below each path, each with a different name. Raises UserError where there is none."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        here = _at(path, DEPTH)
+        here = _at(path, MAX_DEPTH)
         if not here:
             raise UserError(
                 f"{path}: {'no run in there' if path.exists() else 'no such folder'}; name a run's folder "
@@ -83,7 +83,8 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
 
 
 def _at(path: Path, depth: int) -> list[Run]:
-    if path.is_dir() and ((path / METRICS_FILE).exists() or _has_dumps(path)):
+    has_dumps = any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
+    if path.is_dir() and ((path / METRICS_FILE).exists() or has_dumps):
         return [Run(path, path.name)]
     if path.is_file() or _is_dump_folder(path):
         return [Run(path, path.name, only=path)]
@@ -91,10 +92,6 @@ def _at(path: Path, depth: int) -> list[Run]:
         return []
     children = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
     return [run for child in children for run in _at(child, depth - 1)]
-
-
-def _has_dumps(path: Path) -> bool:
-    return any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
 
 
 def _is_dump_folder(path: Path) -> bool:

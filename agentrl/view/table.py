@@ -44,7 +44,8 @@ class Table:
         """The dump of a step. Raises UserError where there is none."""
         dumps = self.dumps()
         if step not in dumps:
-            raise UserError(f"step {step} has no dump; there are {_spread(list(dumps))}")
+            there = f"{len(dumps)}, from {min(dumps)} to {max(dumps)}" if dumps else "none"
+            raise UserError(f"step {step} has no dump; there are {there}")
         return dumps[step]
 
     def rows(self, query: Mapping[str, str]) -> list[Row]:
@@ -124,7 +125,3 @@ def _holding(path: Path, index: Index, text: str) -> set[int]:
             lines.add(line)
             place = content.find(needle, offsets[line] + index.columns["length"][line])
     return lines
-
-
-def _spread(steps: list[int]) -> str:
-    return f"{len(steps)}, from {steps[0]} to {steps[-1]}" if steps else "none"

@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf.hf_engine import HFEngine
-from agentrl.gateway.halting import MOST, Halting
+from agentrl.gateway.halting import MAX_HALTS, Halting
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
 from agentrl.http import serving as serving_of_http
@@ -124,7 +124,7 @@ async def test_halts_are_few_for_usual_stop_strings() -> None:
     assert 0 < len(halts.ids) < 100
     assert not halts.always
     assert halts is await halting.at(("\nObservation:",))
-    assert MOST > 1000
+    assert MAX_HALTS > 1000
 
 
 @asynccontextmanager

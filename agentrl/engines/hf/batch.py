@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentrl.engines.hf.slot_pool import CachedSequence, SlotPool
 
-DENSE = 0.7
+MIN_DENSITY = 0.7
 """A pool is packed when less than this share of the slots between its first and last decoding sequence is decoding."""
 
 
@@ -118,7 +118,7 @@ def pack(chunks: Sequence[Chunk]) -> Batch:
 
 def _tidy(pool: SlotPool, sequences: Sequence[CachedSequence]) -> None:
     slots = [sequence.slot for sequence in sequences]
-    if slots and len(slots) < DENSE * (max(slots) - min(slots) + 1):
+    if slots and len(slots) < MIN_DENSITY * (max(slots) - min(slots) + 1):
         pool.pack()
 
 

@@ -17,8 +17,8 @@ from agentrl.training.model.packing_probe import WINDOW, short_windows
 
 PROMPTS, DRAWN = (24, 15), 8
 """Tokens, more than a window has; the shorter prompt is padded."""
-MOST = {torch.float32: 3e-3}
-MOST_HALF = 0.2
+MAX_GAP = {torch.float32: 3e-3}
+MAX_GAP_IN_HALF = 0.2
 """Nats a token, mean; rounding makes 1e-6 in float32, and up to 0.04 in half precision."""
 
 
@@ -32,7 +32,7 @@ def decode_gap(runner: Runner, module: Any, max_len: int, *, windows: bool) -> f
         requests = _drawn(runner, model.config.get_text_config().vocab_size, max_len)
         gaps = [_gap(model, request) for request in requests if request.error is None]
     gap = float(torch.cat(gaps).mean()) if gaps else 0.0
-    return 0.0 if gap <= MOST.get(model.dtype, MOST_HALF) else gap
+    return 0.0 if gap <= MAX_GAP.get(model.dtype, MAX_GAP_IN_HALF) else gap
 
 
 def _drawn(runner: Runner, vocabulary: int, max_len: int) -> list[Request]:

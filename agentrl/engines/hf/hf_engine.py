@@ -23,7 +23,7 @@ from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.runner import Runner
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
-from agentrl.engines.hf.worker import Worker
+from agentrl.engines.hf.worker import Worker, run_all
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -201,9 +201,4 @@ class HFEngine:
     def _flush_to(self, worker: Worker) -> None:
         calls, self._outbox = self._outbox, []
         if calls:
-            worker.post(lambda: _each(calls))
-
-
-def _each(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+            worker.post(lambda: run_all(calls))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from agentrl.engines.hf.slot_pool import CachedSequence
 
-BLOCK = 16
+BLOCK_TOKENS = 16
 
 
 class PrefixIndex:
@@ -44,12 +44,12 @@ class PrefixIndex:
             sequences = self.by_prefix.get(prefix)
             if sequences is None:
                 break
-            found, depth = sequences, depth + BLOCK
+            found, depth = sequences, depth + BLOCK_TOKENS
         return next((sequence for sequence in found if sequence.cached >= depth), next(iter(found), None))
 
 
 def _prefixes(tokens: Sequence[int]) -> Iterator[int]:
     value = 0
-    for end in range(BLOCK, len(tokens) + 1, BLOCK):
-        value = hash((value, *tokens[end - BLOCK : end]))
+    for end in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
+        value = hash((value, *tokens[end - BLOCK_TOKENS : end]))
         yield value

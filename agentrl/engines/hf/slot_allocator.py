@@ -8,7 +8,7 @@ from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.slot_pool import CachedSequence
 
-WORTH_SHARING = 16
+MIN_SHARED_TOKENS = 16
 """Copying fewer tokens than this, or waiting for them, costs more than computing them."""
 
 
@@ -49,7 +49,7 @@ class SlotAllocator:
             if len(self.taken) >= self.max_running:
                 return
             own, best = self._matches(request)
-            if best.count - max(best.ready, own.count) >= WORTH_SHARING:
+            if best.count - max(best.ready, own.count) >= MIN_SHARED_TOKENS:
                 continue
             room = min(self.max_running - len(self.taken), len(waiting) - i)
             if not self._assign(request, own, best, room):
@@ -107,7 +107,7 @@ class SlotAllocator:
             return False
         donor = best.sequence
         # Making room may have evicted the donor.
-        if donor in self.cache.sequences and donor is not None and best.ready - own.count >= WORTH_SHARING:
+        if donor in self.cache.sequences and donor is not None and best.ready - own.count >= MIN_SHARED_TOKENS:
             self.cache.share(donor, sequence, best.ready)
         self.cache.prefixes.add(sequence)
         self.reused += sequence.cached

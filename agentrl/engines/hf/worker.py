@@ -126,14 +126,15 @@ class Worker:
             by_loop[loop].append(settle)
         for loop, settles in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_all, settles)
+                loop.call_soon_threadsafe(run_all, settles)
             except RuntimeError:  # the loop is closed
                 log.debug("hf engine: %d results came after their event loop had closed", len(settles))
 
 
-def _all(settles: list[Settle]) -> None:
-    for settle in settles:
-        settle()
+def run_all(calls: list[Callable[[], None]]) -> None:
+    """Run the calls in order."""
+    for call in calls:
+        call()
 
 
 def _set(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

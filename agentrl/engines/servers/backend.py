@@ -14,6 +14,8 @@ from agentrl.trajectory.medium import Medium
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.bucket import Bucket
 
+CONTROL_SECONDS = 300.0
+"""Seconds for a call that draws no tokens."""
 KEEP_ALIVE = 3600
 """Seconds that servers of the run keep idle connections; by themselves they close them after 5."""
 
@@ -29,7 +31,7 @@ class ServerAnswer:
     """Candidates for the first token; see `Generation`."""
 
 
-AGREED = {"NCCL_CUMEM_ENABLE": "0"}
+BROADCAST_ENVIRONMENT = {"NCCL_CUMEM_ENABLE": "0"}
 """Environment variables that all members of a broadcast must share, or the first one hangs. SGLang sets them so."""
 
 

@@ -19,7 +19,7 @@ from agentrl.engines.servers import watchdog
 # Some servers say before each line which of their processes wrote it.
 ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Killed)\b(?!.*root cause above).*)")
 TAKEN = "address already in use"
-LONGEST_END = 30.0
+END_SECONDS = 30.0
 """Seconds for the kernel to end a server's processes, which may have much memory."""
 
 
@@ -83,7 +83,7 @@ class ServerProcess:
             process.stdin.close()
         except BrokenPipeError:  # it has ended by itself
             pass
-        await asyncio.to_thread(process.wait, LONGEST_END)
+        await asyncio.to_thread(process.wait, END_SECONDS)
 
     def tail(self, lines: int = 20) -> list[str]:
         """The last lines of its log since it was last started."""

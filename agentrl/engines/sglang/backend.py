@@ -18,6 +18,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers.backend import (
+    CONTROL_SECONDS,
     BroadcastGroup,
     ServerAnswer,
     ServerBackend,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OLDEST = (0, 5, 10)
-CONTROL = 300.0
-"""Seconds for a call that draws no tokens."""
 
 HINTS = {
     "No module named 'sglang'": "`agentrl engine install sglang` makes an environment for it",
@@ -75,7 +74,7 @@ class SGLang(ServerBackend):
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
         self._serves_adapters[http.url] = bool(info.get("enable_lora"))
         if "/freeze_gc" in paths:  # otherwise each full garbage collection stops all requests for about half a second
-            await quietly(http.post("/freeze_gc", {}, timeout=CONTROL))
+            await quietly(http.post("/freeze_gc", {}, timeout=CONTROL_SECONDS))
 
     async def generate(
         self,
@@ -150,7 +149,9 @@ class SGLang(ServerBackend):
         await self._control(http, "/update_weights_from_disk", body)
 
     async def load_adapter(self, http: Http, folder: Path) -> None:
-        await quietly(http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL))  # if it has one
+        await quietly(
+            http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL_SECONDS)
+        )  # if it has one
         await self._control(http, "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
@@ -193,14 +194,14 @@ class SGLang(ServerBackend):
         """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
         for _ in range(100):
             try:
-                await http.post("/flush_cache", {}, timeout=CONTROL)
+                await http.post("/flush_cache", {}, timeout=CONTROL_SECONDS)
                 return
             except RequestRefused:
                 await asyncio.sleep(0.05)
         raise InfraError(f"{http.url} stays busy: its cache cannot be flushed")
 
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
-        answer = await http.post(path, body, timeout=CONTROL)
+        answer = await http.post(path, body, timeout=CONTROL_SECONDS)
         if isinstance(answer, dict) and answer.get("success") is False:
             raise InfraError(f"{http.url}{path}: {answer.get('message') or answer}")
 

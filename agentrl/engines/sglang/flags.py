@@ -9,7 +9,7 @@ follow tools cost less with graphs of small prefills, and, where they come one b
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, KEEP_ALIVE
 from agentrl.engines.servers.host import Host, inspect_host
 from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
 
@@ -47,7 +47,7 @@ def environment(settings: ServerSettings) -> dict[str, str]:
         "SGLANG_VLM_CACHE_SIZE_MB": "0",  # a cache of image features would outlive an update of the weights
     }
     if settings.device == "cuda":
-        return always | AGREED
+        return always | BROADCAST_ENVIRONMENT
     return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

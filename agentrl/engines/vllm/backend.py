@@ -22,6 +22,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers.backend import (
+    CONTROL_SECONDS,
     BroadcastGroup,
     ServerAnswer,
     ServerBackend,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from agentrl.engines.servers.weights.bucket import Bucket
 
 OLDEST = (0, 22)
-CONTROL = 300.0
-"""Seconds for a call that draws no tokens."""
 SEED_FACTOR = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 """Completions as token ids: the server needs no tokenizer."""
@@ -87,15 +86,15 @@ class VLLM(ServerBackend):
         return environment(self.settings)
 
     async def greet(self, http: Http) -> None:
-        version = str((await http.get("/version", timeout=CONTROL))["version"])
+        version = str((await http.get("/version", timeout=CONTROL_SECONDS))["version"])
         require_version(http.url, "vLLM", version, OLDEST)
-        models = await http.get("/v1/models", timeout=CONTROL)
+        models = await http.get("/v1/models", timeout=CONTROL_SECONDS)
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
-        api = await http.get("/openapi.json", timeout=CONTROL)
+        api = await http.get("/openapi.json", timeout=CONTROL_SECONDS)
         self._paths[http.url] = set(api["paths"])
         self._image_servers |= {http.url} if images.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
-            await http.post("/init_weight_transfer_engine", {"init_info": self._packed(http)}, timeout=CONTROL)
+            await http.post("/init_weight_transfer_engine", {"init_info": self._packed(http)}, timeout=CONTROL_SECONDS)
 
     async def generate(
         self,
@@ -127,21 +126,21 @@ class VLLM(ServerBackend):
             names = [f"cmpl-{rid}-0" for rid in rids]
             if http.url in self._image_servers:
                 names += [f"generate-tokens-{rid}" for rid in rids]
-            await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
+            await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL_SECONDS))
             return
         # Older versions can only end all requests; the others are then sent again and continue.
-        await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL))
-        await quietly(http.post("/resume", {}, timeout=CONTROL))
+        await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL_SECONDS))
+        await quietly(http.post("/resume", {}, timeout=CONTROL_SECONDS))
 
     async def load(self, http: Http) -> dict[str, float]:
-        text = await http.get("/metrics", timeout=CONTROL)
+        text = await http.get("/metrics", timeout=CONTROL_SECONDS)
         return {name: _gauge(text, name) for name in ("running", "waiting")}
 
     async def sleep(self, http: Http) -> None:
-        await http.post(f"/sleep?level={1 if self.adapted else 2}", {}, timeout=CONTROL)
+        await http.post(f"/sleep?level={1 if self.adapted else 2}", {}, timeout=CONTROL_SECONDS)
 
     async def wake(self, http: Http, what: str) -> None:
-        await http.post(f"/wake_up?tags={what}", {}, timeout=CONTROL)
+        await http.post(f"/wake_up?tags={what}", {}, timeout=CONTROL_SECONDS)
 
     async def begin_update(self, http: Http) -> None:
         if self.adapted and "/v1/load_lora_adapter" not in self._paths[http.url]:
@@ -153,22 +152,22 @@ class VLLM(ServerBackend):
             return
         if "/start_weight_update" not in self._paths[http.url]:
             raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
-        await http.post("/start_weight_update", {"is_checkpoint_format": True}, timeout=CONTROL)
+        await http.post("/start_weight_update", {"is_checkpoint_format": True}, timeout=CONTROL_SECONDS)
 
     async def end_update(self, http: Http, version: int) -> None:
         if not self.adapted:
-            await http.post("/finish_weight_update", {"weight_version": str(version)}, timeout=CONTROL)
+            await http.post("/finish_weight_update", {"weight_version": str(version)}, timeout=CONTROL_SECONDS)
             await self._call(http, "agentrl_repack")
         await self._forget(http)
         if http.url in self._image_servers:
-            await http.post("/reset_encoder_cache", {}, timeout=CONTROL)
+            await http.post("/reset_encoder_cache", {}, timeout=CONTROL_SECONDS)
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
 
     async def load_adapter(self, http: Http, folder: Path) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
-        await http.post("/v1/load_lora_adapter", body, timeout=CONTROL)
+        await http.post("/v1/load_lora_adapter", body, timeout=CONTROL_SECONDS)
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
@@ -181,7 +180,7 @@ class VLLM(ServerBackend):
             "ipc_handles_pickled": handles([flat for flat, _ in copies]),
         }
         always = {} if self._packed(http) else {"packed": True}
-        await http.post("/update_weights", {"update_info": body | always}, timeout=CONTROL)
+        await http.post("/update_weights", {"update_info": body | always}, timeout=CONTROL_SECONDS)
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
@@ -200,12 +199,12 @@ class VLLM(ServerBackend):
 
     async def _call(self, http: Http, method: str, *args: str) -> None:
         """Run a method of agentrl's extension in every worker."""
-        await http.post("/collective_rpc", {"method": method, "args": args}, timeout=CONTROL)
+        await http.post("/collective_rpc", {"method": method, "args": args}, timeout=CONTROL_SECONDS)
 
     async def _forget(self, http: Http) -> None:
         """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
         for _ in range(100):
-            answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL)
+            answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL_SECONDS)
             if not isinstance(answer, dict) or answer.get("success", True):
                 return
             await asyncio.sleep(0.05)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, KEEP_ALIVE
 from agentrl.engines.servers.host import Host, inspect_host
 from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
 
@@ -41,10 +41,13 @@ def environment(settings: ServerSettings) -> dict[str, str]:
         # The load is read from these statistics; an interval of a year keeps them out of the log.
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
     }
-    return always | (_gpu_environment(settings) if settings.device == "cuda" else _cpu_environment(settings))
+    if settings.device == "cuda":
+        return always | BROADCAST_ENVIRONMENT | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
+    return always | _cpu_environment(settings)
 
 
 def _common(settings: ServerSettings) -> dict[str, Any]:
+    overrides = dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
     return {
         "model": settings.model,
         "served_model_name": "policy",
@@ -63,14 +66,10 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "weight_transfer_config": {"backend": "ipc"},
         **_image_flags(settings),
         "trust_remote_code": settings.trust_remote_code,
-        "hf_overrides": _overrides(settings) or None,
+        "hf_overrides": overrides or None,
         "uvicorn_log_level": "warning",
         **_adapter(settings),
     }
-
-
-def _overrides(settings: ServerSettings) -> dict[str, Any]:
-    return dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
 
 
 def _image_flags(settings: ServerSettings) -> dict[str, Any]:
@@ -107,10 +106,6 @@ def _graphs(settings: ServerSettings, host: Host) -> dict[str, Any]:
     # A batch may mix tokens of prompts with the sequences' new ones.
     most = max(settings.max_num_seqs, min(2 * settings.max_num_seqs, 512))
     return {"cudagraph_capture_sizes": graph_sizes(most, host.memory)}
-
-
-def _gpu_environment(settings: ServerSettings) -> dict[str, str]:
-    return AGREED | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
 
 
 def _cpu_environment(settings: ServerSettings) -> dict[str, str]:

@@ -21,7 +21,7 @@ from agentrl.gateway.protocols.reading import (
     positive,
     required,
     required_tool,
-    sampling,
+    shared_fields,
     stops,
     tool_call,
     unmet,
@@ -43,11 +43,11 @@ TYPES = {
 }
 HISTORY = "messages"
 KEEP_ALIVE = event({"type": "ping"}, "ping")
-PRIVATE = "x-anthropic-billing-header:"
+BILLING_HEADER = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""
 DETAILS = {"lost": {"error_code": "thread_not_found"}}
 """At which clients send the whole history again, by fault."""
-THEIRS = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_")
+PROVIDER_TOOLS = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_")
 """Beginnings of the types of tools that run at Anthropic."""
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -59,20 +59,17 @@ def read(body: Body) -> TurnRequest:
     previous = _previous(body)
     field(body, "thinking", dict)
     return TurnRequest(
-        Conversation(_system(body), required(body, "messages"), _said),
+        Conversation(_system(body), required(body, "messages"), _read_items),
         [] if choice.get("type") == "none" else tools,
         previous=previous,
         same_tools=bool(previous),
-        model=field(body, "model", str, "policy"),
-        stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_tokens"),
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         must_call=required_tool(choice),
         format=_format(body),
         unmet=(*others, *unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
-        body=body,
-        **sampling(body),
+        **shared_fields(body),
     )
 
 
@@ -133,7 +130,7 @@ def _text(content: Any, name: str) -> str:
     if isinstance(content, str):
         return content
     texts = [_line(item, at) for at, item in items({name: content}, name)]
-    return "\n".join(text for text in texts if not text.startswith(PRIVATE))
+    return "\n".join(text for text in texts if not text.startswith(BILLING_HEADER))
 
 
 def _line(block: Mapping[str, Any], at: str) -> str:
@@ -142,7 +139,7 @@ def _line(block: Mapping[str, Any], at: str) -> str:
     return str(field(block, "text", str, "", at))
 
 
-def _said(given: Sequence[Any], first: int) -> list[Message]:
+def _read_items(given: Sequence[Any], first: int) -> list[Message]:
     found = items({"messages": given}, "messages", first=first)
     return turns_joined([message for at, item in found for message in _messages(item, at)])
 
@@ -202,7 +199,7 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     tools, others = [], []
     for at, item in items(body, "tools"):
         kind = field(item, "type", str, "custom", at)
-        if kind.startswith(THEIRS):
+        if kind.startswith(PROVIDER_TOOLS):
             others.append(f"tool {kind}")
         elif kind != "custom" and "input_schema" not in item:
             raise Refused(f"{at}type: the schema of {kind!r} is not known here; send the tool with its input_schema")

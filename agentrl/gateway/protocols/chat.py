@@ -17,7 +17,7 @@ from agentrl.gateway.protocols.reading import (
     positive,
     required,
     required_tool,
-    sampling,
+    shared_fields,
     stops,
     tool_call,
     unmet,
@@ -59,8 +59,6 @@ def read(body: Body) -> TurnRequest:
     return TurnRequest(
         Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
-        model=field(body, "model", str, "policy"),
-        stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
         stop=stops(body.get("stop"), "stop"),
         logprobs=field(body, "logprobs", bool, False),
@@ -68,8 +66,7 @@ def read(body: Body) -> TurnRequest:
         must_call=required_tool(choice, "function"),
         unmet=tuple(unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        body=body,
-        **sampling(body),
+        **shared_fields(body),
     )
 
 

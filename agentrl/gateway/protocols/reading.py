@@ -97,14 +97,15 @@ def positive(body: Body, *names: str) -> int | None:
     return None
 
 
-def sampling(body: Body) -> dict[str, Any]:
-    """Temperature and top_p. Raises Refused."""
+def shared_fields(body: Body) -> dict[str, Any]:
+    """The fields of a `TurnRequest` that all protocols spell alike. Raises Refused."""
     temperature, top_p = field(body, "temperature", float), field(body, "top_p", float)
     if temperature is not None and not 0 <= temperature <= HOTTEST:
         raise Refused(f"temperature: give a number from 0 to {HOTTEST}, not {_short(temperature)}")
     if top_p is not None and not 0 < top_p <= 1:
         raise Refused(f"top_p: give a number above 0, up to 1, not {_short(top_p)}")
-    return {"temperature": temperature, "top_p": top_p}
+    model, stream = field(body, "model", str, "policy"), field(body, "stream", bool, False)
+    return {"model": model, "stream": stream, "temperature": temperature, "top_p": top_p, "body": body}
 
 
 def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:

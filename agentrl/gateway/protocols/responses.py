@@ -22,7 +22,7 @@ from agentrl.gateway.protocols.reading import (
     positive,
     required,
     required_tool,
-    sampling,
+    shared_fields,
     tool_call,
     unmet,
 )
@@ -54,19 +54,16 @@ def read(body: Body) -> TurnRequest:
     choice = body.get("tool_choice")
     tools, others = _tools(body)
     return TurnRequest(
-        Conversation(_instructions(body), _input(body), _said),
+        Conversation(_instructions(body), _input(body), _read_items),
         [] if choice == "none" else tools,
         previous=field(body, "previous_response_id", str, "").removeprefix("resp_"),
-        model=field(body, "model", str, "policy"),
-        stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
         format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
         unmet=(*others, *unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
         must_call=required_tool(choice),
-        body=body,
-        **sampling(body),
+        **shared_fields(body),
     )
 
 
@@ -113,7 +110,7 @@ def _input(body: Body) -> list[Any]:
     return [{"role": "user", "content": given}] if isinstance(given, str) else required(body, "input")
 
 
-def _said(given: Sequence[Any], first: int) -> list[Message]:
+def _read_items(given: Sequence[Any], first: int) -> list[Message]:
     found = items({"input": given}, "input", first=first)
     return turns_joined([message for at, item in found for message in _item(item, at)])
 

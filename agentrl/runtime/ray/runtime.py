@@ -20,7 +20,7 @@ from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers import RemoteEngine
-from agentrl.engines.servers.backend import AGREED
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.starting import Start
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
@@ -108,7 +108,7 @@ class RayRuntime(Runtime):
         )
 
     def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:
-        agreed = AGREED if config.rollout.nnodes else {}  # NCCL reads it once, at a rank's first use
+        agreed = BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}  # NCCL reads it once, at a rank's first use
         nsight = config.trainer.worker_nsight_options if kind is Rank else None
         group = spawn(
             kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, env=agreed, nsight=nsight

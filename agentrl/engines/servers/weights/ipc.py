@@ -65,12 +65,12 @@ class JointIpcTransport(IpcTransport):
             backend: Any = replica.backend
             own = [handles[str(self.ranks.rank + i)] for i in range(backend.tensor_parallel)]
             calls.append(backend.load_handles(replica.http, own))
-        said = await asyncio.gather(*calls, return_exceptions=True)
-        self.ranks.attempt(lambda: _raise(said))  # a barrier: until then all ranks keep their memory
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        self.ranks.attempt(lambda: _raise(results))  # a barrier: until then all ranks keep their memory
 
 
-def _raise(said: Sequence[Any]) -> None:
-    for error in said:
+def _raise(results: Sequence[Any]) -> None:
+    for error in results:
         if isinstance(error, BaseException):
             raise error
 

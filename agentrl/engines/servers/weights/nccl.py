@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
 from agentrl.core.points import weight_transport
-from agentrl.engines.servers.backend import AGREED, BroadcastGroup
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, BroadcastGroup
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
@@ -39,7 +39,7 @@ class BroadcastTransport:
         self._group: BroadcastGroup | None = None
         self._members: dict[Replica, int] = {}
         self._process_group: Any = None
-        os.environ.update(AGREED)
+        os.environ.update(BROADCAST_ENVIRONMENT)
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights."""
