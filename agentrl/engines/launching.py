@@ -30,6 +30,8 @@ from agentrl.engines.sleeping import shared
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentrl.training.model.handle import ModelHandle
+
 KEY = "rollout.name"
 
 
@@ -106,19 +108,19 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`.
+    def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
+        """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`.
         Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
 
-        rollout, device = self.config.rollout, next(module.parameters()).device
+        rollout, device = self.config.rollout, next(model.module.parameters()).device
         if device.type != self.kind:
             raise UserError(
                 f"trainer.device=auto: the servers were started for {self.kind}, and PyTorch uses {device.type}: set "
                 f"trainer.device={device.type}"
             )
-        weights = sent_weights(self.config, module, self.weight_sync, device)
+        weights = sent_weights(self.config, model, self.weight_sync, device)
         return RemoteEngine(
             self.backend,
             self.replicas,
@@ -127,7 +129,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             partial=rollout.partial_rollout,
-            check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
+            check=probe_for(rollout, score, model.config.get_text_config().vocab_size),
             scratch=self.scratch,
             router=rollout.router_url,
         )

@@ -110,12 +110,12 @@ class LocalRuntime:
         with self.rollouts.scoring():
             return self.learner.compute_logprobs(batch)
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         beside = self.ahead is not None and not self.ahead.shares_parameters and not self.sleeps
-        return beside and self.learner.begins_early()
+        return beside and self.learner.can_accumulate_early()
 
-    def begin_update(self, part: Batch) -> None:
-        self.learner.begin_update(part)
+    def accumulate_early(self, part: Batch) -> None:
+        self.learner.accumulate_early(part)
 
     def update(self, batch: Batch) -> dict[str, float]:
         with nullcontext() if self.ahead is None else self.ahead.updating():
@@ -153,10 +153,10 @@ class LocalRuntime:
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
         if servers is None:
-            engine = engine_in_process(config, self.learner.module)
+            engine = engine_in_process(config, self.learner.model.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner.module, self.learner.score)
+        remote = servers.engine(self.learner.model, self.learner.score)
         if remote.check is not None:
             remote.check = self.start_times.timed("probe", remote.check)
         self._starting = remote, servers.launched

@@ -38,10 +38,10 @@ class Runtime(RolloutWorkers, Protocol):
         Rewards that are still being computed arrive meanwhile.
         """
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of whole groups, with advantages, of the batch that the next `update` trains on."""
 
     def update(self, batch: Batch) -> Metrics:

@@ -59,20 +59,20 @@ class TrackedRuntime:
         self.stop.check()
         return batch
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         """As `Runtime` says."""
-        return self.runtime.begins_early()
+        return self.runtime.can_accumulate_early()
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         """As `Runtime` says; its time is that of the update."""
         with self.tracker.phase("update"):
-            self.runtime.begin_update(part)
+            self.runtime.accumulate_early(part)
 
     def update(self, batch: Batch) -> Metrics:
         """As `Runtime` says; an empty batch updates nothing."""
         if not batch.num_sequences:
             return {"rollout/nothing_to_learn": 1.0}
-        early = {"perf/early_share": 0.0} if self.runtime.begins_early() else {}
+        early = {"perf/early_share": 0.0} if self.runtime.can_accumulate_early() else {}
         with self.tracker.phase("update", tokens=batch.num_tokens):
             return early | self.runtime.update(batch)
 

@@ -22,10 +22,10 @@ class Begun:
     def __init__(self, use: bool = True) -> None:
         self.use, self.parts = use, list[Batch]()
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         return self.use
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         self.parts.append(part)
 
     def sizes(self) -> list[int]:

@@ -34,7 +34,7 @@ def test_an_offloaded_reference_gives_the_same_and_is_on_the_cpu() -> None:
         Reference(tiny(), temperature=1.0, micro_batching=MicroBatching(), device=CPU, offload=o) for o in (False, True)
     )
     assert torch.equal(there.logprobs(batch), away.logprobs(batch))
-    assert all(parameter.device == CPU for parameter in away.module.parameters())
+    assert all(parameter.device == CPU for parameter in away.model.module.parameters())
 
 
 def test_reference_micro_batches_are_its_own_or_the_policys() -> None:

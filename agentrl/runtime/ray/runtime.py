@@ -111,13 +111,13 @@ class RayRuntime:
         with self.rollouts.scoring():
             return self.batch.compute_logprobs(batch)
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         rollout = self.rollouts.config.rollout
         apart = self.ahead is not None and bool(rollout.nnodes or rollout.base_url)
-        return apart and self.ranks.call("call", "begins_early")
+        return apart and self.ranks.call("call", "can_accumulate_early")
 
-    def begin_update(self, part: Batch) -> None:
-        self.batch.begin_update(part)
+    def accumulate_early(self, part: Batch) -> None:
+        self.batch.accumulate_early(part)
 
     def update(self, batch: Batch) -> dict[str, float]:
         return self.batch.update(batch)

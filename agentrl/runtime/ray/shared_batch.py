@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout, Plan
+from agentrl.training.batches.outline import BatchOutline, BatchPlan
 from agentrl.training.batches.transfer import Columns, changed_columns, share_columns, with_columns
 
 
@@ -36,8 +36,8 @@ class SharedBatch:
     shares: bool = False
     """Whether a rank computes equal prompts once."""
     held: Held | None = None
-    begun: set[int] = field(default_factory=set)
-    """Keys of the sequences whose update has begun."""
+    accumulated: set[int] = field(default_factory=set)
+    """Keys of the sequences whose gradients are accumulated."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """`Learner.compute_logprobs` on all ranks; nothing is sent where it would compute nothing."""
@@ -50,17 +50,17 @@ class SharedBatch:
         self.held = Held(replace(batch), plan.shares)
         return batch
 
-    def begin_update(self, part: Batch) -> None:
-        """`Learner.begin_update` on all ranks."""
+    def accumulate_early(self, part: Batch) -> None:
+        """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
-        self.ranks.scatter("begin_update", (share_columns(part, sequences) for sequences in plan.shares), self.each)
+        self.ranks.scatter("accumulate_early", (share_columns(part, sequences) for sequences in plan.shares), self.each)
         if part.key is not None:
-            self.begun.update(part.key.tolist())
+            self.accumulated.update(part.key.tolist())
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`Learner.update` on all ranks, by the advantages in new shares."""
         plan, held = self._plan(batch), self.held
-        self.held, self.begun = None, set()
+        self.held, self.accumulated = None, set()
         shares = (
             share_columns(batch, sequences) if held is None else held.columns(batch, number, sequences)
             for number, sequences in enumerate(plan.shares)
@@ -68,6 +68,6 @@ class SharedBatch:
         metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
         return metrics
 
-    def _plan(self, batch: Batch) -> Plan:
-        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares, self.begun))
+    def _plan(self, batch: Batch) -> BatchPlan:
+        plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
         return plan

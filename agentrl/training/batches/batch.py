@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
-from agentrl.training.model.media import Media
 
 _PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "key", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.batches.batch import Batch, bounds_of
-from agentrl.training.model.media import Media
+from agentrl.training.batches.media import Media
 from agentrl.trajectory.column import Column
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Outcome, Trajectory

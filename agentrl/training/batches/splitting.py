@@ -59,7 +59,7 @@ def micro_batches(
     return filled
 
 
-def deal(
+def assign_shares(
     lengths: Sequence[int],
     parts: Sequence[Sequence[int]],
     count: int,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.checks.fit import truncated_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -29,7 +29,7 @@ OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], ob
 
 def advantages_of(config: Config) -> "ComputeAdvantages":
     """The computation that a run's settings ask for."""
-    corrects = cut_distribution(config.rollout) is None
+    corrects = truncated_distribution(config.rollout) is None
     return ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
 
 
