@@ -5,7 +5,7 @@ itself; `logprobs[t]` is log p(token t | the tokens before it in its sequence). 
 several where its history was rewritten; those are adjacent.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
@@ -79,6 +79,11 @@ class Batch:
     """[B]; images and videos of each sequence; None without any."""
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that there are, by name."""
+        return {f.name: column for f in fields(self) if (column := getattr(self, f.name)) is not None}
+
+    @property
     def num_tokens(self) -> int:
         """T."""
         return self.ids.numel()
@@ -142,18 +147,18 @@ class Batch:
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
-        chosen = replace(self, **self.columns_of(sequences, [f.name for f in fields(self)]))
+        chosen = replace(self, **self.columns_of(sequences, self.columns))
         chosen.lengths = [self.lengths[i] for i in sequences]
         if "prompts" in vars(self):
             chosen.prompts = [self.prompts[i] for i in sequences]
         return chosen
 
-    def columns_of(self, sequences: Sequence[int], names: Iterable[str]) -> dict[str, Any]:
+    def columns_of(self, sequences: Sequence[int], names: Collection[str]) -> dict[str, Any]:
         """The columns `names` of the given sequences, in the given order."""
         device = self.ids.device
         rows = torch.tensor(sequences, dtype=torch.long, device=device)
         take = self._taking(sequences)
-        found = {n: column for n in names if (column := getattr(self, n)) is not None}
+        found = {name: column for name, column in self.columns.items() if name in names}
         picked = {n: c[rows] if n in _PER_SEQUENCE else take(c) for n, c in found.items() if n != "cu_seqlens"}
         if "cu_seqlens" in found:
             picked["cu_seqlens"] = bounds_of([self.lengths[i] for i in sequences]).to(device)
@@ -184,18 +189,14 @@ class Batch:
         """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
         if self.media is not None:  # it must run the vision tower too
             sample = self.select([self.media.first])
-            scored = {name: column for name in _SCORED if (column := getattr(sample, name)) is not None}
-            masked: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
-            return replace(sample, **masked)
-        columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        blank: dict[str, Any] = {n: value.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, value in columns.items()}
+            columns = sample.columns
+            return replace(sample, **{n: torch.zeros_like(columns[n]) for n in _SCORED if n in columns})
+        blank: dict[str, Any] = {n: c.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, c in self.columns.items()}
         return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = replace(
-            self, **{f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        )
+        moved = replace(self, **{name: column.to(device) for name, column in self.columns.items()})
         moved.lengths = self.lengths
         return moved
 

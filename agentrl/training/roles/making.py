@@ -9,7 +9,7 @@ import torch
 
 from agentrl.config.checks.fit import truncated_distribution
 from agentrl.config.derived import full_kl_in
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Ref, Rollout
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
@@ -17,7 +17,7 @@ from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.perf.compiled_block import compiles
-from agentrl.training.roles.frozen import Reference, ref_micro_batching
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
 from agentrl.training.update.micro_batches import (
@@ -52,7 +52,7 @@ class Roles:
             device=self.device,
             total_steps=total_steps,
             max_response_length=config.data.max_response_length,
-            scoring=self._scoring(),
+            scoring=self._scoring(config.rollout),
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
             ranks=self.ranks,
@@ -69,7 +69,7 @@ class Roles:
             offload_policy=offload or ref.fsdp_config.offload_policy,
             reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
         )
-        sizes = replace(ref_micro_batching(ref, self.config.actor, self.device), shares=self.shares(policy))
+        sizes = replace(self._scoring(ref), shares=self.shares(policy))
         return Reference(
             policy if policy.adapted else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
             temperature=self._temperature,
@@ -117,14 +117,14 @@ class Roles:
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
-    def _scoring(self) -> MicroBatching:
-        rollout = self.config.rollout
+    def _scoring(self, keys: Rollout | Ref) -> MicroBatching:
+        """Micro-batches of log-probs alone; null keys take the values of the policy's update."""
         return micro_batching_like(
             self.config.actor,
             self.device,
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-            rollout.log_prob_micro_batch_size_per_gpu,
+            keys.log_prob_use_dynamic_bsz,
+            keys.log_prob_max_token_len_per_gpu,
+            keys.log_prob_micro_batch_size_per_gpu,
         )
 
     def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> ModelHandle:

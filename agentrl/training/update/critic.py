@@ -17,7 +17,7 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batch_tokens, score_batch
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_like, score_batch
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Report
 from agentrl.training.update.trainable import Steps, Trainable
@@ -49,10 +49,17 @@ class ValueCritic(Trainable):
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
+        sizes = micro_batching_like(
+            actor,
+            device,
+            critic.use_dynamic_bsz,
+            critic.ppo_max_token_len_per_gpu,
+            critic.ppo_micro_batch_size_per_gpu,
+        )
         super().__init__(
             model,
             optimizer=Optimizer(model, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            micro_batching=for_ranks(critic_micro_batching(critic, actor, device), model, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(sizes, model, ranks=ranks, balance=balance),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -137,17 +144,6 @@ class ValueReport(Report):
 
 # A variance below this share of the square is rounding.
 ROUNDING = 1e-9
-
-
-def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the critic's update."""
-    tokens = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
-    filled = own(critic.use_dynamic_bsz, actor.use_dynamic_bsz)
-    return MicroBatching(
-        micro_batch_tokens(tokens, device) if filled else None,
-        own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
-        by_default=filled and tokens is None,
-    )
 
 
 def own(value: T | None, other: T) -> T:

@@ -153,10 +153,10 @@ class EarlyAccumulation:
     def remaining_sequences(self, mini: Batch, whole: Split, report: PolicyReport) -> Split:
         """Sequences that still need a pass. Adds the metrics of the others to `report`. Collective."""
         early, self.pending, self.used, self.refused = self.pending, None, None, False
-        found = None if early is None else early.found_in(mini)
-        if early is None or found is None or isinstance(found, str):
-            if found is not None:
-                self._refuse(found)
+        found = "" if early is None else early.found_in(mini)
+        if isinstance(found, str) or early is None:
+            if found:
+                self._refuse(str(found))
             self.trainable.clear_gradients()
             return whole
         self.used, self._refusals = early, 0
