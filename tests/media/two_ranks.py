@@ -51,7 +51,7 @@ def trained(folder: Path, ranks: Ranks) -> dict[str, Any]:
     whole = batch_of(folder, [(56, 28), (28, 28), (56, 56)])
     batch = share_of(trainable, whole)
     scored = torch.zeros(whole.num_tokens)
-    scored[whole.tokens_of(batch.place.tolist())] = trainable.logprobs(batch)[0]
+    scored[whole.tokens_of(batch.index.tolist())] = trainable.logprobs(batch)[0]
     metrics = trainable.update(batch)
     few = share_of(trainable, batch_of(folder, [(28, 28)]))  # for two ranks: one of them gets a dummy with an image
     few_metrics = trainable.update(few)

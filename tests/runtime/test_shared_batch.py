@@ -63,10 +63,10 @@ def scored(batch: Batch) -> Batch:
 
 def check_shares(group: Group, batch: Batch) -> None:
     """Each sequence is on one rank, with all its columns, and no rank has much more than a quarter of the tokens."""
-    rows = [i for held in group.held for i in held.place.tolist()]
+    rows = [i for held in group.held for i in held.index.tolist()]
     assert sorted(rows) == list(range(len(LENGTHS)))
     for held in group.held:
-        expected = batch.select(held.place.tolist())
+        expected = batch.select(held.index.tolist())
         assert torch.equal(held.ids, expected.ids)
         assert torch.equal(held.advantages, expected.advantages)
         assert held.num_tokens < 0.3 * batch.num_tokens
@@ -108,7 +108,7 @@ def test_other_shares_are_sent_in_full(batch: Batch) -> None:
     group, shared = Group(), SharedBatch(Group(), 1)
     shared.compute_logprobs(batch)
     shared.update(left)
-    assert sorted(i for held in shared.ranks.held for i in held.place.tolist()) == list(range(8))
+    assert sorted(i for held in shared.ranks.held for i in held.index.tolist()) == list(range(8))
 
 
 def test_ranks_that_split_tokens_have_one_share() -> None:
@@ -119,5 +119,5 @@ def test_ranks_that_split_tokens_have_one_share() -> None:
     group, batch = Pairs(), random_batch(LENGTHS)
     computed = SharedBatch(group, 2).compute_logprobs(batch)
     assert torch.equal(computed.old_logprobs, -batch.ids.float())
-    assert [held.place.tolist() for held in group.held[::2]] == [held.place.tolist() for held in group.held[1::2]]
+    assert [held.index.tolist() for held in group.held[::2]] == [held.index.tolist() for held in group.held[1::2]]
     assert len(group.sent[0]) == 2

@@ -188,7 +188,7 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
     scored, metrics, shares = [], [], []
     for step in steps:
         batch = share_of(trainable, whole := batch_of(case, step))
-        shares.append((batch.place.tolist(), batch.num_tokens, whole.lengths))
+        shares.append((batch.index.tolist(), batch.num_tokens, whole.lengths))
         scored.append((whole.tokens_of(shares[-1][0]), torch.stack(trainable.logprobs(batch))))
         if case.early and trainable.micro_batching.ranks.world > 1:
             batch = begun(trainable, whole)
@@ -244,7 +244,7 @@ def values(models: Path, ranks: Ranks) -> dict[str, Any]:
         batch = share_of(trainable, whole)
         metrics.append(trainable.update(batch))
     return {
-        "scored": [(whole.tokens_of(batch.place.tolist()), trainable.values(batch))],
+        "scored": [(whole.tokens_of(batch.index.tolist()), trainable.values(batch))],
         "metrics": metrics,
         "weights": {},
     }

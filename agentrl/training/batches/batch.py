@@ -19,7 +19,7 @@ from torch import Tensor
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
 
-_PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "key", "media")
+_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "truncated", "key", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -41,7 +41,7 @@ class Batch:
     """int64 [B]; the sequence's trajectory, as an index into the packed list."""
     group: Tensor
     """int64 [B]; the sequence's prompt, by a number that ascends with the prompts' first sequences."""
-    place: Tensor | None = None
+    index: Tensor | None = None
     """int64 [B]; the sequence's index in the whole batch, where this is a share of one."""
     side: Tensor | None = None
     """int64 [B]; the side of a game that the sequence belongs to; None where the policy plays one side only."""
@@ -131,12 +131,12 @@ class Batch:
         return None
 
     def share_prompts(self) -> "Batch":
-        """The same batch, whose pass computes equal prompts once."""
+        """This batch; from now on its pass computes equal prompts once."""
         self.shared = shared_prompts(self.lengths, self.prompts, self.ids.device)
         return self
 
     def read(self) -> "Batch":
-        """The same batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
+        """This batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
         _ = self.lengths, self.scored
         return self
 
@@ -179,11 +179,11 @@ class Batch:
         return [(bounds[i], bounds[i + 1]) for i in sequences]
 
     def share(self, sequences: Sequence[int]) -> "Batch":
-        """The given sequences as the share of a rank, which knows their places here."""
+        """The given sequences as the share of a rank, which knows their indices here."""
         if not sequences and self.media is not None and self.num_sequences:
-            return replace(self.dummy(), place=torch.tensor([self.media.first], device=self.ids.device))
-        place = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
-        return replace(self.select(sequences), place=place)
+            return replace(self.dummy(), index=torch.tensor([self.media.first], device=self.ids.device))
+        index = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
+        return replace(self.select(sequences), index=index)
 
     def dummy(self) -> "Batch":
         """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""

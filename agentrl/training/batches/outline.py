@@ -108,9 +108,9 @@ def choose_tokens(policy_loss: PolicyLoss, mini: Batch, generator: torch.Generat
 
 def _indices(mini: Batch, own: Tensor, ranks: Ranks) -> tuple[Tensor, int]:
     """(the indices of the model tokens `own` among those of the whole mini-batch, the number of these)."""
-    assert mini.place is not None
-    place = mini.place[sequence_of(mini.cu_seqlens)[own]]
-    mine = sum_by(torch.ones_like(own), place, ranks.max_over_ranks(int(mini.place.max()) + 1))
+    assert mini.index is not None
+    index = mini.index[sequence_of(mini.cu_seqlens)[own]]
+    mine = sum_by(torch.ones_like(own), index, ranks.max_over_ranks(int(mini.index.max()) + 1))
     sizes = ranks.sum_over_ranks(mine)
     starts = sizes.cumsum(0) - sizes
-    return starts[place] + numbers_within(place), int(sizes.sum())
+    return starts[index] + numbers_within(index), int(sizes.sum())

@@ -96,7 +96,7 @@ def free_name(label: str, taken: Iterable[str]) -> str:
 
 
 def _within_run(folder: Path, origin: str, target: str) -> tuple[Path, Path]:
-    """What a plan moves, and where to: from the run's folder into a folder of its checkpoints. Raises UserError."""
+    """The moves of a plan, from the run's folder into a folder of its checkpoints. Raises UserError."""
     folder, source = Path(os.path.normpath(folder)), Path(os.path.normpath(folder / origin))
     home = folder if source.parent == folder else folder.parent
     fits = source not in (folder, *folder.parents) and is_inside(source.parent, home)

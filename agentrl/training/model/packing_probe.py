@@ -39,7 +39,7 @@ WINDOW = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Difference of a token's output over its size; of copies, which one kernel computes, a tenth of it."""
 COARSE = 1e-2
-"""That of float32 where products may be of TensorFloat32."""
+"""The tolerance of float32 where products may be of TensorFloat32."""
 
 
 def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
@@ -59,7 +59,7 @@ def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
 
 @torch.no_grad()
 def _difference(model: ModelHandle, device: torch.device) -> str | None:
-    """What packing changes; None: nothing but rounding."""
+    """The change that packing makes, in words; None: it only rounds."""
     row = Row(model, device)
     try:
         with uncompiled(), short_windows(model.base, WINDOW):

@@ -34,8 +34,8 @@ class Judge:
 
     def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
         model = reward_model.model
-        place = model_source(model, SECTION)
-        module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
+        source = model_source(model, SECTION)
+        module: Any = load_pretrained(model, source, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")
         heads_in_float32(module)  # a score of 12.3 is 12.3125 in bfloat16, which would make ties

@@ -34,8 +34,8 @@ class ValueHead:
     """Loads any causal LM folder as a token classification model with one label."""
 
     @staticmethod
-    def from_pretrained(place: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
-        """As transformers' classes do; head weights that are missing in the folder start at 0."""
+    def from_pretrained(source: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
+        """Load the model; head weights that are missing in the folder start at 0."""
         if not any("TokenClassification" in name for name in config.architectures or []):
             config.num_labels = 1
         if config.num_labels != 1:
@@ -44,7 +44,7 @@ class ValueHead:
         before = transformers_logging.get_verbosity()
         transformers_logging.set_verbosity_error()  # a missing head is expected
         try:
-            module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
+            module, info = kind.from_pretrained(source, config=config, output_loading_info=True, **arguments)
         finally:
             transformers_logging.set_verbosity(before)
         for name in info["missing_keys"]:

@@ -211,13 +211,13 @@ class WeightLoader:
         Parameters that several modules share stay shared.
         """
         filled = []
-        places: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
-        for place, leaf, tensor in [(p, *item) for p in places for item in p.items()]:
+        owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
+        for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
             if tensor is None or tensor.device.type != "meta":
                 continue
             if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
                 filled.append(self.names[id(tensor)])
-            place[leaf] = self._make(tensor)
+            owner[leaf] = self._make(tensor)
         return filled
 
     def _make(self, tensor: Any) -> Any:

@@ -17,7 +17,7 @@ class TensorChunk:
     """A contiguous chunk of a tensor's elements; checkpoints store these."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     start: int
     """Index of the first element."""
     values: Tensor
@@ -37,7 +37,7 @@ class Shard:
     parameter: Any
     """The optimizer's tensor: plain, or a DTensor."""
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """Shape of the whole parameter."""
     start: int = 0
     """Index of the first element."""
     written: bool = True

@@ -80,8 +80,8 @@ class ComputeAdvantages:
         return self.filtered(batch, step), metrics
 
     def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
-        """The same for whole groups of a batch that is not complete yet, by an estimator without baselines, values and
-        KL; nobody gets to know it."""
+        """Advantages of whole groups of a batch that is not complete yet, by an estimator without baselines, values and
+        KL. They are not reported."""
         tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
         batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
         if not batch.num_sequences:

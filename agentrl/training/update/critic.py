@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.algorithms.losses.clipped import clipped_value_loss
 from agentrl.config.schema import Actor
 from agentrl.config.schema.critic import Critic
 from agentrl.core.errors import UserError

@@ -117,9 +117,9 @@ class EarlyAccumulation:
         self.trainable, self.new_report = trainable, new_report
         self.mode, self.norm = mode, norm
         self.pending: EarlyGradients | None = None
-        """What the next update may use."""
+        """Gradients for the next update."""
         self.used: EarlyGradients | None = None
-        """What the last update used."""
+        """Gradients that the last update used."""
         self.refused = False
         """Whether the last update trained on other data than was accumulated."""
         self._refusals = self._pause = 0

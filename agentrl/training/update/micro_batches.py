@@ -118,7 +118,7 @@ def micro_batching_like(
 
 
 def for_ranks(micro_batching: MicroBatching, model: ModelHandle, *, ranks: Ranks, balance: bool) -> MicroBatching:
-    """The same limits for a model that is sharded over `ranks`."""
+    """These limits for a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return micro_batching
     # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.

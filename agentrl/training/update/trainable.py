@@ -69,7 +69,7 @@ class Steps:
     epochs: int
     shuffle: bool
     seed: int
-    """Of shuffling."""
+    """Seed of shuffling."""
 
 
 class Trainable:
@@ -126,7 +126,7 @@ class Trainable:
         raise NotImplementedError
 
     def token_weights(self, mini: Batch, mode: str, norm: float = 1.0) -> Tensor:
-        """As `algorithms.token_weights`, over the whole mini-batch. Collective."""
+        """Weights by `algorithms.token_weights`, over the whole mini-batch. Collective."""
         ranks = self.micro_batching.ranks
         return token_weights(
             mini.mask,
