@@ -32,7 +32,7 @@ class Group:
         assert (method, name) == ("call", "plan")
         self.asked += len(pickle.dumps(outline, 5))
         minis = mini_batches(outline.group, 2)
-        parts = [[i for i in mini if outline.still[i] is still] for mini in minis for still in (False, True)]
+        parts = [[i for i in mini if outline.zero_advantage[i] is zero] for mini in minis for zero in (False, True)]
         return BatchPlan(assign_shares(outline.lengths, parts, RANKS, hidden=64), self.scores_first)
 
     def scatter(self, method: str, values: Iterable[Any], copies: int) -> list[Any]:
