@@ -185,9 +185,9 @@ def measured(tokens: int, folder: Path) -> Figures:
     with tracker(folder, decode, fast) as tracking:
         for step in range(1, STEPS + 1):
             with stages("dump"):
-                tracking.rolled(step, trajectories)
-                tracking.trained(lambda: advantages_by_key(trajectories, batch))
-                tracking.written()
+                tracking.record_rollouts(step, trajectories)
+                tracking.record_advantages(lambda: advantages_by_key(trajectories, batch))
+                tracking.wait_for_dumps()
     stages.seconds |= {THROUGH: through / 1e6, EACH: each / 1e6}  # figures of a million tokens, like the others
     return stages.seconds
 

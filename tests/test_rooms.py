@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "agentrl"
 
 ORDER = """
-core http trajectory algorithms config chat tools interactions containers data tracking rewards tasks training engines
+core trajectory http algorithms config chat tools interactions containers data tracking rewards tasks training engines
 rollout gateway environments runtime train sft evaluation doctor view verl api cli
 """
 """Each room may import those before it."""

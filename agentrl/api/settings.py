@@ -27,7 +27,7 @@ from agentrl.data.given import given_rows
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
 from agentrl.trajectory.row import Row
 
@@ -72,21 +72,21 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     return cast(C, resolved.config)
 
 
-def experiment(config: C, objects: Given, checks: Iterable[Check]) -> Parts:
+def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObjects:
     """The objects of a run, and their names in `config`, which is then checked. Raises UserError."""
     settled: Any = config
-    parts = Parts(
+    passed = UserObjects(
         tools=_tools(settled, objects.tools),
         interactions=_interactions(settled, objects.interactions),
         reward=_reward(settled, objects.reward),
         rows=_rows(settled, objects.rows, "rows", "train_files", objects.interactions),
         validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
     )
-    _score_by_source(settled, parts)
-    if parts.rows and parts.rows[0].scores_itself:
+    _score_by_source(settled, passed)
+    if passed.rows and passed.rows[0].scores_itself:
         checks = [check for check in checks if check is not something_scores]
     log_notes(validate(settled, checks))
-    return parts
+    return passed
 
 
 def log_notes(notes: Iterable[str]) -> None:
@@ -191,10 +191,10 @@ def digest(rows: Sequence[Row]) -> str:
     return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
 
 
-def _score_by_source(config: Any, parts: Parts) -> None:
+def _score_by_source(config: Any, passed: UserObjects) -> None:
     """Score rows of a well-known data set by its own reward function, where no other is named."""
     named = config.reward.custom_reward_function
-    if parts.rows is None or named.path or named.name != DEFAULT_NAME:
+    if passed.rows is None or named.path or named.name != DEFAULT_NAME:
         return
-    if function_for(parts.rows[0].data_source) is not None:
+    if function_for(passed.rows[0].data_source) is not None:
         named.name = SOURCE_FUNCTION

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
-        rollout, kept = config.rollout, Appended(Path(args.out), runtime.decode)
+        rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
         sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=rollout.seed)
         env = runtime.rollouts.env
         gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)

@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 0.5
+MAX_BLOCKED_SECONDS = 0.5
 """A loop blocked for this many seconds gets a warning."""
-TEST_PATIENCE = 0.25
+TEST_MAX_BLOCKED_SECONDS = 0.25
 """The same in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
 FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async form (httpx.AsyncClient, asyncio.sleep)"
 
@@ -93,14 +93,14 @@ class Blocked:
 class LoopWatch:
     """Watches event loops for one run and collects blocking functions."""
 
-    patience: float = PATIENCE
+    max_blocked: float = MAX_BLOCKED_SECONDS
     report: Callable[[str], None] = log.warning
     found: dict[str, Blocked] = field(default_factory=dict)
 
     @contextmanager
     def watching(self) -> Iterator["Heartbeat"]:
         """Watch the running loop within the body."""
-        heartbeat, over = Heartbeat(asyncio.get_running_loop(), self.patience / 4), threading.Event()
+        heartbeat, over = Heartbeat(asyncio.get_running_loop(), self.max_blocked / 4), threading.Event()
         threading.Thread(target=self._watch, args=(heartbeat, over), name="loop watch", daemon=True).start()
         try:
             yield heartbeat
@@ -112,12 +112,12 @@ class LoopWatch:
         before: Blocked | None = None
         while not over.wait(heartbeat.every):
             lag = time.monotonic() - heartbeat.at
-            if lag < self.patience / 2:
+            if lag < self.max_blocked / 2:
                 before = None
                 continue
             culprit = _culprit(sys._current_frames().get(heartbeat.thread))
             # Seen twice: many short calls in a row count, and one that a busy machine stopped by chance does not.
-            if culprit is not None and before is not None and culprit.name == before.name and lag >= self.patience:
+            if culprit is not None and before is not None and culprit.name == before.name and lag >= self.max_blocked:
                 self._report(culprit, lag)
             before = culprit
 

@@ -26,6 +26,7 @@ from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import shared
+from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,8 +109,9 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
-        """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`.
+    def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
+        """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`. `times`
+        gets the seconds of its probe.
         Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
@@ -121,6 +123,7 @@ class Servers:
                 f"trainer.device={device.type}"
             )
         weights = sent_weights(self.config, model, self.weight_sync, device)
+        check = probe_for(rollout, score, model.config.get_text_config().vocab_size)
         return RemoteEngine(
             self.backend,
             self.replicas,
@@ -129,7 +132,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             partial=rollout.partial_rollout,
-            check=probe_for(rollout, score, model.config.get_text_config().vocab_size),
+            check=check and times.timed("probe", check),
             scratch=self.scratch,
             router=rollout.router_url,
         )

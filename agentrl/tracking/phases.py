@@ -5,6 +5,7 @@ step never add up to more than the step.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,21 +20,26 @@ def sampling_ahead(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class Phases:
-    """`with phases("rollout"): ...`, then `phases.metrics(rollout=tokens)` at the end of the step."""
+    """`with phases("rollout"): ...`, then `phases.metrics()` at the end of the step."""
 
-    def __init__(
-        self, on_enter: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """`on_enter(name)` is called when a phase starts or continues, for example `LiveView.phase`."""
-        self._on_enter = on_enter
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._on_enter: Callable[[str], None] = lambda _: None
         self._clock = clock
         self._stack: list[str] = []
         self._seconds: dict[str, float] = {}
+        self._tokens: Counter[str] = Counter()
         self._step_start = self._mark = clock()
 
+    def watch(self, on_enter: Callable[[str], None]) -> None:
+        """Call `on_enter(name)` when a phase starts or continues, for example `LiveView.phase`. Steps begin now."""
+        self._on_enter = on_enter
+        self.metrics()
+
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Charge what runs inside to `name`."""
+    def __call__(self, name: str, *, tokens: int = 0) -> Iterator[None]:
+        """Charge what runs inside to `name`; `tokens` gives a rate."""
+        if tokens:
+            self.count(name, tokens)
         self._charge()
         self._stack.append(name)
         self._seconds.setdefault(name, 0.0)
@@ -46,15 +52,17 @@ class Phases:
             if self._stack:
                 self._on_enter(self._stack[-1])
 
-    def metrics(self, **tokens: int) -> dict[str, float]:
-        """`time/<phase>` and `time/step` in seconds since the last call; begins the next step.
+    def count(self, name: str, tokens: int) -> None:
+        """Count tokens that a phase handled, for `perf/<phase>_tokens_per_s`."""
+        self._tokens[name] += tokens
 
-        `tokens` names how many tokens a phase handled, for `perf/<phase>_tokens_per_s`.
-        """
+    def metrics(self) -> dict[str, float]:
+        """`time/<phase>` and `time/step` in seconds since the last call, and rates; begins the next step."""
         self._charge()
         seconds, self._seconds = self._seconds, dict.fromkeys(self._stack, 0.0)
         metrics = {f"time/{name}": value for name, value in seconds.items()}
         metrics["time/step"] = self._mark - self._step_start
+        tokens, self._tokens = self._tokens, Counter()
         for name, count in tokens.items():
             if seconds.get(name):
                 metrics[f"perf/{name}_tokens_per_s"] = count / seconds[name]

@@ -2,14 +2,14 @@
 
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
 sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
-beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
-costs a warning: it is counted, and the run continues.
+beside the run, and is on the disk when `wait_for_dumps` returns, or the run ends, however it does. What cannot be
+written costs a warning: it is counted, and the run continues.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -49,9 +49,10 @@ class RunTracker:
         resume_step: int,
         decode: Callable[[Sequence[int]], str],
         tokenizer: Any = None,
+        phases: Phases | None = None,
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. With the `tokenizer`
-        of `decode` another process can write large dumps."""
+        of `decode` another process can write large dumps. `phases`: those of the runtime."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -67,17 +68,18 @@ class RunTracker:
             project=trainer.project_name,
             experiment=trainer.experiment_name,
         )
-        self._phases = Phases(self.view.phase)
+        self.phase = phases or Phases()
+        """Times the body of a `with`."""
+        self.phase.watch(self.view.phase)
         self.records: list[Metrics] = []
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
-        self._tokens: dict[str, int] = {}
-        self._rolled: tuple[int, Sequence[Trajectory]] | None = None
+        self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._writer = Writer()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="beside")
-        self._beside: list[Future[None]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
+        self._background: list[Future[None]] = []
         self._unwritten: list[str] = []
         self._start: Metrics = {}
         self._stack = ExitStack()
@@ -86,7 +88,7 @@ class RunTracker:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
         self._stack.callback(self._close_writer)
-        self._stack.callback(self._write_rolled, {})
+        self._stack.callback(self._write_rollouts, {})
         if self._begun and not self.trainer.val_only:
             self.view.note(resuming_from(self._begun, self._total))
         return self
@@ -99,19 +101,13 @@ class RunTracker:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
 
-    def started(self, metrics: Metrics) -> None:
+    def record_start(self, metrics: Metrics) -> None:
         """Show the `start/` metrics, and log them with the first training step."""
         self._start = metrics
         self.view.note(start_line(metrics))
 
-    def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
-        """Time the body; `tokens` gives a rate."""
-        if tokens:
-            self._tokens[name] = tokens
-        return self._phases(name)
-
     @contextmanager
-    def rolling(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
+    def rollout_phase(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
         """A phase that counts finished trajectories and their sampled tokens."""
         done = tokens = 0
 
@@ -121,65 +117,64 @@ class RunTracker:
             tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
             self.view.progress(done, total)
 
-        with self._phases(name):
+        with self.phase(name):
             yield count
-        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
+        self.phase.count(name, tokens)  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
-        self._write_rolled({})
-        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        self._write_rollouts({})
+        metrics = metrics | self.phase.metrics() | memory_metrics(metrics)
         if self.trainer.max_staleness:
             metrics |= sampling_ahead(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
         if step > self._begun:
             metrics, self._start = metrics | self._start, {}
-        self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
         return metrics
 
-    def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a training step's trajectories for `trainer.rollout_data_dir`."""
-        self._rolled = step, trajectories
+        self._unwritten_rollouts = step, trajectories
         self.sampled = list(trajectories)
 
-    def trained(self, advantages: Callable[[], Advantages]) -> None:
+    def record_advantages(self, advantages: Callable[[], Advantages]) -> None:
         """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
-        self._write_rolled(advantages() if self.trainer.rollout_data_dir is not None else {})
+        self._write_rollouts(advantages() if self.trainer.rollout_data_dir is not None else {})
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def in_background(self, work: Callable[[], None]) -> None:
         """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""
-        self._beside.append(self._thread.submit(work))
+        self._background.append(self._thread.submit(work))
 
-    def catch_up(self) -> None:
-        """Wait for the work of `beside`, and raise its error."""
-        while self._beside:
-            self._beside.pop().result()
+    def wait_for_background(self) -> None:
+        """Wait for the work of `in_background`, and raise its error."""
+        while self._background:
+            self._background.pop().result()
 
-    def written(self) -> None:
+    def wait_for_dumps(self) -> None:
         """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
-        with self._phases("dump"):
+        with self.phase("dump"):
             self._writer.wait()
 
-    def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
         self._dump(self.trainer.validation_data_dir, step, trajectories, {})
 
-    def _write_rolled(self, advantages: Advantages) -> None:
-        if self._rolled is not None:
-            self._dump(self.trainer.rollout_data_dir, *self._rolled, advantages)
-            self._rolled = None
+    def _write_rollouts(self, advantages: Advantages) -> None:
+        if self._unwritten_rollouts is not None:
+            self._dump(self.trainer.rollout_data_dir, *self._unwritten_rollouts, advantages)
+            self._unwritten_rollouts = None
 
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
-            with self._phases("dump"):
+            with self.phase("dump"):
                 file = dump_file(folder, step)
-                self._writer(partial(self._write, file, step, trajectories, advantages, tuple(self._beside)))
+                self._writer(partial(self._write, file, step, trajectories, advantages, tuple(self._background)))
 
     def _write(
         self,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentrl.training.perf.device import device_for as device_for
     from agentrl.training.update.actor import PolicyActor as PolicyActor
     from agentrl.training.update.advantages import ComputeAdvantages as ComputeAdvantages
-    from agentrl.training.update.advantages import advantages_of as advantages_of
 
 _NAMES = {
     "batches.batch": "Batch",
@@ -33,7 +32,7 @@ _NAMES = {
     "perf.cpu": "tune_cpu",
     "perf.device": "device_for",
     "update.actor": "PolicyActor",
-    "update.advantages": "ComputeAdvantages advantages_of",
+    "update.advantages": "ComputeAdvantages",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

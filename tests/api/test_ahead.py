@@ -111,10 +111,10 @@ class BesideAServer(LocalRuntime):
         return self.learner.can_accumulate_early()
 
     def accumulate_early(self, part: Batch) -> None:
-        assert self.ahead is not None
-        self.ahead.pause()
+        assert self.async_sampling is not None
+        self.async_sampling.pause()
         super().accumulate_early(part)
-        self.ahead.resume()
+        self.async_sampling.resume()
 
     def update(self, batch: Batch) -> dict[str, float]:
         if self.learner.reference is not None:

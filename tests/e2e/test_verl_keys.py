@@ -12,7 +12,7 @@ from agentrl.config.schema import Config
 from agentrl.core import remote_files as remote
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.rollout.environment import scorer
+from agentrl.rollout.building import scorer
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.merge import merge

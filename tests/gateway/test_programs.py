@@ -69,7 +69,7 @@ async def test_the_scheduler_runs_many_at_once(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN, max_concurrent=2)
     env, engine = environment(says("Yes", "No"), model_length=2048)
     kind = loop_class("mine", path)
-    scheduler = Scheduler(env, lambda _: kind, Scored(), max_concurrent=4, timeout=60, retries=0)  # type: ignore[arg-type]
+    scheduler = Scheduler(env=env, loop_for=lambda _: kind, scorer=Scored(), max_concurrent=4, timeout=60, retries=0)
     made = await scheduler.run([row("r:0"), row("r:1")], n=2, sampling=Sampling(64, seed=1), tag="1")
     assert [t.turns for t in made] == [2, 2, 2, 2]
     assert sorted(engine.prompts) == sorted(t.key for t in made)

@@ -42,7 +42,9 @@ async def run(path: str, *rows: Row, provider: str = "local") -> list[Trajectory
     env, _ = environment(says("The answer is 5 .", "Sure ."), model_length=2048)
     kind = loop_class("mine", path)
     tasks = TaskRunner(Containers(provider=provider))
-    scheduler = Scheduler(env, lambda _: kind, Scored(), 4, 60, 0, tasks=tasks)  # type: ignore[arg-type]
+    scheduler = Scheduler(
+        env=env, loop_for=lambda _: kind, scorer=Scored(), max_concurrent=4, timeout=60, retries=0, tasks=tasks
+    )
     try:
         return await scheduler.run(rows, n=1, sampling=Sampling(64, seed=1), tag="1")
     finally:

@@ -34,7 +34,9 @@ async def play(sandbox: Sandbox, answers: list[list[str]], tools: str = "tools/c
         env.chat.decode,
         sandbox=sandbox,
     )
-    scheduler = Scheduler(env, lambda _: ToolAgent, judge, 8, 120.0, 0)
+    scheduler = Scheduler(
+        env=env, loop_for=lambda _: ToolAgent, scorer=judge, max_concurrent=8, timeout=120.0, retries=0
+    )
     done = await scheduler.run([row], n=len(answers), sampling=Sampling(2000, seed=1), tag="1")
     await loaded.close()
     return done

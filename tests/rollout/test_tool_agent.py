@@ -9,7 +9,7 @@ import pytest
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSet, load_interactions
-from agentrl.rollout.loops import Environment, SingleTurn, ToolAgent
+from agentrl.rollout.loops import RolloutContext, SingleTurn, ToolAgent
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import calls, environment, make_chat, row, says, tools_from
@@ -73,7 +73,7 @@ class JudgeInteraction(BaseInteraction):
 JUDGE_YAML = "interaction:\n  - class_name: judge.JudgeInteraction\n    config: {}\n"
 
 
-async def play(env: Environment, **extra_info: object) -> Trajectory:
+async def play(env: RolloutContext, **extra_info: object) -> Trajectory:
     trajectory = Trajectory(row(**extra_info), "k", 0)
     await ToolAgent(env).run(trajectory, Sampling(100, seed=7))
     for ledger in trajectory.ledgers:

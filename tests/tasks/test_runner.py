@@ -20,8 +20,9 @@ from agentrl.core.shares import VARIABLE
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer, ScoreSources
 from agentrl.rewards.checks import something_scores
+from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
-from agentrl.rollout.scheduler import UNSCORED, Scheduler
+from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks import images
 from agentrl.tasks.phases import TookTooLong
 from agentrl.tasks.plain import FIELDS, PlainContainer
@@ -81,7 +82,7 @@ def scheduler(
     settings = Containers(provider="local", max_starting=options.pop("max_starting", 16))
     options = {"max_concurrent": 64, "timeout": 20.0} | options
     tasks = TaskRunner(settings, on_failure=failure)
-    return Scheduler(env, lambda _: kind, scorer, retries=retries, tasks=tasks, **options)
+    return Scheduler(env=env, loop_for=lambda _: kind, scorer=scorer, retries=retries, tasks=tasks, **options)
 
 
 async def run(scheduler: Scheduler, *rows: Row, n: int = 1) -> list[Trajectory]:

@@ -29,11 +29,11 @@ class Strange:
         return "strange \ud83d"
 
 
-def test_the_bytes_are_those_that_this_process_writes(writer, tmp_path, told, plain, decode):
-    told.reward_extra = {"mine": Strange(), "array": np.arange(2), "half": "\ud83d", "text": "é🙂", "f": lambda: 0}
-    told.extra = {"ring": [told.extra]}
-    trajectories = [told, plain(0.25, uid="é:1"), plain(None, ledgers=[])]
-    advantages = {told.key: [np.linspace(-1, 1, len(told.ledgers[0]), dtype=np.float32)]}
+def test_the_bytes_are_those_that_this_process_writes(writer, tmp_path, dialog, plain, decode):
+    dialog.reward_extra = {"mine": Strange(), "array": np.arange(2), "half": "\ud83d", "text": "é🙂", "f": lambda: 0}
+    dialog.extra = {"ring": [dialog.extra]}
+    trajectories = [dialog, plain(0.25, uid="é:1"), plain(None, ledgers=[])]
+    advantages = {dialog.key: [np.linspace(-1, 1, len(dialog.ledgers[0]), dtype=np.float32)]}
     write_trajectories(tmp_path / "here/3.jsonl", 3, trajectories, decode, advantages)
     writer.write(tmp_path / "there/3.jsonl", 3, trajectories, advantages)
     for name in ("3.jsonl", ".3.jsonl.index"):
@@ -41,43 +41,43 @@ def test_the_bytes_are_those_that_this_process_writes(writer, tmp_path, told, pl
     assert writer._process is not None
 
 
-def test_a_dump_that_cannot_be_written_has_a_reason_and_the_next_is_written(writer, tmp_path, told):
+def test_a_dump_that_cannot_be_written_has_a_reason_and_the_next_is_written(writer, tmp_path, dialog):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unwritable, match="exists"):
-        writer.write(tmp_path / "file/1.jsonl", 1, [told] * 3, {})
+        writer.write(tmp_path / "file/1.jsonl", 1, [dialog] * 3, {})
     process = writer._process
-    writer.write(tmp_path / "2.jsonl", 2, [told], {})
+    writer.write(tmp_path / "2.jsonl", 2, [dialog], {})
     assert writer._process is process
     assert [record["step"] for record in load_trajectories(tmp_path / "2.jsonl")] == [2]
 
 
-def test_a_killed_process_is_replaced_and_nothing_is_lost(writer, tmp_path, told, caplog):
-    writer.write(tmp_path / "1.jsonl", 1, [told], {})
+def test_a_killed_process_is_replaced_and_nothing_is_lost(writer, tmp_path, dialog, caplog):
+    writer.write(tmp_path / "1.jsonl", 1, [dialog], {})
     killed = writer._process.pid
     os.kill(killed, signal.SIGKILL)
-    writer.write(tmp_path / "2.jsonl", 2, [told], {})
+    writer.write(tmp_path / "2.jsonl", 2, [dialog], {})
     assert writer._process.pid != killed
     assert len(load_trajectories(tmp_path / "2.jsonl")) == 1
     assert "died (exit code -9); a new one writes this dump again" in caplog.text
 
 
-def test_where_no_process_lives_this_one_writes(tmp_path, told, decode, tokenizer, monkeypatch, caplog):
+def test_where_no_process_lives_this_one_writes(tmp_path, dialog, decode, tokenizer, monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with DumpWriter(decode, tokenizer, least=0) as writer:
         for step in (1, 2):
-            writer.write(tmp_path / f"{step}.jsonl", step, [told], {})
+            writer.write(tmp_path / f"{step}.jsonl", step, [dialog], {})
             assert len(load_trajectories(tmp_path / f"{step}.jsonl")) == 1
     assert caplog.text.count("this process writes dumps from now on") == 1
 
 
-def test_small_dumps_and_tokenizers_of_python_start_no_process(tmp_path, told, decode, tokenizer):
+def test_small_dumps_and_tokenizers_of_python_start_no_process(tmp_path, dialog, decode, tokenizer):
     class Own:
         def decode(self, tokens):
             return "".join(tokens)
 
     with DumpWriter(decode, tokenizer) as small, DumpWriter(decode, object(), least=0) as own:
         for number, writer in enumerate((small, own)):
-            writer.write(tmp_path / f"{number}.jsonl", 1, [told], {})
+            writer.write(tmp_path / f"{number}.jsonl", 1, [dialog], {})
             assert writer._process is None
             assert (tmp_path / f"{number}.jsonl").exists()
     whole, backend = sendable(tokenizer), tokenizer.backend_tokenizer
