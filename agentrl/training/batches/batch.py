@@ -189,8 +189,8 @@ class Batch:
         """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
         if self.media is not None:  # it must run the vision tower too
             sample = self.select([self.media.first])
-            columns = sample.columns
-            return replace(sample, **{n: torch.zeros_like(columns[n]) for n in _SCORED if n in columns})
+            masked: dict[str, Any] = {n: torch.zeros_like(c) for n, c in sample.columns.items() if n in _SCORED}
+            return replace(sample, **masked)
         blank: dict[str, Any] = {n: c.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, c in self.columns.items()}
         return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
