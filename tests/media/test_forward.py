@@ -183,7 +183,7 @@ def test_sources_and_masks(place: Path) -> None:
 def test_eyes_may_stay_as_they_are(place: Path) -> None:
     chat = chat_of(place)
     module = load_model(Model(path=str(place)), device=CPU, seed=0).module
-    freeze_vision_tower(module)
+    freeze_vision_tower(ModelHandle(module))
     trainable = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
     batch = pack_ledgers(ledgers_of(chat))
     batch.advantages = batch.mask.float()
@@ -196,7 +196,7 @@ def test_eyes_may_stay_as_they_are(place: Path) -> None:
 
 def test_a_model_of_text_has_no_eyes() -> None:
     with pytest.raises(UserError, match="LlamaForCausalLM has no vision tower"):
-        freeze_vision_tower(tiny())
+        freeze_vision_tower(ModelHandle(tiny()))
 
 
 def test_rows_with_images_are_refused_where_the_tower_is_not_loaded(tmp_path: Path) -> None:

@@ -160,9 +160,9 @@ async def test_actor_and_critic_learn_from_the_same_batch(tmp_path: Path, place:
     assert actor.update(batch)["actor/grad_norm"] > 0
     values = load_value_model(Model(path=str(place)), device=CPU, seed=0)
     with torch.no_grad():
-        values.score.weight.normal_(0, 0.1)
+        values.base.score.weight.normal_(0, 0.1)
         (packed,) = TokenValues(values)(batch)
-        values.set_attn_implementation("sdpa")
+        values.base.set_attn_implementation("sdpa")
         (alone,) = TokenValues(values)(batch)
     assert torch.allclose(packed, alone, atol=1e-5)
     assert packed.abs().max() > 0.01
