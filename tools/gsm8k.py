@@ -80,7 +80,7 @@ class Gsm8kTool(BaseTool):
 
 
 class Geo3kTool(Gsm8kTool):
-    """The same for geometry3k: verl's Geo3kTool. Its YAML has a tool_schema."""
+    """Scores geometry3k answers: verl's Geo3kTool. Its YAML has a tool_schema."""
 
     def score(self, answer: str, truth: Any) -> float:
         """geometry3k's score of the whole text."""

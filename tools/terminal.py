@@ -18,7 +18,7 @@ AROUND = 4
 
 
 class TerminalTool(BaseTool):
-    """What both tools have in common: the container of the trajectory. config: `user`, who commands run as."""
+    """Base of both tools: the container of the trajectory. config: `user`, who commands run as."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         # No time limit on the call: each command has its own.
@@ -76,7 +76,7 @@ class Editor(TerminalTool):
     """Views and edits text files: the commands view, create, str_replace and insert."""
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """What was asked for, or the lines around an edit."""
+        """The lines that were asked for, or the lines around an edit."""
         container, path = self.container(kwargs.get("agent_data")), parameters["path"]
         if parameters["command"] == "create":
             await write(container, path, _needed(parameters, "file_text"), self.user)

@@ -49,9 +49,9 @@ class TrainingRun:
     def __init__(self, config: Config, objects: UserObjects) -> None:
         self.config = config
         self.history: list[dict[str, float]] = []
-        """What each step logged, with `step`."""
+        """Logged metrics of each step, with `step`."""
         self.trajectories: list[Trajectory] = []
-        """Those of the last step."""
+        """Trajectories of the last step."""
         self.run_dir = Path(config.trainer.default_local_dir)
         self._objects = objects
         self._trainer: Trainer | None = None
@@ -85,7 +85,7 @@ class TrainingRun:
         return self.steps()
 
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
-        """The same as iterating. Without `pauses` signals ask for a stop between two steps, too."""
+        """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
         with nullcontext() if self._trainer is not None else self:
             while (trainer := self._trainer) is not None:
                 try:
@@ -128,7 +128,7 @@ class TrainingRun:
 
     @property
     def result(self) -> Result:
-        """What has come of the run so far; also once it is closed."""
+        """The result so far; also once the run is closed."""
         return Result(self.config, self.run_dir, self.history, self.trajectories, self.checkpoint)
 
     def _steps_of(self, trainer: Trainer, pauses: bool) -> Iterator[Step]:

@@ -1,4 +1,4 @@
-"""From the arguments of the Python API to settings, and objects beside them.
+"""Makes settings and objects of the arguments of the Python API.
 
 Invariant: an object replaces the files that the settings name, and the settings keep a name for it (`config.given`).
 """
@@ -24,6 +24,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
+from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
@@ -48,7 +49,7 @@ FIRST = 100
 
 @dataclass
 class Given:
-    """What a caller passes besides settings; None: the settings say it."""
+    """Objects that a caller passes; None: the settings name files."""
 
     tools: Any = None
     interactions: Any = None
@@ -115,34 +116,32 @@ def _tools(config: Any, tools: Any) -> list[Any] | None:
         return None
     items = path_or_list(tools, "tools")
     yaml, functions = "rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path"
+    set_key(config, yaml, None)
     set_key(config, functions, None)
-    if len(items) == 1 and isinstance(items[0], str | Path):
-        key, other = (functions, yaml) if str(items[0]).endswith(".py") else (yaml, functions)
-        set_key(config, key, str(items[0]))
-        set_key(config, other, None)
-        set_key(config, "rollout.multi_turn.enable", True)
-        return None
-    check_given(items)
-    return _listed(config, yaml, items)
+    if not _is_one_file(items):
+        check_given(items)
+    return _named(config, functions if _is_one_file(items) and str(items[0]).endswith(".py") else yaml, items)
 
 
 def _interactions(config: Any, interactions: Any) -> list[Any] | None:
     if interactions is None:
         return None
     items = path_or_list(interactions, "interactions")
-    key = "rollout.multi_turn.interaction_config_path"
-    if len(items) == 1 and isinstance(items[0], str | Path):
-        set_key(config, key, str(items[0]))
-        set_key(config, "rollout.multi_turn.enable", True)
-        return None
-    return _listed(config, key, items)
+    return _named(config, "rollout.multi_turn.interaction_config_path", items)
 
 
-def _listed(config: Any, key: str, items: list[Any]) -> list[Any] | None:
-    """Name the objects under `key`; an empty list means that there are none."""
-    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
+def _is_one_file(items: list[Any]) -> bool:
+    return len(items) == 1 and isinstance(items[0], str | Path)
+
+
+def _named(config: Any, key: str, items: list[Any]) -> list[Any] | None:
+    """Name the one file, or the objects, under `key`; an empty list means that there are none. Returns the objects."""
     if items:
         set_key(config, "rollout.multi_turn.enable", True)
+    if _is_one_file(items):
+        set_key(config, key, str(items[0]))
+        return None
+    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
     return items or None
 
 
@@ -170,9 +169,7 @@ def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: An
     found = given_rows(
         cast(Iterable[Any], rows),
         name=what,
-        prompt_key=data.prompt_key,
-        reward_fn_key=data.reward_fn_key,
-        media_keys={"image": data.image_key, "video": data.video_key},
+        columns=Columns.of(data),
         interaction=isinstance(interactions, list | tuple) and len(interactions) == 1,
     )
     setattr(data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))

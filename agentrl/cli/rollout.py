@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.trajectory.row import Row
 
-HELP = "run a few rows and show the conversations, with trained tokens coloured"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides, the rows, and an output file."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from agentrl.tools import ToolResult, ToolSet
 
-HELP = "call each tool of a YAML file once and show its schema and result"
 COLOURS = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
 
 

@@ -36,8 +36,9 @@ BOOT = (
     "import os, sys; sys.path[:] = filter(os.path.isabs, sys.argv[2:]); "
     "import agentrl.core.isolated_worker as worker; worker.main()"
 )
-"""It imports what we import, and programs that the function starts do not. Its own imports ignore the current folder
-("" in a notebook, "." after a user's function was loaded), whose files may have names of the standard library."""
+"""The program of a process. It imports what we import; programs that the function starts do not. It ignores the current
+folder ("" in a notebook, "." after a user's function was loaded), whose files may have names of the standard library.
+"""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 
@@ -66,11 +67,11 @@ class IsolatedFunction:
         """The process that made it; when the last start ended."""
 
     def __call__(self, *, timeout: float | None = None, **given: Any) -> Any:
-        """What the function returns. Raises TimeoutError, UserError, and InfraError when the function does."""
+        """Call the function; returns its result. Raises TimeoutError, UserError, InfraError when the function does."""
         return self.call(pickle.dumps(given), timeout)
 
     def call(self, given: bytes, timeout: float | None = None) -> Any:
-        """The same; `given` is pickled."""
+        """Call the function with pickled arguments."""
         with self._slots:
             process = self._free()
             answer = self._answer(process, given, self.timeout if timeout is None else timeout)
@@ -193,7 +194,7 @@ class Process:
 
 
 def _result(outcome: str, value: Any) -> Any:
-    """What a process answered. Raises UserError and InfraError where the answer says so."""
+    """The value of an answer. Raises UserError and InfraError where the answer says so."""
     if outcome == "refused":
         raise UserError(value)
     if outcome == "unread":

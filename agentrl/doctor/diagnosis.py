@@ -50,7 +50,7 @@ class Diagnosis:
             self._keep(area, _as_problem(error))
 
     async def listen(self, area: str, found: AsyncIterator[Finding]) -> None:
-        """The same for an asynchronous check."""
+        """Add the findings of an asynchronous check as `note` does."""
         try:
             async for finding in found:
                 self._keep(area, finding)
@@ -133,37 +133,37 @@ def _strict(config: Config, chat: Chat) -> Chat:
 
 async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> list[str]:
     """Answers of the tools to made-up calls, in the row's container where it has one."""
-    trajectory, said = Trajectory(row, "doctor", 0), list[str]()
+    trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
 
     async def agent(timeout: float | None = None) -> None:
-        said.extend(await _tools(diagnosis, env, trajectory))
+        answers.extend(await _tools(diagnosis, env, trajectory))
 
     if not row.task:
         await agent()
-        return said
+        return answers
     tasks = TaskRunner(diagnosis.config.rollout.containers)
     try:
         await diagnosis.listen("containers", containers.row_runs(tasks, row, agent, trajectory))
     finally:
         await tasks.release(trajectory)
         await tasks.close()
-    return said
+    return answers
 
 
 async def _tools(diagnosis: Diagnosis, env: RolloutContext, trajectory: Trajectory) -> list[str]:
     """Answers of the tools to made-up calls."""
-    said: list[str] = []
+    answers: list[str] = []
     if not len(env.tools):
-        return said
+        return answers
 
     async def findings() -> AsyncIterator[Finding]:
         async for finding, result in services.tools_answer(env.tools, trajectory):
             if result is not None:
-                said.append(result.text)
+                answers.append(result.text)
             yield finding
 
     await diagnosis.listen("tools", findings())
-    return said
+    return answers
 
 
 async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:

@@ -22,8 +22,10 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import Entry
 from agentrl.environments.worker import Program, Worker, run_once
-from agentrl.gateway.loop import MODEL, require_packages
-from agentrl.gateway.session import Session
+from agentrl.gateway.loop import MODEL
+from agentrl.gateway.server import Gateway
+from agentrl.gateway.session import AgentSession
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.trajectory import Trajectory
@@ -37,7 +39,6 @@ def program_of(entry: Entry, turns: int | None = None) -> Program:
 
 def tasks_of(entry: Entry) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks; None for one whose conversation the environment begins. Raises UserError."""
-    require_packages()
     tasks: list[list[Message] | None] = run_once(program_of(entry)).get("tasks") or []
     return tasks
 
@@ -50,7 +51,7 @@ class OutsideAgent(AgentLoop):
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         entry = Entry(**trajectory.row.extra_info["environment"])
-        session, key = Session(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
+        session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
@@ -61,7 +62,7 @@ class OutsideAgent(AgentLoop):
                 session.end("its environment has ended")
         conclude(entry, session, answer)
 
-    async def _asked(self, entry: Entry, session: Session, request: dict[str, Any]) -> dict[str, Any]:
+    async def _asked(self, entry: Entry, session: AgentSession, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
         try:
             async with time_limit(entry.timeout) as limit:
@@ -81,12 +82,10 @@ class OutsideAgent(AgentLoop):
         return shared
 
     def _gateway(self) -> Any:
-        from agentrl.gateway.server import LOCAL, Gateway
-
         return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 
-def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
+def conclude(entry: Entry, session: AgentSession, answer: dict[str, Any]) -> None:
     """Set the trajectory's reward. Raises InfraError where there is none."""
     trajectory = session.trajectory
     if session.failure is not None:

@@ -38,8 +38,8 @@ class EnvironmentRows(LazyRows):
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def row(self, place: int) -> Row:
-        seed = self.seeds[place]
+    def row(self, index: int) -> Row:
+        seed = self.seeds[index]
         system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
         first = {"role": "user", "content": f"({self.entry.name} with seed {seed}: its first observation)"}
         return Row(
@@ -61,8 +61,8 @@ class TaskRows(LazyRows):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def row(self, place: int) -> Row:
-        number = self.numbers[place]
+    def row(self, index: int) -> Row:
+        number = self.numbers[index]
         unknown = {"role": "user", "content": f"({self.entry.name}, task {number}: the environment begins)"}
         return Row(
             f"env:{self.source}:{number}",

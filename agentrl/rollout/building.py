@@ -12,7 +12,7 @@ from agentrl.chat.byte_level import without_special
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
@@ -42,7 +42,6 @@ def rollout_context(
     chat = Chat(
         tokenizer,
         format=multi_turn.format,
-        inference_template=multi_turn.use_inference_chat_template,
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
         processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),

@@ -16,7 +16,7 @@ from agentrl.algorithms.filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.stopping import Interrupted
 from agentrl.data.splits import Splits
 from agentrl.rollout.rollouts import Rollouts

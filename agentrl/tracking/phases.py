@@ -1,13 +1,17 @@
-"""Wall time of a step by phase.
+"""Wall time of a step by phase, and its peak memory.
 
 Invariant: at any moment at most one phase is charged (an inner phase pauses the outer one), so the phases of a
 step never add up to more than the step.
 """
 
+import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+GIB = 2**30
 
 
 def sampling_ahead(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -74,3 +78,27 @@ class Phases:
         if self._stack:
             self._seconds[self._stack[-1]] += now - self._mark
         self._mark = now
+
+
+def memory_metrics(phases: Mapping[str, float] | None = None) -> dict[str, float]:
+    """`perf/peak_rss_gb` and, where a GPU is in use, `perf/peak_cuda_gb` and `perf/peak_cuda_reserved_gb` (GiB).
+
+    `phases`: figures among which there may be peaks of phases, each of which resets the counter.
+    """
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    cuda = _cuda()
+    if cuda:
+        peaks = [value for name, value in (phases or {}).items() if name.endswith("_peak_cuda_gb")]
+        cuda["perf/peak_cuda_gb"] = max([cuda["perf/peak_cuda_gb"], *peaks])
+    return {"perf/peak_rss_gb": peak * unit / GIB, **cuda}
+
+
+def _cuda() -> dict[str, float]:
+    torch = sys.modules.get("torch")  # imported by training; other commands may not need it
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    return {
+        "perf/peak_cuda_gb": torch.cuda.max_memory_allocated() / GIB,
+        "perf/peak_cuda_reserved_gb": torch.cuda.max_memory_reserved() / GIB,
+    }

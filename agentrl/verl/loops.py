@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import recorded
 from agentrl.core.user_code import construct
@@ -124,7 +124,7 @@ class VerlLoop(AgentLoop):
             if sampled:
                 made = [token for i in places if (token := tokens[i])]
                 logprobs, versions = [token.logprob for token in made], [token.version for token in made]
-                lead = ledger.ids[-LEAD:]
+                lead = ledger.ids[-LEAD_TOKENS:]
                 ledger.append_model(ids, logprobs, turn=turn, version=versions)
                 trajectory.messages.append(self.env.chat.parse(ids, lead=lead).message)
                 turn += 1

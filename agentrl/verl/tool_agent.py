@@ -9,7 +9,7 @@ import inspect
 import json
 from typing import Any, ClassVar
 
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.loops.tool_agent import ToolAgent
@@ -118,7 +118,7 @@ class ToolAgentLoop(AgentLoopBase):
     ) -> AgentState:
         """Let the model take a turn, within what is left of the response length."""
         room = self.response_length - len(agent_data.response_mask)
-        lead = agent_data.prompt_ids[-LEAD:]
+        lead = agent_data.prompt_ids[-LEAD_TOKENS:]
         with simple_timer("generate_sequences", agent_data.metrics):
             output = await self.server_manager.generate(
                 request_id=agent_data.request_id,
@@ -160,7 +160,7 @@ class ToolAgentLoop(AgentLoopBase):
         user = await self._user()
         reply = await user.respond(agent_data.messages)
         agent_data.turn_scores.append(reply.score)
-        self.server_manager.trajectory.turn_rewards.append(reply.earned(agent_data.assistant_turns - 1))
+        self.server_manager.trajectory.turn_rewards.append(reply.turn_reward(agent_data.assistant_turns - 1))
         if reply.stop:
             return AgentState.TERMINATED
         return self._show([{"role": "user", "content": reply.text}], agent_data)

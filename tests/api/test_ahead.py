@@ -193,6 +193,7 @@ def run_until_killed(settings: Settings, rows: Rows) -> None:
                 deadly.append(1)
 
 
+@pytest.mark.prevents("an asynchronous run that is killed loses finished rollouts, or trains on them twice")
 def test_a_killed_run_trains_on_every_trajectory_once(settings: Settings, rows: Rows) -> None:
     folder = settings["trainer"]["default_local_dir"]
     process = Process(run_until_killed, settings, rows)

@@ -59,6 +59,7 @@ def unread(schema: type) -> list[str]:
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in attribute_accesses()]
 
 
+@pytest.mark.prevents("keys without effect")
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_key_has_a_reader(schema: type) -> None:
     assert not unread(schema)
@@ -85,7 +86,7 @@ def test_words_are_those_that_the_code_offers() -> None:
         "algorithm.pf_ppo.reweight_method": PF_PPO_METHODS,
         "algorithm.rollout_correction.rollout_is": LEVELS,
         "algorithm.rollout_correction.rollout_is_mode": MODES,
-        "data.truncation": overlong.SIDES,
+        "data.truncation": overlong.TRUNCATIONS,
         f"{multi_turn}.tokenization_sanity_check_mode": check.MODES,
         f"{multi_turn}.tool_response_truncate_side": truncation.SIDES,
         f"{multi_turn}.tool_response_unit": truncation.UNITS,

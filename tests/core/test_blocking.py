@@ -46,6 +46,7 @@ async def lines(fn, *args, timeout=None, times=1, **options) -> list[str]:
     return said
 
 
+@pytest.mark.prevents("an `async` tool that blocks (`requests.get`) silently stops every trajectory and every timeout")
 async def test_the_culprit_is_named_with_its_line_and_the_fix() -> None:
     (line,) = await lines(
         Search().execute, 4 * MAX_BLOCKED_SECONDS, owner="tool 'search'", fix="set config.in_thread: true"

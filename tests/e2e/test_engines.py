@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.installation import find_python
 from agentrl.tracking import read_metrics
 from tests.e2e.conftest import agentrl
 
@@ -28,6 +28,7 @@ def play(prompt, openai_url, key):
 """
 
 
+@pytest.mark.prevents("interactions silently do not run with one of the engines")
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ def test_the_engines_log_probs_may_stand_in(config: Made) -> None:
     assert learner.actor.rollout_correction.rollout_rs == "token"
 
 
+@pytest.mark.prevents(
+    "with top-p and top-k the engine renormalises its log-probs, the trainer does not, and gradients shrink"
+)
 def test_log_probs_of_a_cut_distribution_correct_nothing(config: Made) -> None:
     """They are higher by what was cut: taken for the policy's own, they would shrink every gradient."""
     correction = ["algorithm.rollout_correction.rollout_is=token"]

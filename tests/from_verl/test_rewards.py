@@ -61,6 +61,7 @@ async def play(config: Config, row: Row, *conversations: list[str]) -> list[Traj
     return done
 
 
+@pytest.mark.prevents("a right answer scores 2, because the reward function and a tool both score it")
 @pytest.mark.parametrize("version", ["0.5", "0.7", "0.9"])
 async def test_under_verls_settings(
     version: str, gsm8k: tuple[list[str], Row], monkeypatch: pytest.MonkeyPatch

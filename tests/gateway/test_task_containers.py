@@ -69,6 +69,7 @@ async def test_a_program_beside_the_container_knows_its_name(tmp_path: Path) -> 
     assert done.extra["task"]["output"] == "5"
 
 
+@pytest.mark.prevents("an agent program reads its row to learn how it is verified")
 async def test_an_agent_does_not_know_how_its_task_is_verified() -> None:
     hidden = row(container={"verify": "test -e answer"}, index=3)
     assert about(hidden)["extra_info"] == {"index": 3}

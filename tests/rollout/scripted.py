@@ -87,7 +87,7 @@ def environment(
     chat: Chat | None = None,
     **limits: Any,
 ) -> tuple[RolloutContext, ScriptedEngine]:
-    chat = chat or make_chat(inference_template=inference_template)
+    chat = chat or make_chat()
     engine = ScriptedEngine(chat, script)
     bounds = {"prompt_length": 512, "response_length": 512, "model_length": 1024} | limits
     env = RolloutContext(

@@ -77,6 +77,7 @@ async def test_seeds_depend_on_what_and_not_on_when() -> None:
     assert sorted(map(str, first.seeds)) == sorted(map(str, second.seeds))
 
 
+@pytest.mark.prevents("one failed rollout ends the step")
 async def test_one_failure_costs_one_trajectory() -> None:
     broken = lambda key, turn: InfraError("engine gone") if key == "1/r:1/0" else "The answer is 5 .<|im_end|>"  # noqa: E731
     env, engine = environment(broken)
@@ -89,6 +90,7 @@ async def test_one_failure_costs_one_trajectory() -> None:
     assert len(engine.prompts["1/r:1/0"]) == 2  # tried again
 
 
+@pytest.mark.prevents("log-probs, masks and tokens get out of step on a retry or a truncation")
 async def test_a_second_try_that_works_leaves_no_trace_of_the_first() -> None:
     failures = {"1/r:0/0": 1}
 
@@ -126,6 +128,7 @@ async def test_bugs_in_a_loop_are_contained_and_named() -> None:
     assert all(t.reward == 1.0 for t in done if t.sample == 0)
 
 
+@pytest.mark.prevents("a retry repeats the failure: the same seed samples the same loop")
 async def test_a_retry_has_a_seed_of_its_own() -> None:
     """The same seed would draw what failed once more; those that did not fail keep theirs."""
     fine, first = environment(says("The answer is 5 ."))

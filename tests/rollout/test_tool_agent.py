@@ -181,6 +181,7 @@ async def test_rows_without_interaction_arguments_have_none(tmp_path: Path) -> N
     assert (t.finish, t.interaction_score) == ("stop", None)
 
 
+@pytest.mark.prevents("the limit on sequence length never acts")
 async def test_an_observation_that_leaves_no_room_ends_the_trajectory_unseen(tmp_path: Path) -> None:
     tools = tools_from(tmp_path, ADD, ADD_YAML)
     call = calls("add", '{"a": 2}')
@@ -199,6 +200,7 @@ async def test_a_turn_cut_by_length_ends_the_trajectory() -> None:
     assert t.ledgers[0].model_tokens == t.ledgers[0].response_length > 0
 
 
+@pytest.mark.prevents("an interrupted rollout resumes with a full new token budget")
 async def test_an_aborted_turn_goes_on_from_its_tokens_with_what_is_left() -> None:
     env, engine = environment(says("The answer", " is 5 ."))
     plain = engine.generate
@@ -224,7 +226,7 @@ async def test_rewritten_history_splits_the_trajectory(tmp_path: Path) -> None:
         "{{ m.content if loop.last else m.content.split('</think>')[-1] }}<|im_end|>\n{%- endfor %}"
         "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
     )
-    chat = make_chat(inference_template=True, chat_template=template)
+    chat = make_chat(chat_template=template)
     script = says("<think>hm</think>The answer is 4 .", "<think>so</think>The answer is 5 .")
     env, engine = environment(script, interactions=judge(tmp_path), inference_template=True, chat=chat)
     t = await play(env, interaction_kwargs={"name": "judge", "ground_truth": "5"})

@@ -205,6 +205,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
     assert (local(made).most["starting"], local(made).most["alive"]) == (2, 5)
 
 
+@pytest.mark.prevents("a container's image, start or set-up fails or hangs")
 @pytest.mark.parametrize(
     ("container", "failed", "finish", "error", "starts"),
     [
@@ -284,6 +285,7 @@ async def test_images_of_waiting_rows_are_prepared_ahead() -> None:
         await work
 
 
+@pytest.mark.prevents("an agent takes longer than its task allows")
 async def test_the_agents_own_limit_is_its_failure_and_is_verified() -> None:
     limited = contained(agent_timeout=0.5, verify="echo 0.5")
     (done,) = await run(scheduler(says("The answer is 5 ."), Sleeps), limited)
@@ -305,6 +307,7 @@ async def test_a_slow_set_up_does_not_count_as_the_agents_time() -> None:
     assert done.reward == 1.0
 
 
+@pytest.mark.prevents("a run is stopped, or scores are dropped, while containers run")
 async def test_a_cancelled_run_leaves_no_container() -> None:
     made = scheduler(says("x"), Sleeps)
     work = asyncio.create_task(made.run([contained(verify="true")], n=3, sampling=SAMPLING, tag="1"))

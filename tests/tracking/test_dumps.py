@@ -96,6 +96,13 @@ def test_users_may_put_anything_into_a_trajectory(tmp_path, dialog, decode):
     assert extra == {"np": 0.5, "array": [0, 1], "bytes": "<3 bytes>", "set": [1], "class": "<class 'object'>"}
 
 
+def test_a_decoder_may_give_half_a_character(tmp_path, plain):
+    write_trajectories(tmp_path / "1.jsonl", 1, [plain(0.5)], lambda ids: "\ud83d" * len(ids))
+    (sample,) = load_trajectories(tmp_path / "1.jsonl")[0]["samples"]
+    assert sample["segments"][0]["text"] == "\ufffd" * 3
+    assert sample["columns"]["ids"] == [1, 2, 3, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6]
+
+
 def test_a_trajectory_that_never_began(tmp_path, plain, decode):
     failed = plain(None, ledgers=[], outcome=Outcome.INFRA_ERROR, finish="error", error="engine died", turns=0)
     write_trajectories(tmp_path / "1.jsonl", 1, [failed], decode)

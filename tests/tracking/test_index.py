@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import write_trajectories
-from agentrl.tracking.index import COLUMNS, KINDS, read_index, read_lines
+from agentrl.tracking.dumps.index import COLUMNS, KINDS, read_index, read_lines
 
 
 @pytest.fixture

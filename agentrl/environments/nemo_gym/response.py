@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.gateway.canonical import shown
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.request import Answer
+from agentrl.gateway.request import ModelAnswer
 from agentrl.trajectory.message import Call, Message, text_of
 
 Json = dict[str, Any]
@@ -63,8 +63,8 @@ def _answer(
     number: int,
     prompt: int = 0,
     sampled: int = 0,
-) -> Answer:
-    return Answer(
+) -> ModelAnswer:
+    return ModelAnswer(
         id=f"{number}",
         model="policy",
         created=int(time.time()),

@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.gateway.conversation import name_results
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 REQUEST = "responses_create_params"

@@ -20,7 +20,7 @@ from agentrl.training.model.handle import ModelHandle
 WRAPPED = "base_model.model."
 """Prefix that peft adds to the names of the wrapped model."""
 WRAPPER = re.compile(r"\.base_layer|\.modules_to_save\.[^.]+")
-"""What peft adds to the name of a buffer."""
+"""Part of a buffer's name that peft adds."""
 SHOWN = 3
 """Most names in an error."""
 

@@ -10,7 +10,7 @@ from agentrl.trajectory.message import Message
 USER_LIKE = ("system", "user")
 
 
-def softened(messages: Sequence[Message], *, middle: bool = False) -> Iterator[list[Message]]:
+def relaxed_forms(messages: Sequence[Message], *, middle: bool = False) -> Iterator[list[Message]]:
     """The messages as they are; then, where that differs, with system messages only at the beginning, joined there, and
     no two messages of a user's in a row. `middle`: other messages come before them."""
     given = list(messages)

@@ -1,6 +1,7 @@
 """An engine over one or more servers, which it starts, and gives the policy's weights.
 
-Invariants: those of `ServerClient`; weights change only while no request is in flight.
+Invariants, besides those of `ServerClient`: weights change only while no request is in flight; a restarted server
+serves again only with the current weights; a server that died `MAX_STARTS` times ends the run.
 """
 
 import asyncio
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
+from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.engines.servers.scratch import Scratch
 from agentrl.http.client import ServerLost
 from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
@@ -20,6 +21,7 @@ from agentrl_sandbox.open_files import allow_open_files
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.transport import Transport
 
+MAX_STARTS = 5
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
@@ -44,12 +46,12 @@ class RemoteEngine(ServerClient):
         servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
         them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
         a router that chooses the replica of a request."""
-        pool = ReplicaPool(replicas, self._refresh, start_timeout=start_timeout)
+        pool = ReplicaPool(replicas, self._restart)
         super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
         self.transport, self.check = transport, check
-        self.weights_lock = asyncio.Lock()
-        """Held while the policy's weights change: a server that is started again gets them before or after that."""
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
+        self.weights_lock = asyncio.Lock()
+        """Held while the trainer changes the weights: a server that was restarted gets none in that time."""
 
     async def start(self) -> None:
         allow_open_files()
@@ -65,7 +67,7 @@ class RemoteEngine(ServerClient):
         return all(await asyncio.gather(*(replica.answers() for replica in self.pool.replicas)))
 
     async def close(self) -> None:
-        await self.gate.close()
+        await self._settle()
         await self.transport.close()  # before its servers end
         await self.pool.close()
         if self.scratch is not None:
@@ -73,19 +75,19 @@ class RemoteEngine(ServerClient):
 
     async def update_weights(self, version: int) -> None:
         """Send the policy's current weights to every server. A sleeping engine is awake afterwards."""
-        reopen = self.gate.open or any(replica.asleep for replica in self.pool.replicas)
-        await (self.gate.halt() if self.partial else self.gate.drain())
+        resumes = not self.paused or any(replica.asleep for replica in self.pool.replicas)
+        await (self.pause() if self.partial else self.drain())
         for _ in range(MAX_RETRIES):
-            await self.pool.whole()
+            await self.pool.wait_all_serving()
             try:
-                await self._send(self.pool.replicas, version)
+                await self._send_weights(self.pool.replicas, version)
                 break
             except ServerLost:
-                await self.pool.find_lost()
+                await self.pool.probe()
         else:
             raise InfraError(f"weights did not reach the servers in {MAX_RETRIES} tries; their logs say why")
         self.version = version
-        if reopen:
+        if resumes:
             await self.resume()
 
     async def sleep(self) -> None:
@@ -107,12 +109,20 @@ class RemoteEngine(ServerClient):
         totals = {name: sum(load[name] for load in loads) for name in loads[0]}
         return totals | {"replicas": float(len(loads)), "in_flight": float(sum(map(len, self._in_flight.values())))}
 
-    async def _refresh(self, replica: Replica) -> None:
-        """Send the current weights to a server that was started again."""
+    async def _restart(self, replica: Replica) -> None:
+        """Start a server that does not answer again, and send it the current weights between two updates."""
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
+        if replica.server is not None:
+            if await replica.answers():
+                return
+            await replica.server.stop()  # it may hang rather than be dead
+            replica.launch()
+        await replica.ready(self.start_timeout)
         async with self.weights_lock:
-            await self._send([replica], self.version)
+            await self._send_weights([replica], self.version)
 
-    async def _send(self, replicas: Sequence[Replica], version: int) -> None:
+    async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         for replica in replicas:
             if replica.asleep:

@@ -18,7 +18,7 @@ ANY_NAME = ("agentrl_first", "other_agentrl")
 ANY_ARGUMENTS: tuple[dict[str, Any], ...] = ({}, {"a": 1}, {"b": "x"})
 
 
-def opening(chat: Chat, tools: Sequence[dict[str, Any]], name: str) -> list[int]:
+def forced_prefix(chat: Chat, tools: Sequence[dict[str, Any]], name: str) -> list[int]:
     """Tokens up to the name of a tool, or with `name` up to its arguments. Raises UserError where there are none."""
     if name and name not in {tool["function"]["name"] for tool in tools}:
         raise UserError(f"tool_choice: no tool is named {name!r}")

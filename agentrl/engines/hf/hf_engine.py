@@ -10,22 +10,20 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentrl.core.clocks import began
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
-from agentrl.core.queueing import began
-from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling, limit_sampling
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
-from agentrl.engines.hf.memory import cache_bytes
-from agentrl.engines.hf.options import read_options
+from agentrl.engines.hf.options import cache_bytes, read_options
 from agentrl.engines.hf.projection import Unsupported
 from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.runner import Runner
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.engines.hf.worker import Worker
-from agentrl.engines.sampling import within
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -173,7 +171,7 @@ class HFEngine:
         return gap
 
     def _request(self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
-        sampling = within(sampling, len(token_ids), self.max_model_len)
+        sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens, media)

@@ -2,8 +2,8 @@
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.protocols import chat
-from agentrl.gateway.session import Session
-from agentrl.gateway.softening import softened
+from agentrl.gateway.relaxed_forms import relaxed_forms
+from agentrl.gateway.session import AgentSession
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, make_chat, row, says
 
@@ -18,17 +18,17 @@ STRICT = (
 
 def test_only_what_is_needed_changes() -> None:
     plain = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-    assert list(softened(plain)) == [plain]
+    assert list(relaxed_forms(plain)) == [plain]
     user = {"role": "user", "content": "c"}
-    (_, milder) = softened([*plain, {"role": "system", "content": "d"}, user])
+    (_, milder) = relaxed_forms([*plain, {"role": "system", "content": "d"}, user])
     assert milder == [plain[0], {"role": "user", "content": "b\n\nd\n\nc"}]
-    (_, milder) = softened([plain[0]], middle=True)
+    (_, milder) = relaxed_forms([plain[0]], middle=True)
     assert milder == [{"role": "user", "content": "a"}]
 
 
 async def test_a_strict_template_takes_a_system_message_in_the_middle() -> None:
     env, _ = environment(says("It is 4 .", "It is 5 ."), chat=make_chat(chat_template=STRICT))
-    session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=1))
+    session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(64, seed=1))
     said = [{"role": "user", "content": "What is 2 + 3 ?"}, {"role": "user", "content": "Tell me."}]
     for turn in range(2):
         request = chat.read({"messages": said})

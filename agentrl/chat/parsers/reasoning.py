@@ -35,11 +35,11 @@ def _end(text: str, start: int, opening: str) -> tuple[int, int]:
     return (end, end + len(close)) if end >= 0 else (len(text), len(text))
 
 
-def call_in_thinking(parsed: Parsed, answer: str, markers: tuple[str, ...], expected: str) -> Call | None:
-    """The error for a turn whose only call stands within its thinking; None for all other turns."""
+def calls_in_thinking(parsed: Parsed, answer: str, markers: tuple[str, ...], expected: str) -> list[Call]:
+    """The error for a turn whose only call stands within its thinking; nothing for all other turns."""
     thought = parsed.reasoning
     if not thought or parsed.calls or answer.strip() or not any(marker in thought for marker in markers):
-        return None
+        return []
     close = BLOCKS[begins_with(parsed.preamble) or "<think>"]
     reason = f"it is inside your thinking, so it was not run: end the thinking with {close} before the call"
-    return broken(reason, thought, 0, expected=expected)
+    return [broken(reason, thought, 0, expected=expected)]
