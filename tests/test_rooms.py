@@ -16,10 +16,8 @@ rollout gateway environments runtime train sft evaluation doctor view verl api c
 ROOMS = ORDER.split()
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 CIRCLES: tuple[tuple[str, str], ...] = (
-    ("chat/transcript.py", "chat/chat.py"),
     ("gateway/request.py", "gateway/answer_format.py"),
     ("gateway/request.py", "gateway/conversation.py"),
-    ("training/batches/batch.py", "training/model/media.py"),
     ("verl/core_algos.py", "verl/estimators.py"),
     ("verl/core_algos.py", "verl/policy_losses.py"),
 )
