@@ -56,7 +56,7 @@ class Batch:
     truncated: Tensor | None = None
     """bool [B]; whether its trajectory ended at the length limit."""
     key: Tensor | None = None
-    """int64 [B]; the same number for the same ledger in any batch; None where nobody asks for it."""
+    """int64 [B]; the same number for the same ledger in any batch; None where it is not needed."""
     values: Tensor | None = None
     """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
     stale: Tensor | None = None
@@ -97,7 +97,7 @@ class Batch:
         """(player, group), int64 [B] each, in place of trajectory and group where rewards are compared.
 
         A player is one side of a trajectory. It is compared with the same side of the prompt's other trajectories: each
-        side has a baseline of its own (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
+        side has its own baseline (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
         """
         if self.side is None:
             return self.trajectory, self.group

@@ -58,7 +58,7 @@ def set_aside(
 ) -> Path | None:
     """Move the checkpoints above step `after` to a new folder `<label>_<k>/`; returns it, or None where nothing moved.
 
-    `moves`: other files to move, path -> name there. `copies`: files to copy beside moved checkpoints.
+    `moves`: other files to move, path -> name there. `copies`: files to copy to the moved checkpoints.
     """
     leaving = {path: path.name for step, path in sorted(visible(folder).items()) if step > after}
     targets = leaving | dict(moves or {})

@@ -32,7 +32,7 @@ from agentrl.training.model.head.float32_head import in_float32
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer, with `model.chat_template` in source of its own where that is set. Raises UserError."""
+    """The tokenizer; its chat template is `model.chat_template` where that is set. Raises UserError."""
     import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
@@ -162,7 +162,7 @@ def float32_masters(model: ModelHandle) -> ModelHandle:
     """Convert trainable parameters to float32; returns the model.
 
     AdamW's updates at a learning rate of 1e-6 are far below half a step of bfloat16, which would lose them. Frozen
-    parameters, under LoRA the base model, keep their dtype; trainable layers beside them cast their inputs.
+    parameters, under LoRA the base model, keep their dtype; trainable layers among them cast their inputs.
     """
     parameters = list(model.module.parameters())
     narrow = {p for p in parameters if p.requires_grad and p.is_floating_point() and p.dtype != torch.float32}

@@ -123,7 +123,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """The sum over ranks; in backward each rank keeps the gradient of its own input."""
+    """The sum over ranks; in backward each rank keeps the gradient of its input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:

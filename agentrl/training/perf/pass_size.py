@@ -40,7 +40,7 @@ class Shape:
     keys: int
     """Numbers per token and layer: queries, and keys (as many as values)."""
     normed: bool
-    """Whether queries and keys have norms of their own."""
+    """Whether queries and keys are normalised."""
 
 
 def shape_of(config: Any, trained: Iterable[str], names: Iterable[str]) -> Shape:

@@ -79,7 +79,7 @@ class Roles:
         )
 
     def critic(self, total_steps: int) -> ValueCritic:
-        """The critic: weights of its own, or the policy's initial ones."""
+        """The critic, from `critic.model.path` or from the policy's initial weights."""
         critic = self.config.critic
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(

@@ -156,8 +156,8 @@ class PolicyActor(Trainable):
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
         corrects_here = self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)
         extra = bool(self.reference) + corrects_here
-        beside = self.cost.forward(*self.work(batch)) if extra else 0.0
-        return super().flops(batch) + self.steps.epochs * extra * beside
+        forward = self.cost.forward(*self.work(batch)) if extra else 0.0
+        return super().flops(batch) + self.steps.epochs * extra * forward
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: that of a Trainable, and the random generators."""

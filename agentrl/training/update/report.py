@@ -185,5 +185,5 @@ class PolicyReport(Report):
 
 
 def _metric(name: str) -> str:
-    """The metric's name of a detail; a user's loss may have details of its own."""
+    """The metric's name of a detail; a user's loss may report other details."""
     return NAMES.get(name, name if "/" in name else f"actor/{name}")

@@ -79,7 +79,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
 
 
 def _room(model: ModelHandle, device: torch.device) -> int:
-    """Tokens whose activations may be in the device's memory beside a server."""
+    """Tokens whose activations fit into the memory that a server leaves."""
     if device.type != "cuda":
         return MOST_TOKENS
     return tokens_within(torch.cuda.get_device_properties(device).total_memory, model.sizes)

@@ -45,7 +45,7 @@ def use_packed_attention(module: PreTrainedModel) -> bool:
     parts = {name: part for name in config.sub_configs if (part := getattr(config, name)) is not None}
     own = {"": config} | parts
     module.own_attention = {name: part._attn_implementation for name, part in own.items()}
-    # A vision tower keeps its own: it has sequence bounds of its own.
+    # A vision tower keeps its implementation: it has other sequence bounds.
     packed = {name: PACKED for name, part in own.items() if not name or part is config.get_text_config()}
     module.set_attn_implementation(module.own_attention | packed)
     return True
