@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from agentrl.training.batches.shared_prompts import repeated
 from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
@@ -42,20 +44,8 @@ Split = tuple[list[int], list[int]]
 """(sequences whose loss has a gradient, the others)"""
 
 
-class Scorer(Protocol):
-    """Computes the columns of a micro-batch's tokens: log-probs, or values."""
-
-    keep: int
-    """Tokens of a pass whose logits stay for its backward pass."""
-
-    @property
-    def logit_bytes(self) -> int:
-        """Bytes of a token's logits; 0 where they cannot be kept."""
-
-    def __call__(self, batch: Batch, /) -> tuple[Tensor, ...]:
-        """Columns f32 [T]."""
-
-
+Scorer = TokenLogprobs | TokenValues
+"""Computes columns f32 [T] of a micro-batch's tokens."""
 R = TypeVar("R", bound=AnyReport)
 """A report of an update."""
 
