@@ -93,3 +93,35 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 def test_the_sandbox_imports_nothing_of_agentrl() -> None:
     for file in (PACKAGE.parent / "sandbox" / "agentrl_sandbox").rglob("*.py"):
         assert not list(imported(file)), file
+
+
+NAMES_VERL = {
+    "rewards/scorer.py",  # an error gives the field that sets a score in verl's agent loops
+}
+"""Files of the rooms that a compatibility layer adds to which have the word in their code all the same."""
+
+
+def words(file: Path) -> Iterator[str]:
+    """Identifiers and strings of a file, without its docstrings."""
+    tree = ast.parse(file.read_text())
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in prose:
+            yield str(node.value)
+        yield from (str(getattr(node, field, "")) for field in ("id", "attr", "arg", "name", "asname", "module"))
+
+
+def test_nothing_imports_the_verl_layer() -> None:
+    """It registers itself: its folder can become a package of its own."""
+    outside = [file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "verl"]
+    assert not [file for file in outside if "verl" in imported(file)]
+
+
+def test_settings_and_rewards_know_nothing_of_verl() -> None:
+    files = [file for room in ("core", "config", "rewards") for file in (PACKAGE / room).rglob("*.py")]
+    found = {
+        str(file.relative_to(PACKAGE))
+        for file in files
+        if any(re.search(r"(?<![a-z])verl(?![a-z])", word, re.IGNORECASE) for word in words(file))
+    }
+    assert found == NAMES_VERL

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from agentrl.core.errors import UserError
-from agentrl.rewards.standard import geometry3k, gsm8k
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
+from agentrl.verl.scorers import geometry3k, gsm8k
 
 NO_BETTER = -0.05
 SCHEMA = {

@@ -1,4 +1,4 @@
-"""Other names for keys: verl's, by the table in verl_names.yaml, and agentrl's own of earlier versions.
+"""Other names for keys: those of other frameworks, by their layers, and agentrl's own of earlier versions.
 
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
@@ -11,25 +11,10 @@ from typing import Any
 
 import yaml
 
-from agentrl.config.deprecations import DEPRECATED
+from agentrl.config.deprecations import DEPRECATED, Deprecation
 from agentrl.config.keys import Key, ancestors, home
+from agentrl.core.compatibility import Layer, Rename, layers
 from agentrl.core.errors import UserError
-
-TABLE = Path(__file__).with_name("verl_names.yaml")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What becomes of one old name."""
-
-    name: str
-    """The old name, perhaps with `=value`."""
-    action: str
-    """moved, silent, ignored, refused or noted."""
-    text: str
-    """The new name when moved, otherwise the reason."""
-    note: str = ""
-    """The line that replaces the usual one."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +30,24 @@ class Translation:
     """Whether an old name led here."""
 
 
-@cache
-def table() -> Mapping[str, Entry]:
+def table() -> Mapping[str, Rename]:
     """Every entry by its name."""
-    entries: dict[str, Entry] = {}
-    for action, part in yaml.safe_load(TABLE.read_text()).items():
+    return _table(tuple(layers()), DEPRECATED)
+
+
+@cache
+def _table(known: tuple[Layer, ...], deprecated: tuple[Deprecation, ...]) -> Mapping[str, Rename]:
+    entries = {name: entry for layer in known for name, entry in layer.renames().items()}
+    return entries | {old.old: Rename(old.old, "moved", old.new, old.note) for old in deprecated}
+
+
+def read_table(file: Path) -> dict[str, Rename]:
+    """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
+    entries: dict[str, Rename] = {}
+    for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Entry(name, action, text) for names, text in items for name in _each(names)}
-    return entries | {old.old: Entry(old.old, "moved", old.new, old.note) for old in DEPRECATED}
+        entries |= {name: Rename(name, action, text) for names, text in items for name in _each(names)}
+    return entries
 
 
 def _each(names: str) -> list[str]:
@@ -79,7 +74,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
     if value is None and path != original and not may_be_null(path, keys):
-        return Translation(None, None)  # verl's way of not setting it
+        return Translation(None, None)  # another framework's way of not setting it
     return Translation(path, value, tuple(notes), moved=path != original)
 
 
@@ -96,7 +91,7 @@ def reaches_into(path: str) -> bool:
     return any(name.startswith(f"{path}.") for name in table())
 
 
-def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Entry | None:
+def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Rename | None:
     """The entry that covers a setting: this value of it, its name, or the longest name above it."""
     if entry := table().get(f"{path}={written(value)}"):
         return entry
@@ -122,14 +117,14 @@ def written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
+def _move(entry: Rename, path: str, value: Any) -> tuple[str, Any]:
     target, has_value, new = entry.text.partition("=")
     if has_value:
         return target, yaml.safe_load(new)
     return target + path[len(entry.name.partition("=")[0]) :], value
 
 
-def _dropped_note(entry: Entry, path: str, value: Any) -> tuple[str, ...]:
+def _dropped_note(entry: Rename, path: str, value: Any) -> tuple[str, ...]:
     unset = value is None or value in ({}, [], "")
     if entry.action == "silent" or unset:
         return ()

@@ -17,6 +17,7 @@ from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.extensions import load_plugins
 from agentrl.core.isolated import IsolatedFunction, NotThere
 from agentrl.core.plugins import load_attribute
 from agentrl.core.shares import share_of
@@ -239,6 +240,7 @@ def manager_class(source: str, name: str, path: str | None) -> type | None:
         return found
     if name in MANAGERS:
         return None
+    load_plugins()
     registered = {name: kind for layer in layers() for name, kind in layer.reward_managers().items()}
     if name not in registered:
         raise UserError(

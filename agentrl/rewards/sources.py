@@ -7,7 +7,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import RewardFn, load_reward_function
-from agentrl.rewards.ready_made import FUNCTIONS, function_for
+from agentrl.rewards.ready_made import function_for, ready_made_functions
 
 TIMEOUT = 120.0
 """Seconds for comparing one answer; each of sympy's comparisons has 10, programs in the sandbox have limits of their
@@ -30,7 +30,7 @@ def _functions(data_source: str) -> tuple[RewardFn, UserFunction]:
     name = function_for(data_source)
     fn = None if name is None else load_reward_function(None, name, {})
     if fn is None:
-        known = ", ".join(source for sources in FUNCTIONS.values() for source in sources)
+        known = ", ".join(source for sources in ready_made_functions().values() for source in sources)
         raise UserError(
             f"data_source {data_source!r} has no reward function (there are some for {known}); "
             "name one in reward.custom_reward_function.path"

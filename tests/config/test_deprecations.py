@@ -1,6 +1,5 @@
 """An old name of a key works, with one line about its end, until the version that drops it."""
 
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -20,17 +19,13 @@ NOTE = "rollout.samples is deprecated since 0.4.0: set rollout.n; the old name e
 
 
 @pytest.fixture
-def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key and a section that have other names now."""
     old = (
         Deprecation("rollout.samples", "rollout.n", "0.4.0", "0.6.0", date(2027, 3, 1)),
         Deprecation("rollout.tools", "rollout.multi_turn", "0.4.0", "0.6.0", date(2027, 3, 1)),
     )
     monkeypatch.setattr(names, "DEPRECATED", old)
-    names.table.cache_clear()
-    yield
-    monkeypatch.undo()
-    names.table.cache_clear()
 
 
 def test_an_old_name_sets_the_new_key_and_says_so_once(renamed: None, tmp_path: Path) -> None:

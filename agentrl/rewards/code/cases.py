@@ -8,6 +8,8 @@ from typing import Any
 from agentrl.core.errors import UserError
 
 WHERE = "reward_model.ground_truth"
+CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
+"""Values of `data_source` that mean test cases in this layout."""
 
 
 @dataclass(frozen=True)
