@@ -9,21 +9,32 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
+from agentrl.config import to_yaml
 from agentrl.config.schema.sft import EACH_EPOCH, SftConfig
 from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.runtime.opening import open_sft
-from agentrl.tracking import Loggers
+from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.resume_notes import how_to_resume, resuming_from
 from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 from agentrl.training.sft.contract import SftResult, SftRun
-from agentrl.training.sft.loggers import NAMES, sft_loggers
 from agentrl.training.sft.run import checkpoint_folder
 
 Metrics = dict[str, float]
 OnStep = Callable[[int, int, Metrics], None]
 """Called after each step with (step, all steps, metrics)."""
+
+METRIC_NAMES = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "lr": "train/lr",
+    "tokens": "train/tokens",
+    "skipped_steps": "train/skipped_steps",
+    "val_loss": "val/loss",
+}
+"""Names of a step's metrics in logs, which are verl's."""
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +46,13 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
-        with closing(sft_loggers(config, start)) as loggers, catching as stop:
-            SftTrainer(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
+        with closing(_loggers(config, start)) as loggers, catching as stop:
+            SftLoop(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
         return run.finish()
 
 
 @dataclass
-class SftTrainer:
+class SftLoop:
     """The steps of a run."""
 
     config: SftConfig
@@ -70,7 +81,7 @@ class SftTrainer:
         for step in range(self.taken + 1, total + 1):
             metrics = self.run.next_step()
             self.taken = step
-            self.loggers.log(step, {NAMES[name]: value for name, value in metrics.items()})
+            self.loggers.log(step, {METRIC_NAMES[name]: value for name, value in metrics.items()})
             self.on_step(step, total, metrics)
             stopping = self.stop.requested  # read once: the next step saves for a later request
             if schedule.due(step) or stopping or (step == total and self._saves_last(save_freq)):
@@ -82,3 +93,16 @@ class SftTrainer:
     def _saves_last(self, save_freq: int | None) -> bool:
         """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
         return (save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
+
+
+def _loggers(config: SftConfig, resume_step: int) -> Loggers:
+    """The loggers besides the terminal, which the command serves; the settings are written in any case."""
+    trainer = config.trainer
+    return open_loggers(
+        [name for name in trainer.logger if name != "console"],
+        Path(trainer.output_dir),
+        resume_step=resume_step,
+        config_yaml=to_yaml(config),
+        project=trainer.project_name,
+        experiment=trainer.experiment_name,
+    )

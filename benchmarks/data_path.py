@@ -131,12 +131,12 @@ def shipped(sent: Batch, scored: Batch) -> tuple[int, int]:
 
 
 def shipped_shares(sent: Batch, scored: Batch) -> tuple[int, int]:
-    from agentrl.training.batches.dealing import Layout
-    from agentrl.training.batches.splitting import deal
+    from agentrl.training.batches.outline import BatchOutline
+    from agentrl.training.batches.splitting import assign_shares
     from agentrl.training.batches.transfer import changed_columns, packed, share_columns, with_columns
 
-    layout = Layout.of(sent)
-    shares = deal(layout.lengths, [range(len(layout.lengths))], RANKS, hidden=2048)
+    outline = BatchOutline.of(sent)
+    shares = assign_shares(outline.lengths, [range(len(outline.lengths))], RANKS, hidden=2048)
     first = [pickle.dumps(share_columns(sent, share), 5) for share in shares]
     computed = [scored.columns_of(share, ["old_logprobs"]) for share in shares]  # by the ranks
     back = [pickle.dumps({name: packed(column) for name, column in own.items()}, 5) for own in computed]

@@ -25,8 +25,8 @@ from agentrl.runtime import LocalRuntime
 @torch.no_grad()
 def weights(runtime: LocalRuntime) -> None:
     """Time a sync, and show by log-probs that it arrives."""
-    engine, module = runtime.rollouts.engine, runtime.learner.module
-    size = PolicyWeights(module, dtype=torch.bfloat16 if runtime.device.type == "cuda" else None).num_bytes
+    engine, model = runtime.rollouts.engine, runtime.learner.model
+    size = PolicyWeights(model, dtype=torch.bfloat16 if runtime.device.type == "cuda" else None).num_bytes
     engine.check, check = None, engine.check  # type: ignore[attr-defined]
     times = []
     for i in range(6):
@@ -39,13 +39,13 @@ def weights(runtime: LocalRuntime) -> None:
     flat = torch.empty(size, dtype=torch.uint8, device=runtime.device)
     report("one copy of it on the device", f"{copy_seconds(flat):.4f} s")
     gaps = [gap(runtime)]
-    kept = [p.clone() for p in module.parameters()]
-    for parameter in module.parameters():
+    kept = [p.clone() for p in model.module.parameters()]
+    for parameter in model.module.parameters():
         parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
     gaps.append(gap(runtime))
     runtime.publish_weights(7)
     gaps.append(gap(runtime))
-    for parameter, value in zip(module.parameters(), kept, strict=True):
+    for parameter, value in zip(model.module.parameters(), kept, strict=True):
         parameter.copy_(value)
     engine.check = check  # type: ignore[attr-defined]
     runtime.publish_weights(8)

@@ -252,7 +252,7 @@ def main() -> None:
     runtime = LocalRuntime(compose(settings(spec, folder), checks=()))
     found: dict[str, float] = {}
     try:
-        costs = (*model_bytes(runtime.learner.module.config), spec.get("bandwidth") or bandwidth(runtime.device))
+        costs = (*model_bytes(runtime.learner.model.config), spec.get("bandwidth") or bandwidth(runtime.device))
         found |= {"bandwidth GB/s": costs[2] / 1e9}
         runtime.publish_weights(0)
         found["start"] = time.perf_counter() - begun

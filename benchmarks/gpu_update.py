@@ -42,7 +42,7 @@ def updates(spec: dict[str, Any], settings: list[str], batch_of: Callable[[int],
     start = time.perf_counter()
     learner = Learner(compose([*spec["settings"], *settings], checks=()))
     learner.prepare(100)
-    batch = batch_of(learner.module.config.vocab_size).to(learner.device)
+    batch = batch_of(learner.model.config.vocab_size).to(learner.device)
     steps = []
     for _ in range(1 + spec["steps"]):
         begun = time.perf_counter()

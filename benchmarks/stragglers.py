@@ -235,7 +235,7 @@ class Updates:
     total: int = 0
     """Tokens of all batches that were begun early."""
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         return self.early
 
     def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
@@ -243,7 +243,7 @@ class Updates:
         batch.rewards = torch.tensor([float(t.extra["tokens"]) for t in trajectories])
         return batch
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         tokens = int(part.rewards.sum())
         self.begun += tokens
         self.total += tokens

@@ -96,7 +96,7 @@ def measure(way: str, args: argparse.Namespace) -> dict[str, float]:
         lora_rank=args.lora_rank,
         enable_gradient_checkpointing=args.gradient_checkpointing,
     )
-    module = load_model(model, device=device, seed=0)
+    module = load_model(model, device=device, seed=0).module
     batch = sequences(args, module.config.vocab_size).to(device)
     step = {"packed": packed_step, "padded": padded_step}[way](module, batch, args, device)
     norm = step()

@@ -30,6 +30,7 @@ from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training import Batch, PolicyActor
 from agentrl.training.model.attention.choosing import use_packed_attention
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import use_liger_kernels
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
@@ -189,13 +190,13 @@ def agentrl_step(
 ) -> Callable[[], float]:
     """agentrl's update of a model sharded over the ranks."""
 
-    def load(where: torch.device) -> Any:
+    def load(where: torch.device) -> ModelHandle:
         # Drawn where the plain loop's is: the same weights, and soon there.
         module = model(config, where if where.type == "meta" else device, args).to(where)
         assert use_packed_attention(module)
         if args.way == "liger":
             use_liger_kernels(module, "model")
-        return module
+        return ModelHandle(module)
 
     compiled = args.way in ("compiled", "alone")
 

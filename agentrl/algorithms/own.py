@@ -1,4 +1,4 @@
-"""Functions of the user's own beside the built-in ones.
+"""Checks of users' functions, which stand next to the built-in ones.
 
 What such a function returns is checked whenever it is called, and what it raises becomes a UserError of one line.
 """

@@ -50,7 +50,7 @@ def latest(starts: Tensor) -> Tensor:
 
 
 def discounted_sums(values: Tensor, owner: Tensor, discount: float) -> Tensor:
-    """Sum of each entry and the later ones of its owner, discounted once an entry: like `values` [N].
+    """Sum of each entry and the later ones of the same owner, discounted once an entry: like `values` [N].
 
     `owner` [N] has equal ones together. After pass k an entry has the sum of the 2^k entries from it on, so the passes
     grow with the logarithm of the longest owner.

@@ -65,7 +65,7 @@ KL_ESTIMATORS: Registry[Any] = Registry(
 GROUP_FILTERS: Registry[Any] = Registry(
     "a filter of groups",
     decorator="group_filter",
-    places=("algorithms/group_filters.py",),
+    places=("algorithms/filters.py",),
     contract=FunctionContract(("values",), ("trajectories",)),
 )
 """`algorithm.filter_groups.keep`."""

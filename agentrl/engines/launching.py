@@ -30,6 +30,8 @@ from agentrl.tracking.start_times import StartTimes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentrl.training.model.handle import ModelHandle
+
 KEY = "rollout.name"
 
 
@@ -106,20 +108,20 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`; `times` counts
-        the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
+    def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
+        """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`; `times`
+        counts the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
 
-        rollout, device = self.config.rollout, next(module.parameters()).device
+        rollout, device = self.config.rollout, next(model.module.parameters()).device
         if device.type != self.kind:
             raise UserError(
                 f"trainer.device=auto: the servers were started for {self.kind}, and PyTorch uses {device.type}: set "
                 f"trainer.device={device.type}"
             )
-        weights = sent_weights(self.config, module, self.weight_sync, device)
-        check = probe_for(rollout, score, module.config.get_text_config().vocab_size)
+        weights = sent_weights(self.config, model, self.weight_sync, device)
+        check = probe_for(rollout, score, model.config.get_text_config().vocab_size)
         return RemoteEngine(
             self.backend,
             self.replicas,

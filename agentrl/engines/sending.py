@@ -2,9 +2,9 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import torch_dtype
@@ -13,6 +13,7 @@ from agentrl.engines.backends import server_dtype
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 log = logging.getLogger(__name__)
@@ -20,12 +21,12 @@ log = logging.getLogger(__name__)
 SentWeights = PolicyWeights | AdapterWeights
 
 
-def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
-    """The weights of `module` that servers get: all, or, for kind "adapter", its adapter."""
+def sent_weights(config: Config, model: nn.Module | ModelHandle, kind: str, device: torch.device) -> SentWeights:
+    """The weights of the policy that servers get: all, or, for kind "adapter", its adapter."""
     dtype = torch_dtype(server_dtype(config, device.type))
     if kind == "adapter":
-        return AdapterWeights(module, dtype=dtype)
-    return PolicyWeights(module, dtype=dtype, check=config.rollout.weight_check != "never")
+        return AdapterWeights(model, dtype=dtype)
+    return PolicyWeights(model, dtype=dtype, check=config.rollout.weight_check != "never")
 
 
 def transport(

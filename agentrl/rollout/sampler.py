@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 
-from agentrl.algorithms.group_filters import keeps
+from agentrl.algorithms.filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError

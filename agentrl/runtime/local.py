@@ -61,10 +61,10 @@ class LocalRuntime(Runtime):
         if not kept:
             self._prepare(total_steps)
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use: the engine must not share memory with the trainer."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use: the engine must not share memory with the trainer."""
         asynchronous = self.async_sampling is not None and not self.async_sampling.shares_parameters
-        return asynchronous and not self.sleeps and self.learner.begins_early()
+        return asynchronous and not self.sleeps and self.learner.can_accumulate_early()
 
     def _prepare(self, total_steps: int) -> None:
         with self.start_times.phase("model"):
@@ -86,10 +86,10 @@ class LocalRuntime(Runtime):
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
         if servers is None:
-            engine = engine_in_process(config, self.learner.module)
+            engine = engine_in_process(config, self.learner.model.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner.module, self.learner.score, self.start_times)
+        remote = servers.engine(self.learner.model, self.learner.score, self.start_times)
         self._starting = remote, servers.launched
         return remote
 

@@ -31,10 +31,10 @@ class PolicyLearner(Protocol):
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with old log-probs, reference log-probs and values, each only if the settings need it."""
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of whole groups, with advantages, of the batch that the next `update` trains on."""
 
     def update(self, batch: Batch) -> Metrics:
@@ -97,19 +97,19 @@ class Runtime(ABC):
         return batch
 
     @abstractmethod
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of whole groups; the time is that of the update."""
         with self.phases("update"):
-            self.learner.begin_update(part)
+            self.learner.accumulate_early(part)
 
     def update(self, batch: Batch) -> Metrics:
         """Train on a batch that has advantages; an empty one updates nothing."""
         if not batch.num_sequences:
             return {"rollout/nothing_to_learn": 1.0}
-        early = {"perf/early_share": 0.0} if self.begins_early() else {}
+        early = {"perf/early_share": 0.0} if self.can_accumulate_early() else {}
         changing = nullcontext() if self.async_sampling is None else self.async_sampling.updating()
         with self.phases("update", tokens=batch.num_tokens), changing:
             return early | self.learner.update(batch)

@@ -7,43 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl.training.batches.batch import Batch
-    from agentrl.training.batches.packing import pack, pack_ledgers, pack_tokens, place_rewards
-    from agentrl.training.model.export import save_pretrained
-    from agentrl.training.model.loading import load_model, load_processor, load_tokenizer, stop_token_ids
-    from agentrl.training.perf.cpu import tune_cpu
-    from agentrl.training.perf.device import device_for
-    from agentrl.training.update.actor import PolicyActor
-    from agentrl.training.update.advantages import ComputeAdvantages
+    from agentrl.training.batches.batch import Batch as Batch
+    from agentrl.training.batches.packing import pack as pack
+    from agentrl.training.batches.packing import pack_ledgers as pack_ledgers
+    from agentrl.training.batches.packing import pack_tokens as pack_tokens
+    from agentrl.training.batches.packing import place_rewards as place_rewards
+    from agentrl.training.model.export import save_pretrained as save_pretrained
+    from agentrl.training.model.handle import ModelHandle as ModelHandle
+    from agentrl.training.model.loading import load_model as load_model
+    from agentrl.training.model.loading import load_processor as load_processor
+    from agentrl.training.model.loading import load_tokenizer as load_tokenizer
+    from agentrl.training.model.loading import stop_token_ids as stop_token_ids
+    from agentrl.training.perf.cpu import tune_cpu as tune_cpu
+    from agentrl.training.perf.device import device_for as device_for
+    from agentrl.training.update.actor import PolicyActor as PolicyActor
+    from agentrl.training.update.advantages import ComputeAdvantages as ComputeAdvantages
 
 _NAMES = {
-    "update.actor": "PolicyActor",
-    "update.advantages": "ComputeAdvantages",
     "batches.batch": "Batch",
-    "model.export": "save_pretrained",
-    "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
     "batches.packing": "pack pack_ledgers pack_tokens place_rewards",
+    "model.export": "save_pretrained",
+    "model.handle": "ModelHandle",
+    "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
     "perf.cpu": "tune_cpu",
     "perf.device": "device_for",
+    "update.actor": "PolicyActor",
+    "update.advantages": "ComputeAdvantages",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = [
-    "Batch",
-    "ComputeAdvantages",
-    "PolicyActor",
-    "device_for",
-    "load_model",
-    "load_processor",
-    "load_tokenizer",
-    "pack",
-    "pack_ledgers",
-    "pack_tokens",
-    "place_rewards",
-    "save_pretrained",
-    "stop_token_ids",
-    "tune_cpu",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

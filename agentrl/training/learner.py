@@ -5,6 +5,7 @@ and the metrics of the whole. So one process, whose share is all, and many run t
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, tune_cpu
-from agentrl.training.batches.dealing import Layout, Plan, prompts_of
+from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.model.export import write_model
@@ -23,14 +24,14 @@ from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
-from agentrl.training.perf.meter import Meter, Spent
+from agentrl.training.perf.meter import Meter, RecordFlops
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.making import Roles
 from agentrl.training.update.critic import ValueCritic
 from agentrl.training.update.passes import description, fit_passes
 from agentrl.training.update.trainable import Trainable
-from agentrl.training.update.warm_up import Enough, warm_up
+from agentrl.training.update.warm_up import warm_up
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Learner:
             start_workers()
         self.tokenizer = load_tokenizer(config.model)
         self.processor = load_processor(config.model, self.tokenizer).processor or self.tokenizer
-        self.module = self.roles.policy()
+        self.model = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)
@@ -63,38 +64,38 @@ class Learner:
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
         if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
-            self.reference = self.roles.reference(self.module)
+            self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
             self.critic = self.roles.critic(total_steps)
-        self.actor = self.roles.actor(self.module, self.reference, total_steps)
+        self.actor = self.roles.actor(self.model, self.reference, total_steps)
 
     def keeps_kernel(self) -> bool:
         """Whether the attention kernel, now that it is compiled, is the one that `prepare` and `warm_up` assumed."""
-        return self._require_actor().micro_batching.shares == self.roles.shares(self.module)
+        return self._require_actor().micro_batching.shares == self.roles.shares(self.model)
 
-    def warm_up(self, enough: Enough = lambda: False) -> None:
-        """Compile the passes of a step, until `enough`; nothing where `use_torch_compile` is off. Call it after
+    def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Compile the passes of a step, until `should_stop`; nothing where `use_torch_compile` is off. Call it after
         `prepare`."""
         data, actor = self.config.data, self._require_actor()
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
         policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
-        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores, enough=enough)
+        warm_up(actor, longest=longest, scores_apart=policy_scores, should_stop=should_stop)
         if self.critic is not None:
-            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True, enough=enough)
+            warm_up(self.critic, longest=longest, scores_apart=True, should_stop=should_stop)
 
-    def plan(self, layout: Layout) -> Plan:
+    def plan(self, outline: BatchOutline) -> BatchPlan:
         """The plan for a batch; `compute_logprobs` without effect may be left out. Raises UserError."""
         referred = self.reference is not None and full_kl_in(self.config) != "loss"
-        scores = referred or self.critic is not None or self._needs_old_logprobs(layout.prompts)
-        return Plan(self._require_actor().deal(layout), scores and layout.prompts > 0)
+        scores = referred or self.critic is not None or self._needs_old_logprobs(outline.prompts)
+        return BatchPlan(self._require_actor().assign_shares(outline), scores and outline.prompts > 0)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
         self._load_parameters()
         self._fit_passes()
-        with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
-            return self._computed(batch, lambda flops: spent(self.ranks.sum(flops)))
+        with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as record:
+            return self._computed(batch, lambda flops: record(self.ranks.sum(flops)))
 
     def _fit_passes(self) -> None:
         """Choose the sizes of passes at the first step, when an engine that sleeps has given its memory back."""
@@ -102,11 +103,11 @@ class Learner:
             return
         self._fitted = True
         policy = self._require_actor()
-        fit_passes(self.config, list(self._trainables().values()), [self.reference], self.ranks)
+        fit_passes(self.config, list(self._trainables().values()), self.reference, self.ranks)
         if self.ranks.first:
             log.warning("update: %s", description(policy))  # a warning, which is shown
 
-    def _computed(self, batch: Batch, spent: Spent) -> Batch:
+    def _computed(self, batch: Batch, record: RecordFlops) -> Batch:
         actor, prompts = self._require_actor(), len(prompts_of(batch, self.ranks))
         bypassed, full_kl = self.config.algorithm.rollout_correction.bypass_mode, full_kl_in(self.config)
         if not prompts:
@@ -114,64 +115,67 @@ class Learner:
         batch = batch.to(self.device)
         if full_kl == "reward":
             batch.old_logprobs, _, batch.kl = actor.logprobs(batch, self.reference)
-            spent(2 * actor.cost.forward(*actor.work(batch)))
+            record(2 * actor.cost.forward(*actor.work(batch)))
         elif not bypassed and self._needs_old_logprobs(prompts):
             batch.old_logprobs = actor.logprobs(batch)[0]
-            spent(actor.cost.forward(*actor.work(batch)))
+            record(actor.cost.forward(*actor.work(batch)))
         if bypassed:
             batch.old_logprobs = batch.rollout_logprobs
         if self.reference is not None and full_kl is None:
-            batch.ref_logprobs = self._referred(batch, self.reference, spent)
+            batch.ref_logprobs = self._referred(batch, self.reference, record)
         if self.critic is not None:
             batch.values = self.critic.values(batch)
-            spent(self.critic.cost.forward(*self.critic.work(batch)))
+            record(self.critic.cost.forward(*self.critic.work(batch)))
         return batch
 
-    def _referred(self, batch: Batch, reference: Reference, spent: Spent) -> Tensor:
-        """The reference's log-probs, f32 [T]; those of sequences that were begun are there. Collective."""
+    def _referred(self, batch: Batch, reference: Reference, record: RecordFlops) -> Tensor:
+        """The reference's log-probs, f32 [T]; early gradients have those of their sequences. Collective."""
         actor = self._require_actor()
-        places = actor.early.places_in(batch) if actor.early else None
-        if actor.early is None or places is None:
-            spent(actor.cost.forward(*actor.work(batch)))
+        early = actor.early.pending
+        done = None if early is None else early.indices_in(batch)
+        if early is None or done is None:
+            record(actor.cost.forward(*actor.work(batch)))
             return reference.logprobs(batch)
-        left = sorted(set(range(batch.num_sequences)) - set(places))
+        left = sorted(set(range(batch.num_sequences)) - set(done))
         others = batch.select(left)
         column = torch.zeros(batch.num_tokens, device=batch.ids.device)
-        column[batch.tokens_of(places)] = actor.early.ref_logprobs()
+        column[batch.tokens_of(done)] = early.ref_logprobs()
         column[batch.tokens_of(left)] = reference.logprobs(others)
-        spent(actor.cost.forward(*actor.work(others)))
+        record(actor.cost.forward(*actor.work(others)))
         return column
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use."""
-        referred = self.reference is not None and (self.reference.offload or self.ranks.world > 1)
-        alone = self.critic is None and not referred
-        return alone and self._require_actor().adds_up(self.config.data.train_batch_size)
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
+        actor, reference = self._require_actor(), self.reference
+        referred = reference is not None and (reference.offload or self.ranks.world > 1)
+        alone = self.critic is None and not referred and not actor.early.paused
+        return alone and actor.is_additive(self.config.data.train_batch_size)
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of this rank's share of whole groups with advantages. The next `update` uses them if it
         has these groups."""
         self._load_parameters()
         self._fit_passes()
-        with self.meter.phase("update") as spent:
+        with self.meter.phase("update") as record:
             part = self._computed(part, lambda flops: None)
-            spent(self.ranks.sum(self._require_actor().begin(part)))
+            record(self.ranks.sum(self._require_actor().early.accumulate(part)))
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
         critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
         trainables = [self.critic, None if critic_only else self._require_actor()]
         metrics: dict[str, float] = {}
+        early = self._require_actor().early
         self._load_parameters()
         self._fit_passes()
-        with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
+        with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as record:
             for trainable in filter(None, trainables):
-                spent(self.ranks.sum(trainable.flops(batch)))
+                record(self.ranks.sum(trainable.flops(batch)))
                 metrics |= trainable.update(batch)
-            if (early := self._require_actor().used) is not None:
-                spent(-self.ranks.sum(early.flops))
-                metrics["perf/early_share"] = self.ranks.sum(early.num_tokens) / self.ranks.sum(batch.num_tokens)
-        refused = {"perf/early_refused": 1.0} if self._require_actor().refused else {}
+            if (used := early.used) is not None:
+                record(-self.ranks.sum(used.flops))
+                metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
+        refused = {"perf/early_refused": 1.0} if early.refused else {}
         return metrics | refused | self.meter.take()
 
     def _needs_old_logprobs(self, prompts: int) -> bool:
@@ -197,7 +201,7 @@ class Learner:
         }
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
-        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.processor, out, weights=whole))
+        self.saver.save(folder, step, mine, lambda out: write_model(self.model, self.processor, out, weights=whole))
         if last:
             self.saver.wait()
 
@@ -219,16 +223,16 @@ class Learner:
     def score(self, ids: list[int]) -> Tensor:
         """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
         with uncompiled():  # a few tokens do not pay for compiling
-            return score_tokens(self.module, ids, self.device)
+            return score_tokens(self.model, ids, self.device)
 
     def offload_parameters(self) -> None:
         """Move the policy's parameters to CPU memory, with `param_offload`; the next pass moves them back."""
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
-            self.module.move(torch.device("cpu"))
+            self.model.move(torch.device("cpu"))
 
     def _load_parameters(self) -> None:
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
-            self.module.move(self.device)
+            self.model.move(self.device)
 
     def _trainables(self) -> dict[str, Trainable]:
         both: dict[str, Trainable | None] = {"policy": self._require_actor(), "critic": self.critic}

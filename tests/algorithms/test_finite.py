@@ -15,7 +15,7 @@ from agentrl.algorithms import (
     token_weights,
 )
 from agentrl.algorithms.kl import kl_of_logits
-from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.algorithms.losses.clipped import clipped_value_loss
 
 OPTIONS = {"low": 0.2, "high": 0.3, "c": 3.0, "tau_pos": 1.0, "tau_neg": 2.0, "ppo_kl_coef": 0.7,
            "clip_cov_ratio": 0.3, "clip_cov_lb": 0.05, "clip_cov_ub": 2.0, "kl_cov_ratio": 0.3}  # fmt: skip

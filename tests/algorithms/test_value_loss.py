@@ -2,7 +2,7 @@
 
 import torch
 
-from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.algorithms.losses.clipped import clipped_value_loss
 
 
 def test_cases_by_hand() -> None:

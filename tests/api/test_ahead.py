@@ -107,13 +107,13 @@ def test_a_run_that_ends_after_each_step_keeps_its_keys_and_its_bound(
 class BesideAServer(LocalRuntime):
     """A runtime whose engine takes turns with the trainer, though the trainer works as it would beside a server."""
 
-    def begins_early(self) -> bool:
-        return self.learner.begins_early()
+    def can_accumulate_early(self) -> bool:
+        return self.learner.can_accumulate_early()
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         assert self.async_sampling is not None
         self.async_sampling.pause()
-        super().begin_update(part)
+        super().accumulate_early(part)
         self.async_sampling.resume()
 
     def update(self, batch: Batch) -> dict[str, float]:

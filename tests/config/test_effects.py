@@ -174,12 +174,12 @@ def outcome(model: Path, *settings: str) -> Any:
     learner.prepare(10)
     counts: list[str] = []
     others = (learner.critic, learner.reference)
-    modules = {"policy": learner.module} | {type(each).__name__: each.module for each in others if each is not None}
-    for name, module in modules.items():
-        layer = next(part for part in module.modules() if type(part).__name__.endswith("DecoderLayer"))
+    models = {"policy": learner.model} | {type(each).__name__: each.model for each in others if each is not None}
+    for name, model in models.items():
+        layer = next(part for part in model.module.modules() if type(part).__name__.endswith("DecoderLayer"))
         layer.register_forward_hook(lambda *_, name=name: counts.append(name))
     metrics = [known(learner.update(ready(learner, seed))) for seed in range(2)]
-    sums = [float(parameter.double().abs().sum()) for parameter in learner.module.parameters()]
+    sums = [float(parameter.double().abs().sum()) for parameter in learner.model.module.parameters()]
     return metrics, sums, sorted(counts)
 
 

@@ -49,7 +49,7 @@ def passes(learner: Learner, work: Callable[[], Any]) -> int:
         nonlocal count
         count += 1
 
-    backbone = learner.module.base_model
+    backbone = learner.model.base.base_model
     with backbone.register_forward_hook(note):
         work()
     return count

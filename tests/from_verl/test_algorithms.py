@@ -19,7 +19,7 @@ from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.training.model.head.logprobs import TokenLogprobs
-from agentrl.training.update.objective import loss_of
+from agentrl.training.update.actor import loss_of
 from agentrl.verl import modules
 from agentrl.verl.padded import rows_of
 from tests.algorithms.packings import Packing, packings

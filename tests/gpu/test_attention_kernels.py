@@ -7,9 +7,9 @@ from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
 from agentrl.training.batches.shared_prompts import Prompt, shared_prompts
 from agentrl.training.model.attention import fa4_kernels, varlen
+from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.compute_copies import add_product, summed
-from agentrl.training.model.head.spread import spread
-from agentrl.training.update import trainable as trainables
+from agentrl.training.model.handle import ModelHandle
 from tests.training.tiny import random_batch, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -53,11 +53,11 @@ def test_a_kernel_gives_the_same_for_any_number_of_sequences(count) -> None:
 def gradients(monkeypatch, *, copies: bool) -> dict[str, torch.Tensor]:
     with monkeypatch.context() as patch:
         if not copies:
-            patch.setattr(trainables, "use_compute_copies", lambda module: None)
+            patch.setattr(ModelHandle, "use_compute_copies", lambda model: None)
         module = tiny("qwen3", tie_word_embeddings=True).to(CUDA)
-        module.compute_dtype = torch.bfloat16
         actor = Actor(ppo_max_token_len_per_gpu=60, optim=Optim(lr=0.0))
-        policy = PolicyActor(module, actor=actor, temperature=1.0, device=CUDA, total_steps=9)
+        model = ModelHandle(module, compute_dtype=torch.bfloat16)
+        policy = PolicyActor(model, actor=actor, temperature=1.0, device=CUDA, total_steps=9)
     found, step = {}, policy.optimizer.step
 
     def caught() -> float:
@@ -93,6 +93,6 @@ def test_gradients_of_shared_keys_are_summed_as_on_the_cpu() -> None:
     found = []
     for device in (CUDA, torch.device("cpu")):
         layout, own = shared_prompts(lengths, prompts, device), rows.to(device, torch.bfloat16).requires_grad_()
-        seen = spread(own, layout.seen, layout.order, layout.bounds)
+        seen = expand_keys(own, layout.seen, layout.order, layout.bounds)
         found.append(torch.autograd.grad(seen, own, gradient.to(device, torch.bfloat16))[0].cpu())
     torch.testing.assert_close(*found, atol=0.02, rtol=0.02)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.training import PolicyActor
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head import chunked
 from agentrl.training.model.head.chunked import ChunkedLogprobs
 from agentrl.training.model.head.float32_head import in_float32
@@ -50,13 +51,13 @@ def moved(computed: str, *, wide: bool = False) -> tuple[torch.Tensor, dict[str,
         module = copy.deepcopy(tiny("qwen3")).to(device)
         if wide:
             in_float32(module.get_output_embeddings())
-        return module
+        return ModelHandle(module)
 
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
-    module = load_on_ranks(load, ALONE, config, device=CUDA)
+    module = (model := load_on_ranks(load, ALONE, config, device=CUDA)).module
     before = [p.detach().clone() for p in module.parameters()]
     optim = Optim(lr=1e-6, weight_decay=0.0)
-    actor = PolicyActor(module, actor=Actor(optim=optim), temperature=1.0, device=CUDA, total_steps=5)
+    actor = PolicyActor(model, actor=Actor(optim=optim), temperature=1.0, device=CUDA, total_steps=5)
     metrics = actor.update(random_batch(LENGTHS))
     return torch.cat([(p - b).flatten() for p, b in zip(module.parameters(), before, strict=True)]), metrics
 

@@ -74,7 +74,7 @@ def other_picture(place: Path) -> float:
     """Nats between the log-probs of the same tokens after a red and after a blue picture, mean."""
     tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
-    module = load_model(Model(path=str(place), dtype="float32"), device=DEVICE, seed=0)
+    module = load_model(Model(path=str(place), dtype="float32"), device=DEVICE, seed=0).module
     ledgers = []
     for colour in ("red", "blue"):
         messages = chat.see(
@@ -103,7 +103,7 @@ def show(engine: str, steps: list[dict[str, Any]], swapped: float, told: list[bo
 async def check_parts(folder: Path, place: Path, backend: ServerBackend, told: list[bool]) -> None:
     """The tokens arrive that were sent, images beside them or not, and what is drawn has the policy's log-probs: those
     of its new weights after an update, for the same images. A request with images can be ended."""
-    module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
+    module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0).module
     tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     port, scratch = free_port(), folder / "weights"

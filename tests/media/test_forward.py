@@ -14,10 +14,11 @@ from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
+from agentrl.training.batches.media import Media
 from agentrl.training.model.attention.choosing import is_packed
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.loading import freeze_vision_tower
-from agentrl.training.model.media import Media
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.update.actor import PolicyActor
 from agentrl.trajectory.ledger import Ledger, Source
@@ -72,8 +73,8 @@ def ledgers_of(chat: Chat) -> list[Ledger]:
 
 def test_packed_is_one_by_one_is_transformers_own_forward(place: Path) -> None:
     chat = chat_of(place)
-    module = load_model(Model(path=str(place)), device=CPU, seed=0)
-    assert pack_where_exact(module, CPU)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0).module
+    assert pack_where_exact(ModelHandle(module), CPU)
     batch = pack_ledgers(ledgers_of(chat))
     score = TokenLogprobs(module)
     with torch.no_grad():
@@ -106,7 +107,7 @@ def reference(module, ledger: Ledger) -> torch.Tensor:
 def test_pictures_matter_and_stay_with_their_sequences(place: Path) -> None:
     """Selecting, in any order, takes each sequence's own pictures along."""
     chat = chat_of(place)
-    module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0).module
     batch = pack_ledgers(ledgers_of(chat))
     score = TokenLogprobs(module)
     with torch.no_grad():
@@ -123,7 +124,7 @@ def test_pictures_matter_and_stay_with_their_sequences(place: Path) -> None:
 
 async def test_the_engine_draws_with_the_log_probs_of_the_trainer(place: Path) -> None:
     chat = chat_of(place)
-    module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0).module
     engine = HFEngine(module, max_num_seqs=8, max_model_len=256)
     await engine.start()
     ledgers = []
@@ -153,7 +154,7 @@ def test_an_update_reaches_the_eyes_and_does_not_depend_on_the_cut(place: Path, 
     chat = chat_of(place)
     after = []
     for tokens in (None, 40):
-        module = load_model(Model(path=str(place), lora_rank=lora_rank), device=CPU, seed=0)
+        module = load_model(Model(path=str(place), lora_rank=lora_rank), device=CPU, seed=0).module
         actor = Actor(ppo_micro_batch_size_per_gpu=None, use_dynamic_bsz=tokens is not None)
         actor.ppo_max_token_len_per_gpu = tokens or 4096
         actor.optim.lr = 1e-2
@@ -181,8 +182,8 @@ def test_sources_and_masks(place: Path) -> None:
 
 def test_eyes_may_stay_as_they_are(place: Path) -> None:
     chat = chat_of(place)
-    module = load_model(Model(path=str(place)), device=CPU, seed=0)
-    freeze_vision_tower(module)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0).module
+    freeze_vision_tower(ModelHandle(module))
     trainable = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
     batch = pack_ledgers(ledgers_of(chat))
     batch.advantages = batch.mask.float()
@@ -195,7 +196,7 @@ def test_eyes_may_stay_as_they_are(place: Path) -> None:
 
 def test_a_model_of_text_has_no_eyes() -> None:
     with pytest.raises(UserError, match="LlamaForCausalLM has no vision tower"):
-        freeze_vision_tower(tiny())
+        freeze_vision_tower(ModelHandle(tiny()))
 
 
 def test_rows_with_images_are_refused_where_the_tower_is_not_loaded(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def module(place: Path) -> Any:
-    return load_model(Model(path=str(place)), device=CPU, seed=0)
+    return load_model(Model(path=str(place)), device=CPU, seed=0).module
 
 
 def environment(place: Path, engine: Any, colour: str, **limits: Any) -> RolloutContext:
@@ -152,7 +152,7 @@ async def test_a_picture_that_a_tool_broke_is_no_reward(tmp_path: Path, place: P
 
 
 async def test_actor_and_critic_learn_from_the_same_batch(tmp_path: Path, place: Path) -> None:
-    module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0).module
     _, done = await rolled(place, module, row_of(tmp_path))
     batch = pack(done, tool_turn_weight=1.0, interaction_turn_weight=1.0)
     batch.advantages = torch.randn(batch.num_tokens) * batch.mask
@@ -160,9 +160,9 @@ async def test_actor_and_critic_learn_from_the_same_batch(tmp_path: Path, place:
     assert actor.update(batch)["actor/grad_norm"] > 0
     values = load_value_model(Model(path=str(place)), device=CPU, seed=0)
     with torch.no_grad():
-        values.score.weight.normal_(0, 0.1)
+        values.base.score.weight.normal_(0, 0.1)
         (packed,) = TokenValues(values)(batch)
-        values.set_attn_implementation("sdpa")
+        values.base.set_attn_implementation("sdpa")
         (alone,) = TokenValues(values)(batch)
     assert torch.allclose(packed, alone, atol=1e-5)
     assert packed.abs().max() > 0.01

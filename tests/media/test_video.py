@@ -24,7 +24,7 @@ async def test_a_video_among_images(tmp_path: Path, kind: str) -> None:
     place = vision_model.folder(tmp_path / "model", kind)
     tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
-    module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
+    module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0).module
     film: Any = {
         "video": [vision_model.picture(colour, (56, 56)) for colour in ("red", "blue", "green", "red")],
         "fps": 2,

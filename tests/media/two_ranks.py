@@ -12,7 +12,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model, load_processor, pack_ledgers
-from agentrl.training.batches.dealing import Layout
+from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
@@ -51,7 +51,7 @@ def trained(folder: Path, ranks: Ranks) -> dict[str, Any]:
     whole = batch_of(folder, [(56, 28), (28, 28), (56, 56)])
     batch = share_of(trainable, whole)
     scored = torch.zeros(whole.num_tokens)
-    scored[whole.tokens_of(batch.place.tolist())] = trainable.logprobs(batch)[0]
+    scored[whole.tokens_of(batch.index.tolist())] = trainable.logprobs(batch)[0]
     metrics = trainable.update(batch)
     few = share_of(trainable, batch_of(folder, [(28, 28)]))  # for two ranks: one of them gets a dummy with an image
     few_metrics = trainable.update(few)
@@ -67,7 +67,7 @@ def trained(folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 def share_of(trainable: PolicyActor, batch: Any) -> Any:
     """This rank's share."""
-    shares = trainable.deal(Layout.of(batch))
+    shares = trainable.assign_shares(BatchOutline.of(batch))
     return batch.share(shares[trainable.micro_batching.ranks.data_rank])
 
 

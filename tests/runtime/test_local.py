@@ -1,6 +1,7 @@
 """The start of a run in one process."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from agentrl.runtime import local
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.attention.varlen import NEWER, Assumed
-from agentrl.training.update.warm_up import Enough
 
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ class PreparedLearner:
     def prepare(self, total_steps: int) -> None:
         self.asked.append(("prepare", total_steps, isinstance(NEWER["fa4"], Assumed)))
 
-    def warm_up(self, enough: Enough) -> None:
+    def warm_up(self, enough: Callable[[], bool]) -> None:
         self.asked.append(("warm_up", enough(), isinstance(NEWER["fa4"], Assumed)))
 
     def keeps_kernel(self) -> bool:

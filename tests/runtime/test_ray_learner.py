@@ -10,8 +10,8 @@ import torch
 
 from agentrl.runtime.ray.learner import RayLearner
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout, Plan
-from agentrl.training.batches.splitting import deal, mini_batches
+from agentrl.training.batches.outline import BatchOutline, BatchPlan
+from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.batches.transfer import computed_columns, of_columns
 from tests.training.tiny import random_batch
 
@@ -28,12 +28,12 @@ class Group:
     sent: list[list[bytes]] = field(default_factory=list)
     held: list[Batch | None] = field(default_factory=lambda: [None] * RANKS)
 
-    def call(self, method: str, name: str, layout: Layout) -> Plan:
+    def call(self, method: str, name: str, outline: BatchOutline) -> BatchPlan:
         assert (method, name) == ("call", "plan")
-        self.asked += len(pickle.dumps(layout, 5))
-        minis = mini_batches(layout.group, 2)
-        parts = [[i for i in mini if layout.still[i] is still] for mini in minis for still in (False, True)]
-        return Plan(deal(layout.lengths, parts, RANKS, hidden=64), self.scores_first)
+        self.asked += len(pickle.dumps(outline, 5))
+        minis = mini_batches(outline.group, 2)
+        parts = [[i for i in mini if outline.zero_advantage[i] is zero] for mini in minis for zero in (False, True)]
+        return BatchPlan(assign_shares(outline.lengths, parts, RANKS, hidden=64), self.scores_first)
 
     def scatter(self, method: str, values: Iterable[Any], copies: int) -> list[Any]:
         self.sent.append([pickle.dumps(value, 5) for value in values])
@@ -63,10 +63,10 @@ def scored(batch: Batch) -> Batch:
 
 def check_shares(group: Group, batch: Batch) -> None:
     """Each sequence is on one rank, with all its columns, and no rank has much more than a quarter of the tokens."""
-    rows = [i for held in group.held for i in held.place.tolist()]
+    rows = [i for held in group.held for i in held.index.tolist()]
     assert sorted(rows) == list(range(len(LENGTHS)))
     for held in group.held:
-        expected = batch.select(held.place.tolist())
+        expected = batch.select(held.index.tolist())
         assert torch.equal(held.ids, expected.ids)
         assert torch.equal(held.advantages, expected.advantages)
         assert held.num_tokens < 0.3 * batch.num_tokens
@@ -108,16 +108,16 @@ def test_other_shares_are_sent_in_full(batch: Batch) -> None:
     group, shared = Group(), RayLearner(Group(), 1)
     shared.compute_logprobs(batch)
     shared.update(left)
-    assert sorted(i for held in shared.ranks.held for i in held.place.tolist()) == list(range(8))
+    assert sorted(i for held in shared.ranks.held for i in held.index.tolist()) == list(range(8))
 
 
 def test_ranks_that_split_tokens_have_one_share() -> None:
     class Pairs(Group):
-        def call(self, method: str, name: str, layout: Layout) -> Plan:
-            return Plan(deal(layout.lengths, [range(len(layout.lengths))], RANKS // 2, hidden=64), True)
+        def call(self, method: str, name: str, outline: BatchOutline) -> BatchPlan:
+            return BatchPlan(assign_shares(outline.lengths, [range(len(outline.lengths))], RANKS // 2, hidden=64), True)
 
     group, batch = Pairs(), random_batch(LENGTHS)
     computed = RayLearner(group, 2).compute_logprobs(batch)
     assert torch.equal(computed.old_logprobs, -batch.ids.float())
-    assert [held.place.tolist() for held in group.held[::2]] == [held.place.tolist() for held in group.held[1::2]]
+    assert [held.index.tolist() for held in group.held[::2]] == [held.index.tolist() for held in group.held[1::2]]
     assert len(group.sent[0]) == 2

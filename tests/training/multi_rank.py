@@ -15,7 +15,7 @@ from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
 from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model
-from agentrl.training.batches.dealing import Layout
+from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
@@ -77,10 +77,10 @@ class Case:
                 dtype=self.dtype,
                 enable_fp32_lm_head=self.float32_head,
             )
-            module = float32_masters(load_model(model, device=device, seed=0))
+            loaded = float32_masters(load_model(model, device=device, seed=0))
             if not self.packed:
-                module.set_attn_implementation("sdpa")
-            return module
+                loaded.base.set_attn_implementation("sdpa")
+            return loaded
 
         return load
 
@@ -179,7 +179,8 @@ def batch_of(case: Case, step: int) -> Any:
 def share_of(trainable: Trainable, whole: Any) -> Any:
     """This rank's share."""
     ranks = trainable.micro_batching.ranks
-    return whole.share(trainable.deal(Layout.of(whole, trainable.micro_batching.shares))[ranks.data_rank])
+    outline = BatchOutline.of(whole, trainable.micro_batching.shares)
+    return whole.share(trainable.assign_shares(outline)[ranks.data_rank])
 
 
 def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
@@ -187,14 +188,14 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
     scored, metrics, shares = [], [], []
     for step in steps:
         batch = share_of(trainable, whole := batch_of(case, step))
-        shares.append((batch.place.tolist(), batch.num_tokens, whole.lengths))
+        shares.append((batch.index.tolist(), batch.num_tokens, whole.lengths))
         scored.append((whole.tokens_of(shares[-1][0]), torch.stack(trainable.logprobs(batch))))
         if case.early and trainable.micro_batching.ranks.world > 1:
             batch = begun(trainable, whole)
         metrics.append(trainable.update(batch))
-    weights = {n: t.clone() for n, t in PolicyWeights(trainable.module).tensors()}
+    weights = {n: t.clone() for n, t in PolicyWeights(trainable.model).tensors()}
     if case.lora_rank:
-        weights |= {n: t.clone() for n, t in AdapterWeights(trainable.module).tensors()}
+        weights |= {n: t.clone() for n, t in AdapterWeights(trainable.model).tensors()}
     found = {"scored": scored, "metrics": metrics, "weights": weights, "shares": shares}
     if case.shares:
         sizes = trainable.micro_batching
@@ -210,10 +211,10 @@ def begun(trainable: PolicyActor, whole: Any) -> Any:
         part = whole.select((whole.group == prompt).nonzero()[:, 0].tolist())
         part.trajectory = part.trajectory.unique(return_inverse=True)[1]
         part.group = torch.zeros_like(part.group)
-        assert trainable.adds_up(4)
-        trainable.begin(share_of(trainable, part))
+        assert trainable.is_additive(4)
+        trainable.early.accumulate(share_of(trainable, part))
         keys |= set(part.key.tolist())
-    shares = trainable.deal(Layout.of(whole, sizes.shares, keys))
+    shares = trainable.assign_shares(BatchOutline.of(whole, sizes.shares, keys))
     batch = whole.share(shares[sizes.ranks.data_rank])
     assert 0 < len(keys.intersection(batch.key.tolist())) < len(keys)  # each rank has some of them
     return batch
@@ -243,7 +244,7 @@ def values(models: Path, ranks: Ranks) -> dict[str, Any]:
         batch = share_of(trainable, whole)
         metrics.append(trainable.update(batch))
     return {
-        "scored": [(whole.tokens_of(batch.place.tolist()), trainable.values(batch))],
+        "scored": [(whole.tokens_of(batch.index.tolist()), trainable.values(batch))],
         "metrics": metrics,
         "weights": {},
     }
@@ -258,10 +259,10 @@ def write_checkpoint(trainable: PolicyActor, folder: Path, ranks: Ranks, *, back
     saver = Saver(Trainer(max_actor_ckpt_to_keep=1), ranks, background=background)
     for step in (1, 2):
         state = {"policy": trainable.state_dict(), "rows": {"at": step}}
-        saver.save(folder, step, state, lambda out: write_model(trainable.module, NoTokenizer(), out, weights=True))
+        saver.save(folder, step, state, lambda out: write_model(trainable.model, NoTokenizer(), out, weights=True))
     if background:
         with torch.no_grad():  # what is being written is a copy
-            for parameter in trainable.module.parameters():
+            for parameter in trainable.model.module.parameters():
                 parameter.mul_(2.0)
     saver.wait()
 
@@ -269,7 +270,7 @@ def write_checkpoint(trainable: PolicyActor, folder: Path, ranks: Ranks, *, back
 def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
     trainable = case.actor_on(models, ranks)
     with torch.no_grad():
-        for parameter in trainable.module.parameters():
+        for parameter in trainable.model.module.parameters():
             if parameter.requires_grad:
                 parameter.zero_()
     _, state = checkpoints.load(latest(folder), ranks=ranks)

@@ -261,8 +261,8 @@ def test_three_and_three_steps_are_six_bit_for_bit(adapter, tmp_path):
     assert torch.equal(torch.rand(3), drawn)
     metrics += [second.update(b) for b in batches[3:]]
     assert metrics == unbroken_metrics
-    theirs = dict(unbroken.module.named_parameters())
-    assert all(torch.equal(p, theirs[n]) for n, p in second.module.named_parameters())
+    theirs = dict(unbroken.model.module.named_parameters())
+    assert all(torch.equal(p, theirs[n]) for n, p in second.model.module.named_parameters())
     if adapter:
         assert all("lora_" in name for name in first.state_dict()["parameters"])
 
@@ -270,9 +270,9 @@ def test_three_and_three_steps_are_six_bit_for_bit(adapter, tmp_path):
 def test_loading_writes_in_place_and_refuses_another_model():
     actor = actor_of(tiny())
     state = actor_of(tiny(seed=3)).state_dict()
-    pointers = [p.data_ptr() for p in actor.module.parameters()]
+    pointers = [p.data_ptr() for p in actor.model.module.parameters()]
     actor.load_state_dict(state)
-    assert pointers == [p.data_ptr() for p in actor.module.parameters()]
+    assert pointers == [p.data_ptr() for p in actor.model.module.parameters()]
     with pytest.raises(UserError, match="another model"):
         actor_of(tiny(intermediate_size=48)).load_state_dict(state)
 

@@ -6,7 +6,7 @@ import torch
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
 from agentrl.training.model.compute_copies import summed
-from agentrl.training.update import trainable as trainables
+from agentrl.training.model.handle import ModelHandle
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])
@@ -30,9 +30,8 @@ def trained(make, monkeypatch, *, copies: bool, dtype=torch.bfloat16, steps: int
     """(gradients of the last step by name, metrics, log-probs after it, the actor)."""
     with monkeypatch.context() as patch:
         if not copies:
-            patch.setattr(trainables, "use_compute_copies", lambda module: None)
-        module = make()
-        module.compute_dtype = dtype
+            patch.setattr(ModelHandle, "use_compute_copies", lambda model: None)
+        module = ModelHandle(make(), compute_dtype=dtype)
         actor = Actor(ppo_max_token_len_per_gpu=20, optim=Optim(lr=1e-2))
         policy = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9)
     gradients, step = {}, policy.optimizer.step
@@ -51,7 +50,7 @@ def trained(make, monkeypatch, *, copies: bool, dtype=torch.bfloat16, steps: int
 def test_an_update_is_that_of_autocast(kind, monkeypatch) -> None:
     mine, metrics, after, _ = trained(MODELS[kind], monkeypatch, copies=True)
     theirs, wanted, wanted_after, plain = trained(MODELS[kind], monkeypatch, copies=False)
-    assert not hasattr(plain.module, "compute_copies")
+    assert plain.model._copies is None
     assert mine.keys() == theirs.keys()
     for name in mine:
         assert (mine[name] - theirs[name]).norm() <= 1e-6 * theirs[name].norm(), name
@@ -61,7 +60,7 @@ def test_an_update_is_that_of_autocast(kind, monkeypatch) -> None:
 
 def test_copies_follow_their_weights(monkeypatch) -> None:
     _, _, first, policy = trained(MODELS["tied"], monkeypatch, copies=True)
-    own = dict(policy.module.named_parameters())
+    own = dict(policy.model.module.named_parameters())
     assert all(p.dtype == torch.float32 for p in own.values())
     policy.update(BATCH)
     assert (policy.logprobs(BATCH)[0] - first).abs().max() > 0.1
@@ -69,15 +68,15 @@ def test_copies_follow_their_weights(monkeypatch) -> None:
         for parameter in own.values():
             parameter.copy_(parameter * 1.5)
     plain = MODELS["tied"]()
-    plain.load_state_dict(policy.module.state_dict())
-    plain.compute_dtype = torch.bfloat16
+    plain.load_state_dict(policy.model.module.state_dict())
+    plain = ModelHandle(plain, compute_dtype=torch.bfloat16)
     reloaded = PolicyActor(plain, actor=Actor(), temperature=1.0, device=CPU, total_steps=9)
     assert torch.equal(policy.logprobs(BATCH)[0], reloaded.logprobs(BATCH)[0])
 
 
 def test_float32_has_no_copies(monkeypatch) -> None:
     *_, policy = trained(MODELS["tied"], monkeypatch, copies=True, dtype=None)
-    assert not hasattr(policy.module, "compute_copies")
+    assert policy.model._copies is None
 
 
 def test_rows_of_one_id_add_up() -> None:

@@ -131,4 +131,4 @@ def test_two_and_two_steps_are_four() -> None:
     again.load_state_dict(first.state_dict())
     for batch in batches[2:]:
         again.update(batch)
-    assert all(map(torch.equal, straight.module.parameters(), again.module.parameters()))
+    assert all(map(torch.equal, straight.model.module.parameters(), again.model.module.parameters()))

@@ -1,4 +1,4 @@
-"""An update whose first groups were begun early is that of the whole batch."""
+"""An update with early gradients of its first groups is that of the whole batch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +11,7 @@ from torch import Tensor
 from agentrl.algorithms import LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim, RolloutCorrection
 from agentrl.training import Batch, PolicyActor
+from agentrl.training.model.handle import ModelHandle
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8, 5, 2]
@@ -53,12 +54,12 @@ def updated(actor: PolicyActor, batch: Batch, *parts: Sequence[int]) -> tuple[di
     step = actor.optimizer.step
 
     def keep() -> float:
-        caught.update({n: p.grad.clone() for n, p in actor.module.named_parameters() if p.grad is not None})
+        caught.update({n: p.grad.clone() for n, p in actor.model.module.named_parameters() if p.grad is not None})
         return step()
 
     actor.optimizer.step = keep  # type: ignore[method-assign]
     for groups in parts:
-        actor.begin(part_of(batch, groups))
+        actor.early.accumulate(part_of(batch, groups))
     return caught, actor.update(batch)
 
 
@@ -79,7 +80,7 @@ def test_gradient_and_metrics_are_those_of_the_whole(mode: str, parts: list[list
     whole = updated(actor_of(tiny(), loss_agg_mode=mode, ppo_max_token_len_per_gpu=40), batch_of())
     early = actor_of(tiny(), loss_agg_mode=mode, ppo_max_token_len_per_gpu=40)
     assert_same(updated(early, batch_of(), *parts), whole)
-    assert early.early is None
+    assert early.early.pending is None
 
 
 def test_layers_that_compute_in_half_precision_and_adapters() -> None:
@@ -91,8 +92,7 @@ def test_layers_that_compute_in_half_precision_and_adapters() -> None:
 
 
 def half(module: Any) -> Any:
-    module.compute_dtype = torch.bfloat16
-    return module
+    return ModelHandle(module, compute_dtype=torch.bfloat16)
 
 
 def counted(actor: PolicyActor) -> list[int]:
@@ -110,7 +110,7 @@ def counted(actor: PolicyActor) -> list[int]:
 
 def test_what_was_begun_is_not_computed_again() -> None:
     actor, batch = actor_of(tiny()), batch_of()
-    actor.begin(part_of(batch, [0, 2]))
+    actor.early.accumulate(part_of(batch, [0, 2]))
     passes = counted(actor)
     actor.update(batch)
     assert sum(passes) == len(LENGTHS) - 4
@@ -120,7 +120,7 @@ def test_what_was_begun_is_not_computed_again() -> None:
 def test_a_batch_that_differs_is_computed_whole(change: str) -> None:
     batch, actor = batch_of(), actor_of(tiny())
     assert batch.advantages is not None
-    actor.begin(part_of(batch, [0, 2]))
+    actor.early.accumulate(part_of(batch, [0, 2]))
     first = int(batch.tokens_of([4])[batch.mask[batch.tokens_of([4])]][0])
     match change:
         case "an advantage":
@@ -144,21 +144,21 @@ def test_updates_begin_early_again_after_one_that_was_begun_in_vain(caplog: pyte
     other = replace(batch, advantages=batch.advantages + 0.5)  # type: ignore[operator]
 
     def refused(trained_on: Batch) -> bool:
-        actor.begin(part_of(batch, [0]))
+        actor.early.accumulate(part_of(batch, [0]))
         actor.update(trained_on)
-        return actor.refused
+        return actor.early.refused
 
     def waits() -> int:
         count = 0
-        while not actor.adds_up(5):
+        while actor.early.paused:
             actor.update(batch)
             count += 1
-        assert not actor.refused
+        assert not actor.early.refused
         return count
 
     assert [(refused(other), waits()) for _ in range(4)] == [(True, 1), (True, 2), (True, 4), (True, 8)]
     assert not refused(batch)
-    assert actor.used is not None
+    assert actor.early.used is not None
     assert (refused(other), waits()) == (True, 1)
     (said,) = (record.message for record in caplog.records if "begun early" in record.message)
     assert "advantages of a group depended on groups that were not finished" in said
@@ -166,7 +166,7 @@ def test_updates_begin_early_again_after_one_that_was_begun_in_vain(caplog: pyte
 
 def test_an_update_without_room_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     actor, batch = actor_of(tiny(), ppo_max_token_len_per_gpu=400), batch_of()
-    actor.begin(part_of(batch, [0, 2]))
+    actor.early.accumulate(part_of(batch, [0, 2]))
     loss, failing = actor.loss, [True]
 
     def once(micro: Batch, report: Any) -> Tensor:
@@ -180,15 +180,15 @@ def test_an_update_without_room_forgets_them(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_part_without_room_is_left_to_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
     actor, batch = actor_of(tiny(), ppo_max_token_len_per_gpu=400), batch_of()
-    actor.begin(part_of(batch, [0]))
+    actor.early.accumulate(part_of(batch, [0]))
     with monkeypatch.context() as patched:
         patched.setattr(actor, "run_passes", lambda *_: actor.clear_gradients())
-        actor.begin(part_of(batch, [2]))
-    assert actor.early is None
+        actor.early.accumulate(part_of(batch, [2]))
+    assert actor.early.pending is None
     assert_same(updated(actor, batch), updated(actor_of(tiny()), batch))
 
 
 def test_only_updates_that_are_one_sum_are_begun() -> None:
-    assert actor_of(tiny()).adds_up(5)
-    assert not actor_of(tiny(), ppo_mini_batch_size=4).adds_up(5)
-    assert not actor_of(tiny(), ppo_epochs=2).adds_up(5)
+    assert actor_of(tiny()).is_additive(5)
+    assert not actor_of(tiny(), ppo_mini_batch_size=4).is_additive(5)
+    assert not actor_of(tiny(), ppo_epochs=2).is_additive(5)

@@ -64,12 +64,12 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
     assert not changed
 
 
-def saved(module, folder: Path, *, weights: bool = False) -> Path:
+def saved(model, folder: Path, *, weights: bool = False) -> Path:
     """A checkpoint after an update at learning rate 0."""
-    actor = actor_of(module, optim=Optim(lr=0.0))
+    actor = actor_of(model, optim=Optim(lr=0.0))
     actor.update(random_batch([5, 3]))
     state = {"policy": actor.state_dict()} if not weights else {}
-    return checkpoints.save(folder, 1, state, lambda out: write_model(module, tokenizer(), out, weights=weights))
+    return checkpoints.save(folder, 1, state, lambda out: write_model(model, tokenizer(), out, weights=weights))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,30 +97,30 @@ def test_every_command_that_writes_a_model_writes_all_of_it(kind, home, tmp_path
 
 def test_a_frozen_tower_is_exported(tmp_path):
     base = vision_model.folder(tmp_path / "base", "qwen3_vl")
-    module = load_model(Model(path=str(base)), device=CPU, seed=0)
-    freeze_vision_tower(module)
-    merge(saved(module, tmp_path / "run"), tmp_path / "out")
+    model = load_model(Model(path=str(base)), device=CPU, seed=0)
+    freeze_vision_tower(model)
+    merge(saved(model, tmp_path / "run"), tmp_path / "out")
     assert_equal(tensors(tmp_path / "out"), tensors(base))
 
 
 def test_a_checkpoint_of_the_model_alone_is_merged(tmp_path):
     base = source("deepseek_v3", tmp_path / "base")
-    module = load_model(Model(path=str(base)), device=CPU, seed=0)
-    merge(saved(module, tmp_path / "run", weights=True), tmp_path / "out")
+    model = load_model(Model(path=str(base)), device=CPU, seed=0)
+    merge(saved(model, tmp_path / "run", weights=True), tmp_path / "out")
     assert_equal(tensors(tmp_path / "out"), tensors(base))
 
 
 def test_a_buffer_that_training_changes_is_resumed_and_exported(tmp_path):
     base = source("deepseek_v3", tmp_path / "base")
-    module = load_model(Model(path=str(base)), device=CPU, seed=0)
-    name = next(n for n, _ in module.named_buffers() if n.endswith("e_score_correction_bias"))
-    module.get_buffer(name).add_(1.0)
-    step = saved(module, tmp_path / "run")
+    model = load_model(Model(path=str(base)), device=CPU, seed=0)
+    name = next(n for n, _ in model.module.named_buffers() if n.endswith("e_score_correction_bias"))
+    model.module.get_buffer(name).add_(1.0)
+    step = saved(model, tmp_path / "run")
     merge(step, tmp_path / "out")
     assert torch.equal(tensors(tmp_path / "out")[name], tensors(base)[name] + 1.0)
     resumed = actor_of(load_model(Model(path=str(base)), device=CPU, seed=0))
     resumed.load_state_dict(checkpoints.load(step)[1]["policy"])
-    assert torch.equal(resumed.module.get_buffer(name), module.get_buffer(name))
+    assert torch.equal(resumed.model.module.get_buffer(name), model.module.get_buffer(name))
 
 
 def test_tables_keep_their_dtype_in_half_precision(tmp_path):
@@ -135,17 +135,17 @@ def test_tables_keep_their_dtype_in_half_precision(tmp_path):
 
 def test_a_checkpoint_that_lacks_tensors_is_refused_by_their_names(tmp_path):
     """Older versions saved what trains, and nothing else."""
-    module = load_model(Model(path=str(source("gemma4_text", tmp_path / "base"))), device=CPU, seed=0)
-    state = actor_of(module).state_dict()
+    model = load_model(Model(path=str(source("gemma4_text", tmp_path / "base"))), device=CPU, seed=0)
+    state = actor_of(model).state_dict()
     del state["fixed"]
     step = checkpoints.save(
-        tmp_path, 1, {"policy": state}, lambda out: write_model(module, tokenizer(), out, weights=False)
+        tmp_path, 1, {"policy": state}, lambda out: write_model(model, tokenizer(), out, weights=False)
     )
     with pytest.raises(UserError, match=r"lose 2 tensors: model\.layers\.0\.layer_scalar") as error:
         merge(step, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "model.safetensors").exists()
-    resumed = actor_of(module)
+    resumed = actor_of(model)
     resumed.load_state_dict(checkpoints.load(step)[1]["policy"])  # a run resumes from it, and saves all
 
 
@@ -162,9 +162,9 @@ def test_tensors_that_transformers_does_not_read_are_exported(tmp_path):
     base = source("deepseek_v3", tmp_path / "base")
     extra = {f"model.layers.61.{name}": torch.randn(3, 5) for name in ("eh_proj.weight", "embed_tokens.weight")}
     save_file(tensors(base) | extra, base / "model.safetensors", metadata={"format": "pt"})
-    module = load_model(Model(path=str(base)), device=CPU, seed=0)
+    model = load_model(Model(path=str(base)), device=CPU, seed=0)
     for weights in (False, True):
-        merge(saved(module, tmp_path / f"run-{weights}", weights=weights), out := tmp_path / f"out-{weights}")
+        merge(saved(model, tmp_path / f"run-{weights}", weights=weights), out := tmp_path / f"out-{weights}")
         assert_equal(tensors(out), tensors(base))
         assert load_file(out / "model-unread.safetensors").keys() == extra.keys()
     again = load_model(Model(path=str(out)), device=CPU, seed=0)

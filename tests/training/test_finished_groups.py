@@ -6,7 +6,7 @@ import torch
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.training import Batch
-from agentrl.training.update.advantages import advantages_of
+from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups, known_early
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.training.tiny import ledger, trajectory
@@ -22,10 +22,10 @@ class Begun:
     def __init__(self, use: bool = True) -> None:
         self.use, self.parts = use, list[Batch]()
 
-    def begins_early(self) -> bool:
+    def can_accumulate_early(self) -> bool:
         return self.use
 
-    def begin_update(self, part: Batch) -> None:
+    def accumulate_early(self, part: Batch) -> None:
         self.parts.append(part)
 
     def sizes(self) -> list[int]:
@@ -34,7 +34,7 @@ class Begun:
 
 def look_of(begun: Begun, *overrides: str) -> FinishedGroups:
     config = config_of(*overrides)
-    return FinishedGroups(config, begun, advantages_of(config))
+    return FinishedGroups(config, begun, advantages_of(config, kl_of(config.algorithm), lambda found: None))
 
 
 def made(place: int, **more: object) -> Trajectory:
@@ -84,7 +84,7 @@ def test_advantages_of_a_part_are_those_of_the_batch() -> None:
     look_of(begun)(1, {i: all_of[i] for i in (2, 3, 6, 7)}, 4)
     config = config_of()
     whole = Begun()
-    FinishedGroups(config, whole, advantages_of(config))(1, {**all_of}, 5)
+    FinishedGroups(config, whole, advantages_of(config, kl_of(config.algorithm), lambda found: None))(1, {**all_of}, 5)
     assert begun.parts[0].advantages is not None
     assert whole.parts[0].advantages is not None
     theirs = whole.parts[0].advantages[whole.parts[0].tokens_of([2, 3, 6, 7])]

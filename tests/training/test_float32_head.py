@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
 from torch import nn
 
 from agentrl.config.schema import Actor, Model, Network
@@ -15,6 +14,7 @@ from agentrl.engines.hf.projection import Projection
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs
 from agentrl.training.model.head.float32_head import Float32Linear, in_float32, product
 from agentrl.training.model.head.logprobs import TokenLogprobs
@@ -23,7 +23,6 @@ from agentrl.training.model.reward_model import Judge
 from agentrl.training.model.value_model import TokenValues, load_value_model
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.parallel.sharding import load_on_ranks
-from agentrl.training.parallel.shards import run_gathered
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, random_batch, tiny
@@ -39,26 +38,26 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def loaded(folder: Path, config: FsdpConfig = HALF, **model) -> nn.Module:
+def loaded(folder: Path, config: FsdpConfig = HALF, **model) -> ModelHandle:
     settings = Model(path=str(folder), **model)
     return load_on_ranks(lambda d: float32_masters(load_model(settings, device=d, seed=0)), ALONE, config, device=CPU)
 
 
-def randomised(module: nn.Module) -> nn.Module:
+def randomised(model: ModelHandle) -> ModelHandle:
     """An adapter that does something."""
-    for name, parameter in module.named_parameters():
+    for name, parameter in model.module.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.05)
-    return module
+    return model
 
 
-def exact(module: nn.Module, batch) -> torch.Tensor:
+def exact(model: ModelHandle, batch) -> torch.Tensor:
     """Log-probs by an output layer in float64 on the hidden states, and with the weights, that the layers have."""
-    causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
+    causal_lm = model.base
     seen = []
     handle = causal_lm.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
-        run_gathered(module, lambda: [causal_lm(batch.select([i]).ids[None]) for i in range(batch.num_sequences)])
+        model.run_gathered(lambda: [causal_lm(batch.select([i]).ids[None]) for i in range(batch.num_sequences)])
     handle.remove()
     hidden = torch.cat([x[0] for x in seen]).bfloat16().double()
     logits = hidden @ weights(causal_lm.get_output_embeddings(), hidden.shape[1])
@@ -91,11 +90,11 @@ WAYS = {
 def test_its_log_probs_are_those_of_one_in_float64(folder: Path, way: str) -> None:
     batch, errors = random_batch(LENGTHS), {}
     for wide in (True, False):
-        module = randomised(loaded(folder, enable_fp32_lm_head=wide, **WAYS[way]))
-        module.set_attn_implementation("sdpa")  # sequences one by one, as `exact` has them
+        model = randomised(loaded(folder, enable_fp32_lm_head=wide, **WAYS[way]))
+        model.base.set_attn_implementation("sdpa")  # sequences one by one, as `exact` has them
         with torch.no_grad():
-            found = TokenLogprobs(module)(batch)[0]
-        errors[wide] = float((found - exact(module, batch)).abs().max())
+            found = TokenLogprobs(model)(batch)[0]
+        errors[wide] = float((found - exact(model, batch)).abs().max())
     # Between its two matrices an adapter rounds as the layers do.
     assert errors[True] < (5e-3 if way == "adapted" else 1e-4)
     assert errors[False] > (2 if way == "adapted" else 50) * errors[True]
@@ -148,14 +147,14 @@ def test_a_product_keeps_what_float32_has() -> None:
 
 def test_a_policy_trains_with_it_and_the_reference_has_it_too(folder: Path) -> None:
     settings = {"use_kl_loss": True, "kl_loss_type": "full", "kl_loss_coef": 1.0}
-    module, held = (loaded(folder, enable_fp32_lm_head=True) for _ in range(2))
+    model, held = (loaded(folder, enable_fp32_lm_head=True) for _ in range(2))
     reference = Reference(held, temperature=1.0, micro_batching=MicroBatching(), device=CPU)
     actor = Actor(**settings)
-    trainable = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=reference)
-    before = module.get_output_embeddings().weight.detach().clone()
+    trainable = PolicyActor(model, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=reference)
+    before = model.head.weight.detach().clone()
     metrics = trainable.update(random_batch(LENGTHS))
     assert abs(metrics["actor/kl_loss"]) < 1e-6
-    assert not torch.equal(module.get_output_embeddings().weight, before)
+    assert not torch.equal(model.head.weight, before)
 
 
 def test_in_float32_it_changes_nothing(folder: Path) -> None:
@@ -182,14 +181,14 @@ def test_the_engine_in_this_process_has_it() -> None:
 def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> None:
     tiny("qwen3").save_pretrained(tmp_path / "model")
     network = Network(path=str(tmp_path / "model"))
-    module = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ALONE, HALF, device=CPU)
-    nn.init.normal_(module.score.weight)
+    model = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ALONE, HALF, device=CPU)
+    nn.init.normal_(model.base.score.weight)
     batch = random_batch(LENGTHS)
     with torch.no_grad():
-        (values,) = TokenValues(module)(batch)
+        (values,) = TokenValues(model)(batch)
     assert (values != values.bfloat16().float()).float().mean() > 0.5 * batch.mask.float().mean()
-    module.bfloat16().save_pretrained(tmp_path / "judge")
-    config = type(module.config).from_pretrained(tmp_path / "judge", num_labels=1, architectures=None)
+    model.module.bfloat16().save_pretrained(tmp_path / "judge")
+    config = type(model.config).from_pretrained(tmp_path / "judge", num_labels=1, architectures=None)
     config.save_pretrained(tmp_path / "judge")
     judge = Judge(RewardModel(True, RewardNetwork(path=str(tmp_path / "judge"))), device=CPU)
     scores = torch.tensor(judge([[5, 6, 7], [8, 9], [10, 11, 12, 13]]))

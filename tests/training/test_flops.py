@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 from agentrl.config.schema import Actor
 from agentrl.training import PolicyActor
-from agentrl.training.perf.flops import ModelFlops, flops_of_module
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.meter import Meter
 from tests.training.tiny import CPU, SIZES, lora, random_batch, tiny
 
@@ -15,15 +17,20 @@ HIDDEN, INNER, LAYERS, VOCABULARY = (
 ATTENTION = HIDDEN * 64 * 2 + HIDDEN * 32 * 2  # 4 heads of 16 ask and answer, 2 hold keys and values
 
 
+def cost_of(module: nn.Module) -> ModelFlops:
+    model = ModelHandle(module)
+    return model_flops(model.whole_shapes, model.config)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_that_a_token_meets(tied: bool) -> None:
-    cost = flops_of_module(tiny("qwen3", tie_word_embeddings=tied))
+    cost = cost_of(tiny("qwen3", tie_word_embeddings=tied))
     assert cost == ModelFlops(LAYERS * (ATTENTION + 3 * HIDDEN * INNER), VOCABULARY * HIDDEN, LAYERS * 64)
 
 
 def test_of_experts_only_the_chosen_count() -> None:
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    cost = flops_of_module(tiny("qwen3_moe", **more))
+    cost = cost_of(tiny("qwen3_moe", **more))
     experts = 2 * 3 * HIDDEN * 32
     assert cost.backbone == LAYERS * (ATTENTION + experts + HIDDEN * 4)
 
@@ -32,7 +39,7 @@ def test_passes() -> None:
     cost = ModelFlops(backbone=1000, head=100, attention=10)
     assert cost.forward([3, 4], scored=2) == 2 * 1000 * 7 + 2 * 100 * 2 + 2 * 10 * 25
     assert cost.update([3, 4], scored=2) == 3 * cost.forward([3, 4], scored=2)
-    assert flops_of_module(lora(tiny())).update([3], 1) == 2 * flops_of_module(tiny()).forward([3], 1)
+    assert cost_of(lora(tiny())).update([3], 1) == 2 * cost_of(tiny()).forward([3], 1)
 
 
 def test_sequences_without_gradient_have_no_backward_pass() -> None:

@@ -26,7 +26,7 @@ class Together(Ranks):
         self.brought: list[torch.Tensor] = []
         self.barrier = Barrier(parts)
 
-    def total(self, tensor):
+    def sum_over_ranks(self, tensor):
         self.brought.append(tensor.clone())
         self.barrier.wait()
         tensor.copy_(sum(self.brought))

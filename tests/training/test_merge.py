@@ -22,7 +22,7 @@ LENGTHS = [7, 4, 9, 6]
 
 def checkpoint(folder, model, **actor):
     """A run's folder after one step, and what its policy says of a batch."""
-    module = load_model(model, device=CPU, seed=0)
+    module = load_model(model, device=CPU, seed=0).module
     trained = actor_of(module, **actor)
     trained.update(random_batch(LENGTHS))
     if model.lora_rank:
@@ -30,7 +30,9 @@ def checkpoint(folder, model, **actor):
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1)
     state = {"policy": trained.state_dict()}
-    checkpoints.save(folder / "checkpoints", 3, state, lambda out: write_model(module, tokenizer(), out, weights=False))
+    checkpoints.save(
+        folder / "checkpoints", 3, state, lambda out: write_model(trained.model, tokenizer(), out, weights=False)
+    )
     return TokenLogprobs(module)(random_batch([8, 5]))[0].detach()
 
 
@@ -42,7 +44,7 @@ def base(tmp_path_factory):
 
 
 def says(folder):
-    module = load_model(Model(path=str(folder)), device=CPU, seed=5)
+    module = load_model(Model(path=str(folder)), device=CPU, seed=5).module
     return module, TokenLogprobs(module)(random_batch([8, 5]))[0].detach()
 
 

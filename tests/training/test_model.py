@@ -13,6 +13,7 @@ from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 from agentrl.training import load_model, load_tokenizer, save_pretrained
 from agentrl.training.model.attention.choosing import PACKED
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.packing_probe import pack_where_exact
 from tests.training.tiny import CPU, VOCABULARY, random_batch, tiny
@@ -33,12 +34,12 @@ def folder(tmp_path_factory):
 
 
 def load(folder, seed=0, **fields):
-    return load_model(Model(path=str(folder), **fields), device=CPU, seed=seed)
+    return load_model(Model(path=str(folder), **fields), device=CPU, seed=seed).module
 
 
 def test_a_folder_loads_as_it_was_written(folder):
     module = load(folder)
-    assert pack_where_exact(module, CPU)
+    assert pack_where_exact(ModelHandle(module), CPU)
     assert module.config._attn_implementation == PACKED
     assert not module.training
     assert next(module.parameters()).dtype == torch.float32
@@ -70,7 +71,7 @@ def test_no_kind_of_dropout_is_left(tmp_path, kind, fields):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 97}
     shared = sizes if kind in ("opt", "falcon") else {"hidden_size": 32, "vocab_size": 97} if kind == "bloom" else {}
     AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**shared, **fields)).save_pretrained(tmp_path)
-    module = load_model(Model(path=str(tmp_path)), device=CPU, seed=0).train()
+    module = load_model(Model(path=str(tmp_path)), device=CPU, seed=0).module.train()
     first, second = (module(input_ids=torch.arange(3, 20)[None]).logits for _ in range(2))
     assert torch.equal(first, second)
 

@@ -174,7 +174,7 @@ def test_checkpoints_of_two_ranks_are_pruned_and_have_a_loadable_model(results, 
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
     _, state = checkpoints.load(path)
     assert state["rows"] == {"at": 2}
-    module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)
+    module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0).module
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, state["policy"]["parameters"][name].whole())
 
@@ -187,7 +187,7 @@ def test_two_ranks_skip_a_damaged_checkpoint_and_start_a_branch(results):
 
 def test_an_adapter_that_two_wrote_loads(results, models):
     path = latest(results / "many-lora")
-    module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)
+    module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0).module
     saved = checkpoints.load(path)[1]["policy"]["parameters"]
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     assert trained.keys() == saved.keys()

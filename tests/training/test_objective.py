@@ -9,7 +9,7 @@ from agentrl.algorithms import POLICY_LOSSES
 from agentrl.config.schema import Actor, PolicyLoss
 from agentrl.core.errors import UserError
 from agentrl.training.model.head.logprobs import TokenLogprobs
-from agentrl.training.update.objective import loss_of
+from agentrl.training.update.actor import loss_of
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
 from tests.training.tiny import random_batch, tiny
 

@@ -3,15 +3,17 @@
 import torch
 
 from agentrl.config.schema import Optim
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.perf import offload
 from agentrl.training.update.optimizer import Optimizer
 from tests.training.tiny import random_batch, tiny
 
 
-def gradients(module, batch):
+def gradients(model, batch):
+    module = ModelHandle.of(model).module
     module.zero_grad()
-    TokenLogprobs(module)(batch)[0].sum().backward()
+    TokenLogprobs(model)(batch)[0].sum().backward()
     return {name: p.grad.clone() for name, p in module.named_parameters()}
 
 
@@ -30,8 +32,7 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
 
     monkeypatch.setattr(offload, "_hooks", lambda: (watched, unpack))
     assert not gone
-    module.offloads_activations = True
-    found = gradients(module, batch)
+    found = gradients(ModelHandle(module, offloads_activations=True), batch)
     assert len(gone) > 20
     assert not {p.data_ptr() for p in module.parameters()} & set(gone)
     assert all(torch.equal(found[name], expected[name]) for name in expected)

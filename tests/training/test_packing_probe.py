@@ -12,6 +12,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training import load_model
 from agentrl.training.model.attention.choosing import is_packed
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.packing_probe import WINDOW, pack_where_exact, short_windows
 from agentrl.training.parallel.ranks import ALONE
@@ -89,7 +90,7 @@ def apart(module: Any) -> float:
 def test_a_model_packs_where_a_packed_row_is_its_sequences_alone(name, dtype, caplog):
     module = model_of(*(PACKABLE | ALONE_ONLY)[name]).to(dtype)
     own = module.config._attn_implementation
-    packs = pack_where_exact(module, CPU)
+    packs = pack_where_exact(ModelHandle(module), CPU)
     assert packs is is_packed(module) is (name in PACKABLE)
     said = [record.getMessage() for record in caplog.records if "one sequence a pass" in record.getMessage()]
     assert len(said) == (0 if packs else 1)
@@ -109,7 +110,7 @@ def test_attention_in_both_directions_within_an_image_is_found(kind, vision):
     torch.manual_seed(0)
     config = CONFIG_MAPPING[kind](text_config=fields, vision_config=small, image_token_id=5)
     module = AutoModelForImageTextToText.from_config(config).eval()
-    assert pack_where_exact(module, CPU) is (kind == "gemma4" and not vision)
+    assert pack_where_exact(ModelHandle(module), CPU) is (kind == "gemma4" and not vision)
 
 
 def test_windows_are_as_before_after_the_probe():
@@ -128,7 +129,7 @@ def test_code_of_its_own_that_fails_on_a_packed_row_is_not_packed(caplog):
         return original(*args, **kwargs)
 
     original, module.model.forward = module.model.forward, forward
-    assert not pack_where_exact(module, CPU)
+    assert not pack_where_exact(ModelHandle(module), CPU)
     assert "no packed rows here" in caplog.text
     assert apart(module) < 2e-5
 
@@ -138,9 +139,9 @@ def test_one_answer_for_training_and_for_sequence_parallel_ranks(tmp_path):
     for name, fields in (("packs", {}), ("alone", LONGROPE)):
         model_of("phi3", fields).save_pretrained(tmp_path / name)
     load = [load_of(tmp_path / name) for name in ("packs", "alone")]
-    assert [is_packed(module) for module in load] == [True, False]
+    assert [model.packs for model in load] == [True, False]
     with pytest.raises(UserError, match="cannot be packed"):
-        check_heads(load[1].config, is_packed(load[1]), 2)
+        check_heads(load[1].config, load[1].packs, 2)
 
 
 def load_of(folder: Path) -> Any:

@@ -1,6 +1,5 @@
 """The sizes of passes: chosen by memory, and smaller ones after a pass that did not fit."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from agentrl.training.perf.pass_size import (
     shape_of,
     tokens_that_fit,
 )
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.update import passes
 from agentrl.training.update.micro_batches import micro_batching_like, score_batch
 from tests.training.tiny import CPU, random_batch, tiny
@@ -48,6 +48,7 @@ def small_memory(policy: PolicyActor, most: int, *, after_backward: bool) -> lis
             raise torch.OutOfMemoryError
         return columns
 
+    limited.keep = 0
     policy.score = limited
     return seen
 
@@ -59,7 +60,9 @@ def test_an_update_that_runs_out_of_memory_is_taken_again(after_backward: bool, 
     wanted, found = plain.update(BATCH), small.update(BATCH)
     assert seen[0] == TOTAL
     assert found == pytest.approx(wanted, rel=1e-4)
-    for (name, mine), theirs in zip(small.module.named_parameters(), plain.module.parameters(), strict=True):
+    for (name, mine), theirs in zip(
+        small.model.module.named_parameters(), plain.model.module.parameters(), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
     assert f"at most {TOTAL // 2} tokens" in caplog.text
     del seen[:]
@@ -119,8 +122,9 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     config = compose(["model.path=none", "data.max_prompt_length=100", "data.max_response_length=200"], checks=())
     monkeypatch.setattr(passes, "free_memory", lambda device: 1.5 * GIB)
     policy = policy_of()
-    other: Any = SimpleNamespace(micro_batching=micro_batching_like(Actor(), GPU, None, None, None))
-    passes.fit_passes(config, [policy], [other], ALONE)
+    sizes = micro_batching_like(Actor(), GPU)
+    other = Reference(tiny(), temperature=1.0, micro_batching=sizes, device=CPU)
+    passes.fit_passes(config, [policy], other, ALONE)
     chosen = policy.micro_batching.max_tokens
     assert chosen is not None
     assert 2048 < chosen < MOST
@@ -129,10 +133,10 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     said = f"passes of {chosen} tokens, not compiled, attention fa2, head triton with {chosen} kept logits"
     assert passes.description(policy) == said
     monkeypatch.setattr(passes, "free_memory", lambda device: 0.0)
-    passes.fit_passes(config, [policy], [], ALONE)
+    passes.fit_passes(config, [policy], None, ALONE)
     assert policy.micro_batching.max_tokens == 300
     own = policy_of(ppo_max_token_len_per_gpu=50)
-    passes.fit_passes(config, [own], [], ALONE)
+    passes.fit_passes(config, [own], None, ALONE)
     assert own.micro_batching.max_tokens == 50
     assert own.score.keep == 0
 

@@ -11,15 +11,16 @@ from agentrl.config.schema import Actor, Critic, Model, Network, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, load_model
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.parallel.sharding import load_on_ranks, match_trained_precision, set_compute_dtype
+from agentrl.training.parallel.sharding import load_on_ranks, match_trained_precision
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.critic import ValueCritic
-from agentrl.training.update.loss_scale import INTERVAL, LossScale
 from agentrl.training.update.micro_batches import MicroBatching
+from agentrl.training.update.optimizer import SCALE_INTERVAL, LossScale
 from tests.training.tiny import CPU, random_batch, smoothed, tiny
 
 LENGTHS = [7, 12, 4, 9, 6, 3]
@@ -33,15 +34,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def policy(folder: Path, dtype: str, *, computed: str = "auto", **model) -> nn.Module:
-    def load(device: torch.device) -> nn.Module:
+def policy(folder: Path, dtype: str, *, computed: str = "auto", **model) -> ModelHandle:
+    def load(device: torch.device) -> ModelHandle:
         return float32_masters(load_model(Model(path=str(folder), dtype=dtype, **model), device=device, seed=0))
 
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
     return load_on_ranks(load, ALONE, config, device=CPU)
 
 
-def actor_of(module: nn.Module, **settings) -> PolicyActor:
+def actor_of(module: ModelHandle, **settings) -> PolicyActor:
     actor = Actor(**({"optim": Optim(lr=1e-6, weight_decay=0.0)} | settings))
     return PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9)
 
@@ -50,11 +51,11 @@ def trained(module: nn.Module) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
 
 
-def update(module: nn.Module, **settings) -> torch.Tensor:
+def update(model: ModelHandle, **settings) -> torch.Tensor:
     """By how much an update at a usual learning rate moves the parameters."""
-    before = trained(module)
-    actor_of(module, **settings).update(random_batch(LENGTHS))
-    return torch.cat([(p - before[n]).flatten() for n, p in trained(module).items()])
+    before = trained(model.module)
+    actor_of(model, **settings).update(random_batch(LENGTHS))
+    return torch.cat([(p - before[n]).flatten() for n, p in trained(model.module).items()])
 
 
 @pytest.mark.prevents("parameters in bfloat16 do not move at the usual learning rates")
@@ -74,14 +75,14 @@ def test_half_precision_is_never_trained(folder: Path) -> None:
 
 
 def test_under_lora_the_base_keeps_its_dtype_and_the_adapter_is_float32(folder: Path) -> None:
-    module = policy(folder, "bfloat16", lora_rank=4)
-    kinds = {(p.requires_grad, p.dtype) for p in module.parameters()}
+    model = policy(folder, "bfloat16", lora_rank=4)
+    kinds = {(p.requires_grad, p.dtype) for p in model.module.parameters()}
     assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
-    assert update(module).abs().max() > 0
+    assert update(model).abs().max() > 0
 
 
 def test_tied_embeddings_stay_tied() -> None:
-    module = float32_masters(tiny("llama", tie_word_embeddings=True).to(torch.bfloat16))
+    module = float32_masters(ModelHandle(tiny("llama", tie_word_embeddings=True).to(torch.bfloat16))).module
     assert module.lm_head.weight is module.model.embed_tokens.weight
     assert module.lm_head.weight.dtype == torch.float32
 
@@ -91,14 +92,14 @@ def test_tied_embeddings_stay_tied() -> None:
 def test_a_critic_read_in_bfloat16_learns_in_float32(folder: Path, lora_rank: int, computed: str) -> None:
     network = Network(path=str(folder), dtype="bfloat16", lora_rank=lora_rank)
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
-    module = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
-    trainable = ValueCritic(module, critic=Critic(optim=Optim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
-    before, batch = trained(module), random_batch(LENGTHS)
+    model = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
+    trainable = ValueCritic(model, critic=Critic(optim=Optim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
+    before, batch = trained(model.module), random_batch(LENGTHS)
     assert {p.dtype for p in before.values()} == {torch.float32}
     for _ in range(2):  # the head begins at zero, so the first step moves nothing else
         batch.returns, batch.values = torch.linspace(0, 1, batch.num_tokens) * batch.mask, None
         trainable.update(batch)
-    share = [float((p != before[n]).float().mean()) for n, p in trained(module).items() if "lora_A" not in n]
+    share = [float((p != before[n]).float().mean()) for n, p in trained(model.module).items() if "lora_A" not in n]
     assert sum(share) / len(share) > 0.8
 
 
@@ -119,12 +120,12 @@ def test_a_bfloat16_base_computes_in_float32_if_configured(folder: Path) -> None
 
 
 def test_a_reference_in_bfloat16_is_the_policy_as_it_began(folder: Path) -> None:
-    frozen = load_model(Model(path=str(folder), dtype="bfloat16"), device=CPU, seed=0).requires_grad_(False)
-    set_compute_dtype(frozen, torch.bfloat16)
+    frozen = load_model(Model(path=str(folder), dtype="bfloat16"), device=CPU, seed=0)
+    frozen.compute_in(torch.bfloat16)
     assert pack_where_exact(frozen, CPU)
     reference = Reference(match_trained_precision(frozen), temperature=1.0, micro_batching=MicroBatching(), device=CPU)
     batch = random_batch(LENGTHS)
-    assert {p.dtype for p in frozen.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in frozen.module.parameters()} == {torch.bfloat16}
     assert torch.equal(
         actor_of(policy(folder, "bfloat16", computed="bfloat16")).logprobs(batch)[0], reference.logprobs(batch)
     )
@@ -141,9 +142,9 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
     }
     other = actor_of(policy(folder, "bfloat16"))
     other.load_state_dict(state | {"parameters": half, "optimizer": state["optimizer"] | {"moments": moments}})
-    assert {p.dtype for p in other.module.parameters()} == {torch.float32}
+    assert {p.dtype for p in other.model.module.parameters()} == {torch.float32}
     assert {m.dtype for s in other.optimizer.adamw.state.values() for m in s.values()} == {torch.float32}
-    assert all(torch.equal(p, half[n].values.float().view(p.shape)) for n, p in other.module.named_parameters())
+    assert all(torch.equal(p, half[n].values.float().view(p.shape)) for n, p in other.model.module.named_parameters())
     other.update(random_batch(LENGTHS))
 
 
@@ -175,28 +176,28 @@ def test_float16_keeps_the_gradient_of_a_mean_over_many_tokens(folder: Path, tok
 
 
 def test_a_gradient_that_overflows_costs_a_step_and_halves_the_scale(folder: Path) -> None:
-    module = policy(folder, "float32", computed="float16")
-    trainable, batch = actor_of(module), random_batch(LENGTHS)
+    model = policy(folder, "float32", computed="float16")
+    trainable, batch = actor_of(model), random_batch(LENGTHS)
     trainable.optimizer.scale.value = 2.0**30
-    before = trained(module)
+    before = trained(model.module)
     metrics = [trainable.update(batch)]
-    assert all(torch.equal(p, before[n]) for n, p in trained(module).items())
+    assert all(torch.equal(p, before[n]) for n, p in trained(model.module).items())
     while metrics[-1]["actor/skipped_steps"]:
         metrics.append(trainable.update(batch))
     assert [m["actor/loss_scale"] for m in metrics] == [2.0 ** (30 - i) for i in range(len(metrics))]
     assert trainable.optimizer.skipped == len(metrics) - 1
-    assert not all(torch.equal(p, before[n]) for n, p in trained(module).items())
+    assert not all(torch.equal(p, before[n]) for n, p in trained(model.module).items())
     other = actor_of(policy(folder, "float32", computed="float16"))
     other.load_state_dict(trainable.state_dict())
     assert other.optimizer.scale.state_dict() == trainable.optimizer.scale.state_dict()
     old = trainable.state_dict()
     old["optimizer"].pop("scale")  # as checkpoints were before
-    actor_of(module).load_state_dict(old)
+    actor_of(model).load_state_dict(old)
 
 
 def test_the_scale_rises_after_a_while_and_stays_within_bounds() -> None:
     scale = LossScale(torch.float16)
-    for _ in range(INTERVAL - 1):
+    for _ in range(SCALE_INTERVAL - 1):
         scale.update(overflow=False)
     assert scale.value == 2.0**16
     scale.update(overflow=False)
@@ -215,17 +216,17 @@ def test_clipping_is_by_the_norm_of_the_loss_itself(folder: Path) -> None:
         trainable = smoothed(
             actor_of(policy(folder, "float32", computed=computed), grad_clip=0.1, optim=Optim(lr=1e-2))
         )
-        before = trained(trainable.module)
+        before = trained(trainable.model.module)
         trainable.update(random_batch(LENGTHS))
-        steps.append(torch.cat([(p - before[n]).flatten() for n, p in trained(trainable.module).items()]))
+        steps.append(torch.cat([(p - before[n]).flatten() for n, p in trained(trainable.model.module).items()]))
     assert (steps[0] - steps[1]).norm() < 0.02 * steps[0].norm()
 
 
 def test_a_critic_in_float16_is_scaled_too(folder: Path) -> None:
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="float16"))
     network = Network(path=str(folder))
-    module = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
-    trainable = ValueCritic(module, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
+    model = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
+    trainable = ValueCritic(model, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
     batch = random_batch(LENGTHS)
     batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
     assert trainable.update(batch)["critic/loss_scale"] == 2.0**16

@@ -64,7 +64,7 @@ def config(home, **fields):
 def held_loss(model_path, conversations):
     """Mean loss of the assistant's tokens, in nats."""
     batch = pack_ledgers(conversations.ledgers)
-    module = load_model(Model(path=str(model_path)), device=CPU, seed=0)
+    module = load_model(Model(path=str(model_path)), device=CPU, seed=0).module
     with torch.no_grad():
         return -TokenLogprobs(module)(batch)[0][batch.mask].mean().item()
 
@@ -251,7 +251,7 @@ def test_a_resumed_run_ends_like_an_unbroken_one(home, tmp_path, lora_rank):
     rest, resumed = run("broken")
     assert list(rest) == [5, 6]
     assert broken | rest == whole
-    weights = [load_model(Model(path=str(r.path)), device=CPU, seed=0).state_dict() for r in (result, resumed)]
+    weights = [load_model(Model(path=str(r.path)), device=CPU, seed=0).module.state_dict() for r in (result, resumed)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert sorted(f.name for f in (tmp_path / "broken" / "checkpoints").iterdir()) == ["global_step_4", "global_step_6"]
     again, finished = run("broken")
@@ -292,7 +292,7 @@ def test_a_model_of_other_settings_is_set_aside(home, tmp_path, caplog):
     (aside,) = (tmp_path / "checkpoints").iterdir()
     assert {"config.yaml", "model.safetensors", "tokenizer.json"} <= {path.name for path in aside.iterdir()}
     assert f"all its files are now in {aside}" in caplog.text
-    assert load_model(Model(path=str(tmp_path)), device=CPU, seed=0) is not None
+    assert load_model(Model(path=str(tmp_path)), device=CPU, seed=0).module is not None
 
 
 def test_a_run_that_starts_over_keeps_its_own_checkpoints(home, tmp_path):
@@ -317,7 +317,7 @@ def test_a_run_that_starts_over_keeps_its_own_checkpoints(home, tmp_path):
     assert aside > {"global_step_3", "metrics.jsonl", "config.yaml", "model.safetensors", "tokenizer.json"}
     assert main(["merge", str(tmp_path), str(tmp_path / "merged")]) == 0
     merged, own = (
-        load_model(Model(path=str(p)), device=CPU, seed=0).state_dict() for p in (tmp_path / "merged", tmp_path)
+        load_model(Model(path=str(p)), device=CPU, seed=0).module.state_dict() for p in (tmp_path / "merged", tmp_path)
     )
     assert all(torch.equal(tensor, merged[name]) for name, tensor in own.items())
     path = str(saved / "superseded_1" / "global_step_3")

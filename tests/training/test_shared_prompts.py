@@ -18,9 +18,9 @@ from agentrl.training.batches.shared_prompts import (
     sequence_prompts,
     shared_prompts,
 )
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.roles.making import Roles
-from agentrl.training.update import micro_batches
 from agentrl.training.update.micro_batches import MicroBatching, check_shares
 from agentrl.trajectory.ledger import Ledger, Source
 from tests.training.tiny import lora, tiny
@@ -145,30 +145,29 @@ def test_micro_batches_have_each_sequence_once_within_the_limit() -> None:
 
 
 def test_the_key_must_be_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, apart = tiny("qwen3"), tiny("qwen3")
-    apart.set_attn_implementation("sdpa")
-    check_shares(module, CPU, Ranks(0, 2))
-    for refused, ranks in ((apart, Ranks()), (module, Ranks(0, 2, seq_world=2))):
+    model, apart = (ModelHandle(tiny("qwen3")) for _ in range(2))
+    apart.base.set_attn_implementation("sdpa")
+    check_shares(model, CPU, Ranks(0, 2))
+    for refused, ranks in ((apart, Ranks()), (model, Ranks(0, 2, seq_world=2))):
         with pytest.raises(UserError, match=r"actor\.share_prompts=true needs a model whose sequences"):
             check_shares(refused, CPU, ranks)
-    monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: False)
+    monkeypatch.setattr(ModelHandle, "shares_keys", lambda model, device: False)
     with pytest.raises(UserError, match="attention by fa2 computes whole sequences only"):
-        check_shares(module, CPU, Ranks())
+        check_shares(model, CPU, Ranks())
 
 
 @pytest.mark.parametrize("chosen", [False, True, None])
 def test_the_key_decides(chosen: bool | None) -> None:
     config = Config(actor=Actor(share_prompts=chosen))
     roles = Roles(config, CPU, Ranks())
-    assert roles.actor(tiny("qwen3"), None, 9).micro_batching.shares == bool(chosen)
+    assert roles.actor(ModelHandle(tiny("qwen3")), None, 9).micro_batching.shares == bool(chosen)
 
 
 def test_without_the_key_one_gpu_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, module = torch.device("cuda"), tiny("qwen3")
-    module.compute_dtype = torch.bfloat16
-    monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: True)
-    assert Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(module)
-    assert not Roles(Config(rollout=Rollout(n=1)), gpu, Ranks()).shares(module)
-    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2)).shares(module)
-    monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: False)
-    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(module)
+    gpu, model = torch.device("cuda"), ModelHandle(tiny("qwen3"), compute_dtype=torch.bfloat16)
+    monkeypatch.setattr(ModelHandle, "shares_keys", lambda model, device: True)
+    assert Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(model)
+    assert not Roles(Config(rollout=Rollout(n=1)), gpu, Ranks()).shares(model)
+    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2)).shares(model)
+    monkeypatch.setattr(ModelHandle, "shares_keys", lambda model, device: False)
+    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(model)

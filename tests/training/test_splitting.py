@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.training.batches.shared_prompts import Prompt
-from agentrl.training.batches.splitting import Work, deal, micro_batches, mini_batches, sequence_cost
+from agentrl.training.batches.splitting import Work, assign_shares, micro_batches, mini_batches, sequence_cost
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import random_batch
@@ -85,14 +85,14 @@ def test_each_part_is_dealt_evenly():
     draw = random.Random(0)
     lengths = [draw.randint(10, 400) for _ in range(96)]
     parts = [list(range(i, i + 32)) for i in range(0, 96, 32)]
-    shares = deal(lengths, parts, 4, hidden=64)
+    shares = assign_shares(lengths, parts, 4, hidden=64)
     assert sorted(i for share in shares for i in share) == list(range(96))
     assert all(share == sorted(share) for share in shares)
     for part in parts:
         costs = [sum(sequence_cost(lengths[i], 64) for i in share if i in part) for share in shares]
         assert max(costs) < 1.15 * min(costs)
     # parts of one sequence go to the rank with the least work so far
-    assert [len(share) for share in deal([9] * 8, [[i] for i in range(8)], 4, hidden=64)] == [2] * 4
+    assert [len(share) for share in assign_shares([9] * 8, [[i] for i in range(8)], 4, hidden=64)] == [2] * 4
 
 
 def test_sequences_of_a_prompt_go_to_one_rank():
@@ -100,7 +100,7 @@ def test_sequences_of_a_prompt_go_to_one_rank():
     prompts = [Prompt(i // 8, 300) for i in range(8 * 64)]
     lengths = [300 + draw.randint(10, 400) for _ in prompts]
     parts = [range(256), range(256, 512)]
-    shares = deal(lengths, parts, 8, hidden=64, prompts=prompts)
+    shares = assign_shares(lengths, parts, 8, hidden=64, prompts=prompts)
     assert sorted(i for share in shares for i in share) == list(range(512))
     owners = [{rank for rank, share in enumerate(shares) for i in share if i // 8 == family} for family in range(64)]
     assert all(len(ranks) == 1 for ranks in owners)
@@ -110,15 +110,20 @@ def test_sequences_of_a_prompt_go_to_one_rank():
 
 
 def test_families_are_split_where_ranks_would_wait():
-    assert deal([60] * 8, [range(8)], 4, hidden=64, prompts=[Prompt(0, 50)] * 8) == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    three = deal([60] * 24, [range(24)], 2, hidden=64, prompts=[Prompt(i // 8, 5) for i in range(24)])
+    assert assign_shares([60] * 8, [range(8)], 4, hidden=64, prompts=[Prompt(0, 50)] * 8) == [
+        [0, 4],
+        [1, 5],
+        [2, 6],
+        [3, 7],
+    ]
+    three = assign_shares([60] * 24, [range(24)], 2, hidden=64, prompts=[Prompt(i // 8, 5) for i in range(24)])
     assert [len(share) for share in three] == [12, 12]
-    dear = deal([60] * 6, [range(6)], 4, hidden=64, prompts=[Prompt(i // 2, 58) for i in range(6)])
+    dear = assign_shares([60] * 6, [range(6)], 4, hidden=64, prompts=[Prompt(i // 2, 58) for i in range(6)])
     assert sorted(dear) == [[], [0, 1], [2, 3], [4, 5]]  # a part for itself would cost as much as the whole family
 
 
 def rank_shares(lengths, count, *, hidden):
-    return deal(lengths, [range(len(lengths))], count, hidden=hidden)
+    return assign_shares(lengths, [range(len(lengths))], count, hidden=hidden)
 
 
 def test_rank_shares_have_equal_work_and_all_sequences():
@@ -148,7 +153,7 @@ def test_shares_of_one_rank_are_everything_in_order():
 
 def test_ranks_get_the_same_number_of_micro_batches():
     class Others(Ranks):
-        def most(self, number):
+        def max_over_ranks(self, number):
             return max(number, 3)
 
     batch = random_batch([30, 1, 1, 1, 1, 1, 9, 3])

@@ -45,9 +45,9 @@ def everything(batch: Batch) -> list[int]:
 def test_every_bit_arrives() -> None:
     batch = whole()
     arrived = of_columns(travelled(share_columns(batch, everything(batch))))
-    assert arrived.place is not None
-    assert arrived.place.tolist() == [0, 1, 2]
-    same(replace(arrived, place=None), batch)
+    assert arrived.index is not None
+    assert arrived.index.tolist() == [0, 1, 2]
+    same(replace(arrived, index=None), batch)
     assert torch.equal(arrived.rewards.view(torch.int32), batch.rewards.view(torch.int32))  # the sign of zero too
     arrived.mask &= False  # its own memory, writable
     for rows in ([2, 0], []):

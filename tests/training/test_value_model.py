@@ -8,6 +8,7 @@ from transformers import AutoModelForTokenClassification
 
 from agentrl.config.schema import Network
 from agentrl.core.errors import UserError
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.model.value_model import TokenValues, load_value_model
 from tests.training.tiny import CPU, random_batch, tiny
@@ -16,7 +17,7 @@ LENGTHS = [7, 1, 12, 4, 9]
 
 
 def value_model(folder: Path, **settings: object):
-    return load_value_model(Network(path=str(folder), **settings), device=CPU, seed=0)
+    return load_value_model(Network(path=str(folder), **settings), device=CPU, seed=0).module
 
 
 def with_a_head(module):
@@ -40,7 +41,7 @@ def test_a_causal_lm_becomes_one_whose_first_values_are_0(kind: str, tmp_path: P
 def test_a_value_is_that_of_the_tokens_before_and_packing_does_not_change_it(tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path)
     module = with_a_head(value_model(tmp_path))
-    assert pack_where_exact(module, CPU)
+    assert pack_where_exact(ModelHandle(module), CPU)
     batch = random_batch(LENGTHS)
     values = TokenValues(module)(batch)[0].detach()
     for span in torch.arange(batch.num_tokens).split(batch.lengths):

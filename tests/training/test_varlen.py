@@ -7,7 +7,7 @@ import torch
 
 from agentrl.training.batches.shared_prompts import shared_prompts
 from agentrl.training.model.attention import varlen
-from agentrl.training.model.head.spread import spread
+from agentrl.training.model.attention.expand import expand_keys
 from tests.training.tiny import CPU
 
 
@@ -87,7 +87,7 @@ def test_a_kernel_must_agree_with_pytorch(kernel, monkeypatch, own) -> None:
 
 def test_rows_that_several_sequences_see_get_the_sum_of_their_gradients() -> None:
     rows, layout = torch.randn(1, 2, 4, 8, requires_grad=True), shared_prompts([2, 2, 1], [(0, 1), (0, 1), (1, 0)], CPU)
-    found = spread(rows, layout.seen, layout.order, layout.bounds)
+    found = expand_keys(rows, layout.seen, layout.order, layout.bounds)
     torch.testing.assert_close(found, rows[:, :, [0, 1, 0, 2, 3]])
     (gradient,) = torch.autograd.grad((found * torch.tensor([1.0, 2, 3, 4, 5])[:, None]).sum(), rows)
     torch.testing.assert_close(gradient, torch.tensor([4.0, 2, 4, 5])[:, None].expand(1, 2, 4, 8))

@@ -3,17 +3,18 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import LlamaConfig
 
 from agentrl.training.checkpoint.rng import rng_state
 from agentrl.training.model.attention import choosing as attention
 from agentrl.training.model.head.logprobs import TokenLogprobs, score_tokens
+from agentrl.training.model.sizes import sizes_of
 from agentrl.training.perf.compiled_block import Compiled
 from agentrl.training.perf.compiling import compiled_blocks, representative, uncompiled
 from agentrl.training.update.warm_up import MOST_TOKENS, dummy_batch, tokens_within, warm_up
@@ -90,7 +91,7 @@ def test_an_update_after_it_compiles_nothing_and_takes_the_same_step(
     for name in ("micro_batching", "scoring"):
         setattr(warm, name, replace(getattr(warm, name), shares=shares))
     before, random = copy.deepcopy(warm.state_dict()), rng_state()
-    warm_up(warm, warm.score, longest=8, scores_apart=True, enough=never)
+    warm_up(warm, longest=8, scores_apart=True, should_stop=never)
     graphs = compiler.graphs
     assert graphs > 0
     assert not module.training
@@ -118,7 +119,7 @@ def test_it_ends_when_nothing_waits_for_it(kinds: int) -> None:
         graphs.append(compiler.graphs)
         return len(graphs) > kinds
 
-    warm_up(actor, actor.score, longest=8, scores_apart=True, enough=enough)
+    warm_up(actor, longest=8, scores_apart=True, should_stop=enough)
     assert len(graphs) == kinds + 1
     assert graphs == sorted(set(graphs))
     assert compiler.graphs == graphs[-1]
@@ -128,30 +129,31 @@ def test_it_ends_when_nothing_waits_for_it(kinds: int) -> None:
 def test_without_compiled_blocks_it_does_nothing() -> None:
     actor = actor_of(tiny())
 
-    def score(batch: Any) -> tuple[Tensor, ...]:
+    def fails(loss: Tensor) -> None:
         raise AssertionError("it ran")
 
-    warm_up(actor, score, longest=8, scores_apart=True, enough=never)
+    actor.backward = fails  # type: ignore[method-assign]
+    warm_up(actor, longest=8, scores_apart=True, should_stop=never)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
 def test_it_ends_no_run(error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """Out of memory beside a server, or a backward pass that cannot be compiled."""
     module = compiled(tiny(num_hidden_layers=LAYERS), Compiler())
-    module.compiled = Compiled()
     actor, random = actor_of(module), rng_state()
+    state = actor.model.compiled = Compiled()
 
     def fails(loss: Tensor) -> None:
         torch.Tensor.backward(loss)
         raise error("no room")
 
     monkeypatch.setattr(type(actor.micro_batching.ranks), "backward", lambda ranks, loss: fails(loss))
-    warm_up(actor, actor.score, longest=8, scores_apart=True, enough=never)
+    warm_up(actor, longest=8, scores_apart=True, should_stop=never)
     assert not module.training
     assert all(p.grad is None for p in module.parameters())
     assert torch.equal(rng_state()["torch"], random["torch"])
-    assert module.compiled.works == (error is torch.OutOfMemoryError)
-    assert ("first update compiles" if module.compiled.works else "runs uncompiled: no room") in caplog.text
+    assert state.works == (error is torch.OutOfMemoryError)
+    assert ("first update compiles" if state.works else "runs uncompiled: no room") in caplog.text
 
 
 def test_only_the_first_blocks_run() -> None:
@@ -183,8 +185,8 @@ def test_the_probe_of_an_engine_compiles_nothing() -> None:
 
 
 def test_passes_leave_a_small_gpu_to_the_server() -> None:
-    text = SimpleNamespace(hidden_size=4096, intermediate_size=14336)  # an 8B model
-    small, large = (tokens_within(gigabytes << 30, text) for gigabytes in (24, 141))
+    sizes = sizes_of(LlamaConfig(hidden_size=4096, intermediate_size=14336))  # an 8B model
+    small, large = (tokens_within(gigabytes << 30, sizes) for gigabytes in (24, 141))
     assert 1000 < small < 2500
     assert large > 8000
 

@@ -61,7 +61,7 @@ def estimate(
 def _own_estimate(
     name: str, function: Estimator, columns: tuple[Tensor, ...], wanted: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """The same by a function of the user's own, whose results are checked."""
+    """Call a user's estimator and check its results."""
     where = f"{KEY}={name}"
     with torch.no_grad():
         result: Any = blamed(function, where)(*(column.clone() for column in columns), **wanted)

@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate."""
+"""PPO's clipped losses per token: the surrogate of the policy, and the regression of the critic."""
 
 import torch
 from torch import Tensor
@@ -30,3 +30,17 @@ def clipped_terms(ratio: Tensor, advantages: Tensor, *, low: float, high: float)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - low, 1 + high)
     return unclipped, clipped, {"ratio": ratio.detach(), "clipped": (clipped > unclipped).float()}
+
+
+def clipped_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, *, cliprange: float
+) -> tuple[Tensor, Tensor]:
+    """Half the larger squared error of `values` and of `values` clipped to `cliprange` around the old ones.
+
+    So a value gains nothing by moving further in one step (PPO's value clipping, arXiv 2005.12729). All tensors are
+    f32 [T]; only `values` has a gradient. Returns (loss [T], 1 where the clip acts, f32 [T]).
+    """
+    clipped = old_values + (values - old_values).clamp(-cliprange, cliprange)
+    free, bounded = (values - returns).square(), (clipped - returns).square()
+    outside = (values - old_values).abs() > cliprange  # inside the range both errors differ by rounding only
+    return 0.5 * torch.maximum(free, bounded), (outside & (bounded > free)).float()

@@ -49,8 +49,8 @@ def _share(mask: Tensor, ratio: float) -> int:
     return max(int(ratio * int(mask.sum())), 1)
 
 
-def _marked(places: Tensor, mask: Tensor) -> Tensor:
-    return torch.zeros_like(mask).index_fill(0, places, True)
+def _marked(indices: Tensor, mask: Tensor) -> Tensor:
+    return torch.zeros_like(mask).index_fill(0, indices, True)
 
 
 @policy_loss("clip_cov", choose=choose_between)

@@ -54,7 +54,7 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
 
 def whole_distribution(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
     """The engine's log-probs compare with the trainer's."""
-    cut = cut_distribution(rollout)
+    cut = truncated_distribution(rollout)
     if cut is None or trainer.val_only:
         return None
     if algorithm.rollout_correction.bypass_mode:
@@ -68,7 +68,7 @@ def whole_distribution(rollout: Rollout, algorithm: Algorithm, trainer: Trainer)
     )
 
 
-def cut_distribution(rollout: Rollout) -> str | None:
+def truncated_distribution(rollout: Rollout) -> str | None:
     """The setting by which training samples come from a part of the distribution only; None: from all of it."""
     if rollout.top_p < 1:
         return f"rollout.top_p={rollout.top_p}"

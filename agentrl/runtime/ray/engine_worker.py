@@ -25,7 +25,7 @@ class EngineWorker(Worker):
         from agentrl.engines.launching import engine_in_process
         from agentrl.training import load_model
 
-        model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
+        model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed).module
         model.requires_grad_(False)
         self.parameters = dict(model.named_parameters())
         self.engine = engine_in_process(self.config, model)

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout, Plan
+from agentrl.training.batches.outline import BatchOutline, BatchPlan
 from agentrl.training.batches.transfer import Columns, changed_columns, share_columns, with_columns
 
 
@@ -38,8 +38,8 @@ class RayLearner:
     shares: bool = False
     """Whether a rank computes equal prompts once."""
     held: Held | None = None
-    begun: set[int] = field(default_factory=set)
-    """Keys of the sequences whose update has begun."""
+    accumulated: set[int] = field(default_factory=set)
+    """Keys of the sequences whose gradients are accumulated."""
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
@@ -60,22 +60,22 @@ class RayLearner:
         self.held = Held(replace(batch), plan.shares)
         return batch
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use."""
-        early: bool = self.ranks.call("call", "begins_early")
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
+        early: bool = self.ranks.call("call", "can_accumulate_early")
         return early
 
-    def begin_update(self, part: Batch) -> None:
-        """`Learner.begin_update` on all ranks."""
+    def accumulate_early(self, part: Batch) -> None:
+        """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
-        self.ranks.scatter("begin_update", (share_columns(part, sequences) for sequences in plan.shares), self.each)
+        self.ranks.scatter("accumulate_early", (share_columns(part, sequences) for sequences in plan.shares), self.each)
         if part.key is not None:
-            self.begun.update(part.key.tolist())
+            self.accumulated.update(part.key.tolist())
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`Learner.update` on all ranks, by the advantages in new shares."""
         plan, held = self._plan(batch), self.held
-        self.held, self.begun = None, set()
+        self.held, self.accumulated = None, set()
         shares = (
             share_columns(batch, sequences) if held is None else held.columns(batch, number, sequences)
             for number, sequences in enumerate(plan.shares)
@@ -96,6 +96,6 @@ class RayLearner:
         loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
         return loaded
 
-    def _plan(self, batch: Batch) -> Plan:
-        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares, self.begun))
+    def _plan(self, batch: Batch) -> BatchPlan:
+        plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
         return plan

@@ -78,11 +78,11 @@ class Rank(TrainingWorker, EngineWorker):
         self._batch = self.learner.compute_logprobs(batch)
         return computed_columns(self._batch, batch) if self.learner.ranks.leads else None
 
-    async def begin_update(self, columns: Columns) -> None:
-        """`Learner.begin_update` of the share with these columns."""
+    async def accumulate_early(self, columns: Columns) -> None:
+        """`Learner.accumulate_early` of the share with these columns."""
         from agentrl.training.batches.transfer import of_columns
 
-        self.learner.begin_update(of_columns(columns))
+        self.learner.accumulate_early(of_columns(columns))
 
     async def update(self, columns: Columns) -> dict[str, float] | None:
         """`Learner.update` of that share, whose columns these replace, or of another share."""
@@ -118,7 +118,7 @@ class Rank(TrainingWorker, EngineWorker):
 
         ranks = self.learner.ranks
         if self._transport is None:
-            self._weights = sent_weights(self.config, self.learner.module, method, self.device)
+            self._weights = sent_weights(self.config, self.learner.model, method, self.device)
             self._transport = transport(self.config, self._weights, method, self.device, Path(scratch), ranks)
         mine = targets.get(str(ranks.rank), [])
         if mine or (method == "ipc" and backend.tensor_parallel > 1):
@@ -143,10 +143,9 @@ class Rank(TrainingWorker, EngineWorker):
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""
-        module = self.learner.module
-        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-        units = module.units() if hasattr(module, "units") else [dict(module.named_parameters())]
-        for unit in units:
+        model = self.learner.model
+        trained = model.trainable_shards().keys()
+        for unit in model.units():
             yield from ((name, tensor.detach()) for name, tensor in unit.items() if name in trained)
 
     def _replica(self, backend: ServerBackend, url: str, starts: int) -> Replica:

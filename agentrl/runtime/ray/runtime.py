@@ -64,11 +64,11 @@ class RayRuntime(Runtime):
         with self.start_times.phase("compile"):
             self.learner.warm_up()
 
-    def begins_early(self) -> bool:
-        """Whether `begin_update` is of use: the engine must have its own GPUs."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use: the engine must have its own GPUs."""
         rollout = self.config.rollout
         apart = self.async_sampling is not None and bool(rollout.nnodes or rollout.base_url)
-        return apart and self.learner.begins_early()
+        return apart and self.learner.can_accumulate_early()
 
     def _open(self, config: Config, objects: UserObjects) -> None:
         """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""

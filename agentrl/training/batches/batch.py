@@ -5,7 +5,7 @@ itself; `logprobs[t]` is log p(token t | the tokens before it in its sequence). 
 several where its history was rewritten; those are adjacent.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
-from agentrl.training.model.media import Media
 
-_PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "key", "media")
+_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "truncated", "key", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -41,7 +41,7 @@ class Batch:
     """int64 [B]; the sequence's trajectory, as an index into the packed list."""
     group: Tensor
     """int64 [B]; the sequence's prompt, by a number that ascends with the prompts' first sequences."""
-    place: Tensor | None = None
+    index: Tensor | None = None
     """int64 [B]; the sequence's index in the whole batch, where this is a share of one."""
     side: Tensor | None = None
     """int64 [B]; the side of a game that the sequence belongs to; None where the policy plays one side only."""
@@ -56,7 +56,7 @@ class Batch:
     truncated: Tensor | None = None
     """bool [B]; whether its trajectory ended at the length limit."""
     key: Tensor | None = None
-    """int64 [B]; the same number for the same ledger in any batch; None where nobody asks for it."""
+    """int64 [B]; the same number for the same ledger in any batch; None where it is not needed."""
     values: Tensor | None = None
     """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
     stale: Tensor | None = None
@@ -79,6 +79,11 @@ class Batch:
     """[B]; images and videos of each sequence; None without any."""
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that there are, by name."""
+        return {f.name: column for f in fields(self) if (column := getattr(self, f.name)) is not None}
+
+    @property
     def num_tokens(self) -> int:
         """T."""
         return self.ids.numel()
@@ -92,7 +97,7 @@ class Batch:
         """(player, group), int64 [B] each, in place of trajectory and group where rewards are compared.
 
         A player is one side of a trajectory. It is compared with the same side of the prompt's other trajectories: each
-        side has a baseline of its own (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
+        side has its own baseline (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
         """
         if self.side is None:
             return self.trajectory, self.group
@@ -126,12 +131,12 @@ class Batch:
         return None
 
     def share_prompts(self) -> "Batch":
-        """The same batch, whose pass computes equal prompts once."""
+        """This batch; from now on its pass computes equal prompts once."""
         self.shared = shared_prompts(self.lengths, self.prompts, self.ids.device)
         return self
 
     def read(self) -> "Batch":
-        """The same batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
+        """This batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
         _ = self.lengths, self.scored
         return self
 
@@ -142,18 +147,18 @@ class Batch:
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
-        chosen = replace(self, **self.columns_of(sequences, [f.name for f in fields(self)]))
+        chosen = replace(self, **self.columns_of(sequences, self.columns))
         chosen.lengths = [self.lengths[i] for i in sequences]
         if "prompts" in vars(self):
             chosen.prompts = [self.prompts[i] for i in sequences]
         return chosen
 
-    def columns_of(self, sequences: Sequence[int], names: Iterable[str]) -> dict[str, Any]:
+    def columns_of(self, sequences: Sequence[int], names: Collection[str]) -> dict[str, Any]:
         """The columns `names` of the given sequences, in the given order."""
         device = self.ids.device
         rows = torch.tensor(sequences, dtype=torch.long, device=device)
         take = self._taking(sequences)
-        found = {n: column for n in names if (column := getattr(self, n)) is not None}
+        found = {name: column for name, column in self.columns.items() if name in names}
         picked = {n: c[rows] if n in _PER_SEQUENCE else take(c) for n, c in found.items() if n != "cu_seqlens"}
         if "cu_seqlens" in found:
             picked["cu_seqlens"] = bounds_of([self.lengths[i] for i in sequences]).to(device)
@@ -174,28 +179,24 @@ class Batch:
         return [(bounds[i], bounds[i + 1]) for i in sequences]
 
     def share(self, sequences: Sequence[int]) -> "Batch":
-        """The given sequences as the share of a rank, which knows their places here."""
+        """The given sequences as the share of a rank, which knows their indices here."""
         if not sequences and self.media is not None and self.num_sequences:
-            return replace(self.dummy(), place=torch.tensor([self.media.first], device=self.ids.device))
-        place = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
-        return replace(self.select(sequences), place=place)
+            return replace(self.dummy(), index=torch.tensor([self.media.first], device=self.ids.device))
+        index = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
+        return replace(self.select(sequences), index=index)
 
     def dummy(self) -> "Batch":
         """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
         if self.media is not None:  # it must run the vision tower too
             sample = self.select([self.media.first])
-            scored = {name: column for name in _SCORED if (column := getattr(sample, name)) is not None}
-            masked: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
+            masked: dict[str, Any] = {n: torch.zeros_like(c) for n, c in sample.columns.items() if n in _SCORED}
             return replace(sample, **masked)
-        columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        blank: dict[str, Any] = {n: value.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, value in columns.items()}
+        blank: dict[str, Any] = {n: c.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, c in self.columns.items()}
         return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = replace(
-            self, **{f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        )
+        moved = replace(self, **{name: column.to(device) for name, column in self.columns.items()})
         moved.lengths = self.lengths
         return moved
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.batches.batch import Batch, bounds_of
-from agentrl.training.model.media import Media
+from agentrl.training.batches.media import Media
 from agentrl.trajectory.column import Column
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -105,8 +105,8 @@ def _weights(tool_turn_weight: float, interaction_turn_weight: float) -> dict[st
 
 def _number(trajectory: Trajectory, ledger: Ledger) -> int:
     """A number of a ledger that any process finds, and no other ledger of a run has."""
-    place = next(i for i, other in enumerate(trajectory.ledgers) if other is ledger)
-    digest = blake2b(f"{trajectory.key}#{place}".encode(), digest_size=8).digest()
+    index = next(i for i, other in enumerate(trajectory.ledgers) if other is ledger)
+    digest = blake2b(f"{trajectory.key}#{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 

@@ -68,14 +68,14 @@ def shared_prompts(lengths: Sequence[int], prompts: Sequence[Prompt], device: to
         seen += [np.arange(first, first + skipped), np.arange(bounds[-1], bounds[-1] + length - skipped)]
         bounds.append(bounds[-1] + length - skipped)
         start += length
-    places = _joined(seen).to(device)
-    order = places.argsort(stable=True)
+    indices = _joined(seen).to(device)
+    order = indices.argsort(stable=True)
     return SharedPrompts(
         kept=_joined(kept).to(device),
-        seen=places,
+        seen=indices,
         cu_seqlens=torch.tensor(bounds, dtype=torch.int32, device=device),
         order=order,
-        bounds=torch.searchsorted(places[order], torch.arange(bounds[-1] + 1, device=device)),
+        bounds=torch.searchsorted(indices[order], torch.arange(bounds[-1] + 1, device=device)),
     )
 
 

@@ -46,7 +46,7 @@ def micro_batches(
 ) -> list[list[int]]:
     """Split sequences into as few evenly filled micro-batches as the limits allow; indices into `lengths`.
 
-    A sequence longer than `max_tokens` is a micro-batch of its own. The fullest one comes first, so that a run that
+    A sequence longer than `max_tokens` is alone in its micro-batch. The fullest one comes first, so that a run that
     does not fit into memory fails at once. `at_least`: fewest micro-batches, where there are as many sequences.
     """
     if not lengths:
@@ -59,7 +59,7 @@ def micro_batches(
     return filled
 
 
-def deal(
+def assign_shares(
     lengths: Sequence[int],
     parts: Sequence[Sequence[int]],
     count: int,

@@ -75,7 +75,8 @@ def share_columns(batch: Batch, sequences: Sequence[int], names: Collection[str]
 
 def changed_columns(batch: Batch, held: Batch) -> list[str]:
     """The columns that are not those of `held`."""
-    return [f.name for f in fields(batch) if getattr(batch, f.name) is not getattr(held, f.name)]
+    mine, theirs = vars(batch), vars(held)
+    return [f.name for f in fields(batch) if mine[f.name] is not theirs[f.name]]
 
 
 def of_columns(columns: Mapping[str, Any], held: Batch | None = None) -> Batch:
@@ -89,8 +90,7 @@ def of_columns(columns: Mapping[str, Any], held: Batch | None = None) -> Batch:
 
 def computed_columns(batch: Batch, before: Batch) -> Columns:
     """The columns of `batch` that `before` had not."""
-    names = [f.name for f in fields(batch) if getattr(before, f.name) is None]
-    return {name: packed(column) for name in names if (column := getattr(batch, name)) is not None}
+    return {name: packed(column) for name, column in batch.columns.items() if name not in before.columns}
 
 
 def with_columns(batch: Batch, shares: Sequence[Sequence[int]], parts: Sequence[Columns]) -> Batch:

@@ -58,7 +58,7 @@ def set_aside(
 ) -> Path | None:
     """Move the checkpoints above step `after` to a new folder `<label>_<k>/`; returns it, or None where nothing moved.
 
-    `moves`: other files to move, path -> name there. `copies`: files to copy beside moved checkpoints.
+    `moves`: other files to move, path -> name there. `copies`: files to copy to the moved checkpoints.
     """
     leaving = {path: path.name for step, path in sorted(visible(folder).items()) if step > after}
     targets = leaving | dict(moves or {})
@@ -96,7 +96,7 @@ def free_name(label: str, taken: Iterable[str]) -> str:
 
 
 def _within_run(folder: Path, origin: str, target: str) -> tuple[Path, Path]:
-    """What a plan moves, and where to: from the run's folder into a folder of its checkpoints. Raises UserError."""
+    """The moves of a plan, from the run's folder into a folder of its checkpoints. Raises UserError."""
     folder, source = Path(os.path.normpath(folder)), Path(os.path.normpath(folder / origin))
     home = folder if source.parent == folder else folder.parent
     fits = source not in (folder, *folder.parents) and is_inside(source.parent, home)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resuming:
-    """How a run with checkpoints in `folder` starts, by trainer.resume_mode and the keys beside it."""
+    """The start of a run with checkpoints in `folder`, by trainer.resume_mode and related keys."""
 
     folder: Path
     mode: str

@@ -19,47 +19,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Sink = Callable[[], Tensor]
-"""Gives the float32 tensor that a weight's gradient is added to."""
-
-
-def in_half(module: Any) -> bool:
-    """Whether a model's layers compute in half precision."""
-    return getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16)
+GradientTarget = Callable[[], Tensor]
+"""Returns the float32 tensor that a weight's gradient is added to."""
 
 
 class ComputeCopies:
     """The copies of a model's trained weights of linear layers. The token embedding reads its own float32 weight."""
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, module: nn.Module, embedding: nn.Module | None, dtype: torch.dtype) -> None:
+        """`embedding`: of the model's tokens."""
         linear = [o for o in module.modules() if isinstance(o, nn.Linear) and _trained(o.weight)]
-        self._places: list[tuple[nn.Linear, Any]] = [(o, o.weight) for o in linear]
-        self._copies = {weight: _copy(weight, dtype) for _, weight in self._places}
-        self._embedding = _token_embedding(module)
+        self._layers: list[tuple[nn.Linear, Any]] = [(o, o.weight) for o in linear]
+        self._copies = {weight: _copy(weight, dtype) for _, weight in self._layers}
+        self._embedding = embedding if _looks_up_plainly(embedding) else None
         self._seen: list[tuple[int, int]] = []
-        self._placed = False
+        self._in_place = False
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the layers compute with the copies while the body runs; may be nested."""
         self._refresh()
-        if self._placed:
+        if self._in_place:
             yield
             return
-        self._place(True)
+        self._use(True)
         try:
             yield
         finally:
-            self._place(False)
+            self._use(False)
 
     def clear(self) -> None:
         """Forget the gradients that no weight has got yet."""
         for copy in self._copies.values():
             copy.grad = None
 
-    def _place(self, on: bool) -> None:
-        self._placed = on
-        for owner, weight in self._places:
+    def _use(self, on: bool) -> None:
+        self._in_place = on
+        for owner, weight in self._layers:
             owner._parameters["weight"] = self._copies[weight] if on else weight
         if self._embedding is not None and on:
             self._embedding.forward = _Lookup(self._embedding)
@@ -80,34 +76,9 @@ class ComputeCopies:
         self._seen = state
 
 
-def computing(module: Any) -> Any:
-    """Context in which `module` computes with its copies, if it has any."""
-    copies: ComputeCopies | None = getattr(module, "compute_copies", None)
-    return copies.in_place() if copies is not None else _nothing()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def clear_copies(module: Any) -> None:
-    """Forget gradients of copies that a failed backward pass has left."""
-    copies: ComputeCopies | None = getattr(module, "compute_copies", None)
-    if copies is not None:
-        copies.clear()
-
-
-def use_compute_copies(module: Any) -> None:
-    """Let a model that is trained in half precision in one process compute with copies."""
-    dtype = getattr(module, "compute_dtype", None)
-    if dtype in (torch.bfloat16, torch.float16) and not hasattr(module, "run_gathered"):
-        module.compute_copies = ComputeCopies(module, dtype)
-
-
-def sink_of(weight: Tensor) -> Sink | None:
-    """The sink of a copy; None for any other tensor."""
-    return getattr(weight, "gradient_sink", None)
+def gradient_target_of(weight: Tensor) -> GradientTarget | None:
+    """The target of a copy; None for any other tensor."""
+    return getattr(weight, "gradient_target", None)
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -118,11 +89,10 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
-def _token_embedding(module: Any) -> nn.Module | None:
-    model = module.get_base_model() if hasattr(module, "get_base_model") else module
-    embedding: Any = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+def _looks_up_plainly(embedding: Any) -> bool:
+    """Whether a token embedding is trained, and gives rows of its weight and nothing else."""
     plain = type(embedding) is nn.Embedding and embedding.max_norm is None and not embedding.scale_grad_by_freq
-    return embedding if plain and _trained(embedding.weight) else None
+    return plain and _trained(embedding.weight)
 
 
 def _trained(weight: Tensor) -> bool:
@@ -131,7 +101,7 @@ def _trained(weight: Tensor) -> bool:
 
 def _copy(weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     copy: Any = nn.Parameter(torch.empty_like(weight, dtype=dtype))
-    copy.gradient_sink = lambda: _gradient(weight)
+    copy.gradient_target = lambda: _gradient(weight)
     copy.register_post_accumulate_grad_hook(lambda leaf: _hand_over(leaf, weight))
     return copy
 

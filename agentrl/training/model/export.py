@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import UNREAD
 from agentrl.training.model.adapter import CONFIG, adapter_names, merged, saved_adapter
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import language_head
-from agentrl.training.parallel.shards import gather_trainable, ranks_of, saved_buffers, unwrapped
 
 ADAPTER = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -45,24 +44,27 @@ DESCRIPTION = (
 """Other files of a model's folder."""
 
 
-def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
+def save_pretrained(
+    model: nn.Module | ModelHandle, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False
+) -> None:
     """Write a Hugging Face folder: the model, or with LoRA the adapter in peft format, and the tokenizer.
 
-    `merge` writes a full model with the LoRA adapter merged; an unsharded `module` is merged in place. Collective for a
+    `merge` writes a full model with the LoRA adapter merged; an unsharded model is merged in place. Collective for a
     sharded model: all ranks call it, the first one writes.
     """
-    network, first = unwrapped(module), ranks_of(module).first
-    if isinstance(network, PeftModel) and merge and network is module:
+    model = ModelHandle.of(model)
+    network, first = model.module, model.ranks.first
+    if model.adapted and merge and not model.sharded:
         write_whole(merged(network), None, path)
-    elif isinstance(network, PeftModel):
-        tensors = gather_adapter(module)
+    elif model.adapted:
+        tensors = gather_adapter(model)
         if first:
-            write_description(network, path)
+            write_description(model, path)
             save_adapter(tensors, path)
         if first and merge:
             fold_adapter(path, next(network.parameters()).dtype)
     else:
-        whole = None if network is module else _gathered(module)
+        whole = _gathered(model) if model.sharded else None
         if first:
             write_whole(network, whole, path)
     if first:
@@ -76,24 +78,25 @@ def model_files(folder: Path) -> list[Path]:
     return sorted({file for pattern in (*WEIGHTS, *DESCRIPTION) for file in folder.glob(pattern)})
 
 
-def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, weights: bool) -> None:
+def write_model(model: ModelHandle, tokenizer: PreTrainedTokenizerBase, path: Path, *, weights: bool) -> None:
     """Write the `huggingface` folder of a checkpoint: configuration and tokenizer, and with `weights` the model."""
     if weights:
-        save_pretrained(module, tokenizer, path)
-    elif ranks_of(module).first:
-        write_description(unwrapped(module), path)
+        save_pretrained(model, tokenizer, path)
+    elif model.ranks.first:
+        write_description(model, path)
         tokenizer.save_pretrained(path)
 
 
-def write_description(module: Any, path: Path) -> None:
+def write_description(model: ModelHandle, path: Path) -> None:
     """Configuration files, without weights."""
     path.mkdir(parents=True, exist_ok=True)
-    if isinstance(module, PeftModel):
-        module.active_peft_config.save_pretrained(str(path))
+    if model.adapted:
+        model.module.active_peft_config.save_pretrained(str(path))
         return
+    module = model.base
     module.config.architectures = [type(module).__name__]
     module.config.save_pretrained(path)
-    if getattr(module, "generation_config", None) is not None:
+    if module.can_generate() and module.generation_config is not None:
         module.generation_config.save_pretrained(path)
     _add_unread(module, path)
 
@@ -117,7 +120,7 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
 def _add_unread(module: Any, path: Path) -> None:
     """Add the tensors that transformers skips in the files of a loaded model, such as those of multi-token prediction.
     A model that is the language part of another leaves the other parts."""
-    patterns = getattr(module, "_keys_to_ignore_on_load_unexpected", None)
+    patterns = module._keys_to_ignore_on_load_unexpected
     if not patterns or not module.name_or_path:
         return
     missing: Any = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
@@ -142,18 +145,17 @@ def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
             yield from ((name, opened) for name in opened.keys())  # noqa: SIM118
 
 
-def gather_adapter(module: Any) -> dict[str, Tensor]:
+def gather_adapter(model: ModelHandle) -> dict[str, Tensor]:
     """The whole tensors of an adapter under peft's names in files. Collective for a sharded model."""
-    network = unwrapped(module)
-    tensors = gather_trainable(module) | saved_buffers(network)
-    return {name: tensors[own] for name, own in adapter_names(network).items()}
+    tensors = model.gather_trainable() | model.saved_buffers()
+    return {name: tensors[own] for name, own in adapter_names(model.module).items()}
 
 
-def _gathered(module: Any) -> dict[str, Tensor]:
+def _gathered(model: ModelHandle) -> dict[str, Tensor]:
     """The tensors of a sharded model, unit by unit, in the first rank's CPU memory; empty on other ranks."""
     whole: dict[str, Tensor] = {}
-    for tensors in module.units():
-        if module.ranks.first:
+    for tensors in model.units():
+        if model.ranks.first:
             whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     return whole
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -28,11 +27,12 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import in_float32
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer, with `model.chat_template` in source of its own where that is set. Raises UserError."""
+    """The tokenizer; its chat template is `model.chat_template` where that is set. Raises UserError."""
     import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
@@ -98,7 +98,7 @@ def load_model(
     head: Any = AutoModelForCausalLM,
     task: str = "CAUSAL_LM",
     section: str = "model",
-) -> PreTrainedModel | PeftModel:
+) -> ModelHandle:
     """The model on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
 
     `seed` initialises weights that are not in the files: a new adapter. `head`: the class whose `from_pretrained` loads
@@ -109,21 +109,27 @@ def load_model(
     module: Any = load_pretrained(model, source, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
-    module.offloads_activations = model.enable_activation_offload
-    if isinstance(model, Model):
-        fused_kernel_options = model.fused_kernel_options
-        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
+    loaded = ModelHandle(
+        module.to(device).eval(),
+        log_prob_kernels=_log_prob_kernels(model),
+        offloads_activations=model.enable_activation_offload,
+    )
     if isinstance(model, Model) and model.enable_fp32_lm_head:
-        causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
-        causal_lm.head_in_float32 = True
-        in_float32(causal_lm.get_output_embeddings())
-    return module.to(device).eval()
+        in_float32(loaded.head)
+    return loaded
+
+
+def _log_prob_kernels(model: Network) -> str | None:
+    """The kernels that the settings name; None: none."""
+    if not isinstance(model, Model):
+        return "triton"
+    return model.fused_kernel_options.impl_backend if model.use_fused_kernels else None
 
 
 def load_pretrained(
@@ -152,21 +158,21 @@ def load_pretrained(
     return module
 
 
-def float32_masters(module: Any) -> Any:
-    """Convert trainable parameters to float32; returns the module.
+def float32_masters(model: ModelHandle) -> ModelHandle:
+    """Convert trainable parameters to float32; returns the model.
 
     AdamW's updates at a learning rate of 1e-6 are far below half a step of bfloat16, which would lose them. Frozen
-    parameters, under LoRA the base model, keep their dtype; trainable layers beside them cast their inputs.
+    parameters, under LoRA the base model, keep their dtype; trainable layers among them cast their inputs.
     """
-    parameters = list(module.parameters())
+    parameters = list(model.module.parameters())
     narrow = {p for p in parameters if p.requires_grad and p.is_floating_point() and p.dtype != torch.float32}
     for parameter in narrow:
         parameter.data = parameter.data.float()
     if any(not p.requires_grad and p.dtype != torch.float32 for p in parameters):
-        for owner in module.modules():
-            if narrow & set(owner._parameters.values()) and hasattr(owner, "weight"):
+        for owner in model.module.modules():
+            if narrow & set(owner._parameters.values()) and "weight" in owner._parameters:
                 owner.register_forward_pre_hook(_as_its_weight)
-    return module
+    return model
 
 
 def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -174,13 +180,11 @@ def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments)
 
 
-def freeze_vision_tower(module: Any) -> None:
+def freeze_vision_tower(model: ModelHandle) -> None:
     """Freeze the vision tower. Raises UserError where the model has none."""
-    model = module.get_base_model() if isinstance(module, PeftModel) else module
-    tower = model.get_encoder(modality="image")
-    if tower is model:
-        raise UserError(f"actor.freeze_vision_tower: a {type(model).__name__} has no vision tower; remove it")
-    tower.requires_grad_(False)
+    if model.vision_tower is None:
+        raise UserError(f"actor.freeze_vision_tower: a {type(model.base).__name__} has no vision tower; remove it")
+    model.vision_tower.requires_grad_(False)
 
 
 def language_head(config: PretrainedConfig) -> Any:

@@ -14,24 +14,19 @@ with the sequence alone by the median token: a router of experts may choose othe
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from agentrl.chat.media.inputs import TYPES, parameters
 from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
-from agentrl.training.model.attention.choosing import (
-    kernel_of,
-    packing_arguments,
-    use_own_attention,
-    use_packed_attention,
-)
-from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.shards import run_gathered, unwrapped
+from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.perf.compiling import uncompiled
 
 log = logging.getLogger(__name__)
@@ -44,39 +39,37 @@ WINDOW = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Difference of a token's output over its size; of copies, which one kernel computes, a tenth of it."""
 COARSE = 1e-2
-"""That of float32 where products may be of TensorFloat32."""
+"""The tolerance of float32 where products may be of TensorFloat32."""
 
 
-def pack_where_exact(module: Any, device: torch.device, ranks: Ranks = ALONE) -> bool:
-    """Switch a model, maybe wrapped by peft or sharded over `ranks`, to packed attention where that changes no value;
-    returns whether it did. Collective."""
-    model = unwrapped(module)
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if not use_packed_attention(model):
+def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
+    """Switch a model to packed attention where that changes no value; returns whether it did. Collective."""
+    network, ranks = model.base, model.ranks
+    if not use_packed_attention(network):
         reason: str | None = "its attention is code of its own"
     else:
-        reason = _difference(module, model, device)
-        if ranks.most(int(reason is not None)):
-            use_own_attention(model)
+        reason = _difference(model, device)
+        if ranks.max_over_ranks(int(reason is not None)):
+            use_own_attention(network)
             reason = reason or "it differs on another rank"
     if reason is not None and ranks.first:
-        log.warning("%s: one sequence a pass, not packed: %s", type(model).__name__, reason)
+        log.warning("%s: one sequence a pass, not packed: %s", type(network).__name__, reason)
     return reason is None
 
 
 @torch.no_grad()
-def _difference(module: Any, model: Any, device: torch.device) -> str | None:
-    """What packing changes; None: nothing but rounding."""
+def _difference(model: ModelHandle, device: torch.device) -> str | None:
+    """The change that packing makes, in words; None: it only rounds."""
     row = Row(model, device)
     try:
-        with uncompiled(), short_windows(model, WINDOW):
-            copies = run_gathered(module, row.packed)
-            use_own_attention(model)
-            alone = run_gathered(module, row.alone)
-            use_packed_attention(model)
+        with uncompiled(), short_windows(model.base, WINDOW):
+            copies = model.run_gathered(row.packed)
+            use_own_attention(model.base)
+            alone = model.run_gathered(row.alone)
+            use_packed_attention(model.base)
     except Exception as error:  # the model's own code, to which packing may be unknown
         return first_line(error)
-    dtype = getattr(module, "compute_dtype", None) or model.dtype
+    dtype = model.dtype
     coarse = dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
     limit = COARSE if coarse else TOLERANCE.get(dtype, COARSE)
     leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
@@ -98,7 +91,7 @@ def _nearest(errors: list[Tensor]) -> Tensor:
 class Row:
     """The tokens of the probe, through a model's backbone."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    def __init__(self, model: ModelHandle, device: torch.device) -> None:
         self.model, self.device = model, device
         config = model.config.get_text_config()
         self.lengths = [NEIGHBOUR, LENGTH] * COPIES + [NEIGHBOUR]
@@ -108,12 +101,12 @@ class Row:
         self.ids = torch.randint(middle, 3 * middle + 1, (LENGTH,), generator=draw).to(device)
         self.row = torch.cat([part for own in ids[:-1] for part in (own, self.ids)] + [ids[-1]])
         self.positions = torch.cat([torch.arange(length) for length in self.lengths]).to(device)
-        self.positions[-NEIGHBOUR:] += _far(model, config)
-        self.marked = next((name for name in TYPES if name in parameters(type(model))), None)
+        self.positions[-NEIGHBOUR:] += _far(model.base, config)
+        self.marked = next((name for name in TYPES if name in parameters(type(model.base))), None)
 
     def packed(self) -> list[Tensor]:
         """Outputs [LENGTH, H] of each copy in the row."""
-        bounds, kernel = bounds_of(self.lengths).to(self.device), kernel_of(self.model.config, self.device)
+        bounds, kernel = bounds_of(self.lengths).to(self.device), self.model.attention_kernel(self.device)
         packing = packing_arguments(bounds, max(self.lengths), kernel=kernel)
         outputs = self._outputs(self.row, self.positions, **packing, probing=True)
         return list(outputs.split(self.lengths))[1::2]
@@ -124,7 +117,7 @@ class Row:
     def _outputs(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
         if self.marked is not None:
             arguments[self.marked] = ((positions >= 2) & (positions < LENGTH - 2)).long()[None]
-        found = self.model.base_model(input_ids=ids[None], position_ids=positions[None], **arguments)
+        found = self.model.base.base_model(input_ids=ids[None], position_ids=positions[None], **arguments)
         return getattr(found, "last_hidden_state", found[0])[0].float()
 
 
@@ -137,12 +130,21 @@ def _far(model: Any, config: Any) -> int:
 
 
 @contextmanager
-def short_windows(model: Any, length: int) -> Iterator[None]:
+def short_windows(model: PreTrainedModel, length: int) -> Iterator[None]:
     """While the body runs, attention windows and chunks that are longer have `length` tokens."""
-    with ExitStack() as stack:
-        for owner in (model.config, model.config.get_text_config(), *model.modules()):
-            for name, value in list(vars(owner).items()):
-                if ("window" in name or "attention_chunk" in name) and type(value) is int and value > length:
-                    stack.callback(setattr, owner, name, value)
-                    setattr(owner, name, length)
+    owners = (model.config, model.config.get_text_config(), *model.modules())
+    windows = [(vars(owner), name, size) for owner in owners for name, size in _windows(owner) if size > length]
+    for attributes, name, _ in windows:
+        attributes[name] = length
+    try:
         yield
+    finally:
+        for attributes, name, size in windows:
+            attributes[name] = size
+
+
+def _windows(owner: object) -> Iterator[tuple[str, int]]:
+    """Names and tokens of the attention windows of a layer or a configuration."""
+    for name, value in vars(owner).items():
+        if ("window" in name or "attention_chunk" in name) and type(value) is int:
+            yield name, value

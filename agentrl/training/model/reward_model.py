@@ -18,6 +18,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.training.batches.batch import bounds_of, positions_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import heads_in_float32
 from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, model_source
 from agentrl.training.model.packing_probe import pack_where_exact
@@ -33,8 +34,8 @@ class Judge:
 
     def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
         model = reward_model.model
-        place = model_source(model, SECTION)
-        module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
+        source = model_source(model, SECTION)
+        module: Any = load_pretrained(model, source, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")
         heads_in_float32(module)  # a score of 12.3 is 12.3125 in bfloat16, which would make ties
@@ -43,7 +44,7 @@ class Judge:
         self.module: Any = module.requires_grad_(False).to(device).eval()
         self.device = device
         self.vocabulary = module.config.get_text_config().vocab_size
-        self.packed = pack_where_exact(module, device) and self._pools_the_last_token()
+        self.packed = pack_where_exact(ModelHandle(module), device) and self._pools_the_last_token()
 
     @torch.no_grad()
     def __call__(self, conversations: list[list[int]]) -> list[float]:

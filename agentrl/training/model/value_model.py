@@ -7,7 +7,6 @@ a value by float rounding only.
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GenericForTokenClassification
@@ -17,26 +16,26 @@ from transformers.utils import logging as transformers_logging
 from agentrl.config.schema import Network
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
+from agentrl.training.model.forward import run
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import heads_in_float32
-from agentrl.training.model.head.logprobs import run
 from agentrl.training.model.loading import float32_masters, load_model
-from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import token_shard_of
 
 
-def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
+def load_value_model(model: Network, *, device: torch.device, seed: int) -> ModelHandle:
     """The critic's network on `device`, in eval mode; values are float32. Raises UserError if it cannot be loaded."""
-    module = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
-    heads_in_float32(module)
-    return float32_masters(module)
+    loaded = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+    heads_in_float32(loaded.base)
+    return float32_masters(loaded)
 
 
 class ValueHead:
     """Loads any causal LM folder as a token classification model with one label."""
 
     @staticmethod
-    def from_pretrained(place: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
-        """As transformers' classes do; head weights that are missing in the folder start at 0."""
+    def from_pretrained(source: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
+        """Load the model; head weights that are missing in the folder start at 0."""
         if not any("TokenClassification" in name for name in config.architectures or []):
             config.num_labels = 1
         if config.num_labels != 1:
@@ -45,7 +44,7 @@ class ValueHead:
         before = transformers_logging.get_verbosity()
         transformers_logging.set_verbosity_error()  # a missing head is expected
         try:
-            module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
+            module, info = kind.from_pretrained(source, config=config, output_loading_info=True, **arguments)
         finally:
             transformers_logging.set_verbosity(before)
         for name in info["missing_keys"]:
@@ -67,18 +66,20 @@ def _class_for(config: PretrainedConfig) -> Any:
 class TokenValues:
     """Values of a batch's tokens under a value model, shared, not copied."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        network: Any = unwrapped(module)
-        self.network = network.get_base_model() if hasattr(network, "get_base_model") else network
+    keep = 0
+    logit_bytes = 0
+
+    def __init__(self, model: nn.Module | ModelHandle) -> None:
+        self.model = ModelHandle.of(model)
 
     def __call__(self, batch: Batch) -> tuple[Tensor]:
         """Values f32 [T]: entry t is the value of the tokens before t; 0 off the mask."""
-        part = token_shard_of(batch, ranks_of(self.module))
+        model = self.model
+        part = token_shard_of(batch, model.ranks)
         own = part.owned(batch.scored)
         rows = part.before(own)
-        values = run_gathered(self.module, lambda: run(self.network, batch, part, self._values)[rows].float())
+        values = model.run_gathered(lambda: run(model, batch, part, self._values)[rows].float())
         return (part.gather(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
-        return self.network(input_ids=ids[None], position_ids=positions, **arguments).logits[0, :, 0]
+        return self.model.base(input_ids=ids[None], position_ids=positions, **arguments).logits[0, :, 0]

@@ -24,8 +24,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.core.errors import UserError
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.shards import Shard, saved_buffers
+from agentrl.training.parallel.shards import Shard, local
 
 T = TypeVar("T")
 Names = list[str]
@@ -42,51 +43,53 @@ class FsdpRoot(nn.Module):
         return function()
 
 
-class ShardedModel:
-    """A sharded model with the attributes of the plain one; compute with it in `run_gathered`."""
+class ShardedModel(ModelHandle):
+    """A model whose parameters are sharded over ranks; compute with it in `run_gathered`."""
+
+    sharded = True
 
     def __init__(
         self,
-        module: nn.Module,
+        whole: ModelHandle,
         root: Any,
         units: list[tuple[Any, Names]],
         shapes: dict[str, torch.Size],
         ranks: Ranks,
+        *,
+        compute_dtype: torch.dtype | None,
+        keeps_gathered: bool,
     ) -> None:
-        """`units`: FSDP's modules, inner ones first, each with the names of its own parameters."""
-        self.module = module
+        """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
+        own parameters. `keeps_gathered`: GPU memory is enough for all gathered units and their gradients.
+        """
+        super().__init__(
+            whole.module,
+            compute_dtype=compute_dtype,
+            log_prob_kernels=whole.log_prob_kernels,
+            offloads_activations=whole.offloads_activations,
+        )
+        self.compiled = whole.compiled
         self.root = root
         self.ranks = ranks
         self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
+        self.keeps_gathered = keeps_gathered
         self._units = units
         self._shapes = shapes
-        self.keeps_gathered = False
-        """Whether GPU memory is enough for all gathered units and their gradients."""
-        self.compute_dtype: torch.dtype | None = None
-        """The dtype that layers compute in; None: the parameters' own."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "module" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.module, name)
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
-        """Unsharded shape of each parameter, by its plain name."""
         return self._shapes
 
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """This rank's parameters by name."""
-        return iter(self.module.named_parameters())
+    def use_compute_copies(self) -> None:
+        """Do nothing: FSDP gathers parameters in the dtype to compute in."""
 
-    def run_gathered(self, function: Callable[[], T]) -> T:
-        """`function()`, which may run any part of the model. Collective."""
+    def _run(self, function: Callable[[], T]) -> T:
         result: T = self.root(function)
         if not torch.is_grad_enabled():
             self._reshard()
         return result
 
-    def move(self, device: torch.device) -> None:
+    def move(self, device: torch.device | str) -> None:
         """Move this rank's shards to another device; the model must not run before they are back."""
         self._reshard()
         self.root.to(device)
@@ -101,22 +104,32 @@ class ShardedModel:
             self.root.set_requires_gradient_sync(not on)
 
     def units(self) -> Iterator[dict[str, Tensor]]:
-        """Every whole parameter and saved buffer by name, one unit at a time; valid until the next unit.
-
-        Collective: all ranks iterate to the end.
-        """
+        """Every whole parameter and saved buffer by name, one unit at a time; valid until the next unit. Collective."""
         for _, names in self._units:
             with self._gathered(names):
                 tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
                 yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
-        yield saved_buffers(self.module)
+        yield self.saved_buffers()
 
     def shards(self) -> dict[str, Shard]:
-        """This rank's shard of each parameter: some of its rows, maybe none."""
+        """This rank's chunk of each parameter: some of its rows, maybe none."""
         return {
             name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
-            for name, parameter in self.named_parameters()
+            for name, parameter in self.module.named_parameters()
         }
+
+    @torch.no_grad()
+    def gather_trainable(self) -> dict[str, Tensor]:
+        """The whole trainable parameters, by one all-reduce. Collective."""
+        shards = self.trainable_shards()
+        sizes = [prod(shard.shape) for shard in shards.values()]
+        flat = torch.zeros(sum(sizes), device=self.ranks.mesh.device_type)
+        for part, shard in zip(flat.split(sizes), shards.values(), strict=True):
+            own = local(shard.parameter).reshape(-1)
+            part[shard.start :][: own.numel()] = own
+        dist.all_reduce(flat, group=self.ranks.mesh.get_group("shard"))
+        parts = zip(flat.split(sizes), shards.items(), strict=True)
+        return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
 
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
@@ -127,16 +140,16 @@ class ShardedModel:
 
     @contextmanager
     def _gathered(self, names: Names) -> Iterator[None]:
-        places = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
-        sharded: list[Any] = [place[leaf] for place, leaf in places]
+        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
+        sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         with torch.no_grad():
-            for (place, leaf), tensor in zip(places, sharded, strict=True):
-                place[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
+                owner[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
         try:
             yield
         finally:
-            for (place, leaf), tensor in zip(places, sharded, strict=True):
-                place[leaf] = tensor
+            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
+                owner[leaf] = tensor
 
 
 def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
@@ -160,13 +173,9 @@ def _start(parameter: Any) -> int:
     return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
-def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
-    """The modules to shard as units, inner ones first: the transformer blocks, or with `min_num_params` the smallest
-    modules with as many parameters outside other units."""
+def smallest_units(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
+    """The smallest modules with as many parameters outside other units, inner ones first."""
     named = [(name, child) for name, child in reversed(list(module.named_modules())) if name]
-    if not min_num_params:
-        kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
-        return [(name, child) for name, child in named if type(child).__name__ in kinds]
     owners = Counter(p for part in module.modules() for p in part._parameters.values() if p is not None)
     chosen: list[tuple[str, nn.Module]] = []
     for name, child in named:
@@ -202,13 +211,13 @@ class WeightLoader:
         Parameters that several modules share stay shared.
         """
         filled = []
-        places: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
-        for place, leaf, tensor in [(p, *item) for p in places for item in p.items()]:
+        owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
+        for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
             if tensor is None or tensor.device.type != "meta":
                 continue
             if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
                 filled.append(self.names[id(tensor)])
-            place[leaf] = self._make(tensor)
+            owner[leaf] = self._make(tensor)
         return filled
 
     def _make(self, tensor: Any) -> Any:

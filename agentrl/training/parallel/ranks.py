@@ -67,7 +67,7 @@ class Ranks:
         """
         (loss * self.world if self.world > 1 else loss).backward()
 
-    def total(self, tensor: Tensor) -> Tensor:
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         """The sum over shares, in place; of the ranks that split a share's tokens, the first one's counts."""
         if self.world > 1:
             if not self.leads:
@@ -77,9 +77,9 @@ class Ranks:
 
     def sum(self, number: float) -> float:
         """The sum of a number over shares."""
-        return float(self.total(torch.tensor(number, dtype=torch.float64))) if self.world > 1 else number
+        return float(self.sum_over_ranks(torch.tensor(number, dtype=torch.float64))) if self.world > 1 else number
 
-    def most(self, number: int) -> int:
+    def max_over_ranks(self, number: int) -> int:
         """The largest number of all ranks."""
         if self.world == 1:
             return number

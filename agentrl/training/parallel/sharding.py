@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.core.dtypes import torch_dtype
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
@@ -17,7 +17,7 @@ from agentrl.training.perf.compiled_block import compile_blocks
 ROOM = 0.2
 """Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
 
-Load = Callable[[torch.device], Any]
+Load = Callable[[torch.device], ModelHandle]
 """Loads the model on a device; on the meta device without weights."""
 
 
@@ -28,59 +28,61 @@ def load_on_ranks(
     *,
     device: torch.device,
     compiled: bool = False,
-) -> Any:
+) -> ModelHandle:
     """The model on `device`: whole in a single process, else sharded over `ranks`; it packs sequences where that is
     exact.
 
     `compiled`: compile every block. Raises UserError where the model cannot be loaded.
     """
     if ranks.mesh is None:
-        module = load(device)
-        set_compute_dtype(module, compute_dtype(fsdp_config, device))
-        pack_where_exact(module, device)
-        return compile_blocks(module) if compiled else module
+        model = load(device)
+        model.compute_in(compute_dtype(fsdp_config, device))
+        pack_where_exact(model, device)
+        if compiled:
+            model.compiled = compile_blocks(block for _, block in model.blocks())
+        return model
     skeleton = load(torch.device("meta"))
-    source = load(torch.device("cpu")) if ranks.first else None
+    source = load(torch.device("cpu")).module if ranks.first else None
     if compiled:
-        compile_blocks(skeleton)
-    module = shard(skeleton, source, ranks, fsdp_config, device=device)
-    packed = pack_where_exact(module, device, ranks)
+        skeleton.compiled = compile_blocks(block for _, block in skeleton.blocks())
+    model = shard(skeleton, source, ranks, fsdp_config, device=device)
+    packed = pack_where_exact(model, device)
     if ranks.seq_world > 1:
-        check_heads(module.config, packed, ranks.seq_world)
-    return module
+        check_heads(model.config, packed, ranks.seq_world)
+    return model
 
 
 def shard(
-    skeleton: nn.Module,
+    skeleton: ModelHandle,
     source: nn.Module | None,
     ranks: Ranks,
     fsdp_config: Sharding,
     *,
     device: torch.device,
-) -> Any:
+) -> ModelHandle:
     """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
-    filler = fsdp.WeightLoader(skeleton, source, ranks, device)
+    module, smallest = skeleton.module, fsdp_config.wrap_policy.min_num_params
+    filler = fsdp.WeightLoader(module, source, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
-    resharded = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
+    resharded = reshards_after_forward(fsdp_config, module, dtypes, ranks, device)
     fsdp_config = replace(fsdp_config, reshard_after_forward=resharded)
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
-    for _, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
+    for _, block in fsdp.smallest_units(module, smallest) if smallest else skeleton.blocks():
         names = filler.fill(block)
         units.append((wrap(block), names))
-    outer = fsdp.FsdpRoot(skeleton)
+    outer = fsdp.FsdpRoot(module)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
     if fsdp_config.forward_prefetch:
         fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
-    sharded = fsdp.ShardedModel(skeleton, root, units, filler.shapes, ranks)
-    sharded.keeps_gathered = not resharded
-    sharded.compute_dtype = dtypes[0]
-    return sharded
+    return fsdp.ShardedModel(
+        skeleton, root, units, filler.shapes, ranks, compute_dtype=dtypes[0], keeps_gathered=not resharded
+    )
 
 
 def reshards_after_forward(
@@ -110,17 +112,10 @@ def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | 
     return torch_dtype(param_dtype)
 
 
-def set_compute_dtype(module: Any, dtype: torch.dtype | None) -> None:
-    """Make an unsharded model compute in `dtype` in `run_gathered`."""
-    module.compute_dtype = dtype
-    if dtype == torch.float32:
-        module.float()  # autocast narrows, it does not widen
-
-
-def match_trained_precision(module: Any) -> Any:
+def match_trained_precision(model: ModelHandle) -> ModelHandle:
     """Make a frozen half-precision model compute as one with float32 parameters of the same values: the sum over layers
-    is in float32, as autocast leaves it. Returns the module; a sharded one computes so already."""
-    dtypes = {p.dtype for p in module.parameters()}
-    if not hasattr(module, "run_gathered") and dtypes == {getattr(module, "compute_dtype", None)}:
-        module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
-    return module
+    is in float32, as autocast leaves it. Returns the model; a sharded one computes so already."""
+    dtypes = {p.dtype for p in model.module.parameters()}
+    if not model.sharded and dtypes == {model.compute_dtype}:
+        model.base.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
+    return model

@@ -29,7 +29,7 @@ class TokenShard:
     ids: Tensor
     positions: Tensor
     cu_seqlens: Tensor
-    """Of all tokens; tokens that fill up, to a multiple of the group or of a CPU's rows, are one more sequence."""
+    """Bounds of all sequences. Tokens that fill up, to a multiple of the group or of a CPU's rows, are one more."""
     longest: int
     start: int
     """Index of this rank's first token in the micro-batch."""
@@ -42,7 +42,7 @@ class TokenShard:
         return targets - 1 - self.start if self.shared is None else self.shared.seen[targets - 1]
 
     def owned(self, targets: Tensor) -> Tensor:
-        """Those of the token indices [N] that follow a token of this shard."""
+        """The token indices [N] that follow a token of this shard."""
         if self.group is None:
             return targets
         before = targets - 1 - self.start
@@ -123,7 +123,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """The sum over ranks; in backward each rank keeps the gradient of its own input."""
+    """The sum over ranks; in backward each rank keeps the gradient of its input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:

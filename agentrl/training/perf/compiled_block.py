@@ -1,6 +1,7 @@
 """Compile a model's transformer blocks with torch.compile; a block that cannot be compiled runs as it is."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,32 +27,22 @@ def start_workers() -> None:
         start()
 
 
-def compile_blocks(module: Any) -> Any:
-    """Compile each transformer block at its first call, once for all lengths; returns the module."""
-    from agentrl.training.parallel.fsdp import blocks
-
+def compile_blocks(blocks: Iterable[nn.Module]) -> "Compiled":
+    """Compile each block at its first call, once for all lengths; returns their state."""
     compiled = Compiled()
-    for _, block in blocks(module, 0):
+    for block in blocks:
         block._compiled_call_impl = CompiledBlock(block, compiled)
-    module.compiled = compiled
-    return module
-
-
-def compiled_state(module: Any) -> "Compiled | None":
-    """Of a model with compiled blocks, sharded or not; None for another."""
-    from agentrl.training.parallel.shards import unwrapped
-
-    state: Compiled | None = getattr(unwrapped(module), "compiled", None)
-    return state
+    return compiled
 
 
 class BackwardFailed(Exception):
     """A backward pass of compiled blocks fails: torch.compile may compile it as late as there."""
 
 
-def backward(module: Any, loss: Tensor, ranks: Ranks) -> None:
-    """Backpropagate a rank's part of a loss. Raises BackwardFailed where the pass may succeed uncompiled."""
-    compiled = compiled_state(module)
+def backward(compiled: "Compiled | None", loss: Tensor, ranks: Ranks) -> None:
+    """Backpropagate a rank's part of a loss. Raises BackwardFailed where the pass may succeed uncompiled.
+
+    `compiled`: the state of the model's blocks; None: they are not compiled."""
     try:
         ranks.backward(loss)
     except torch.OutOfMemoryError:

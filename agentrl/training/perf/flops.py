@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from agentrl.training.model.sizes import sizes_of
+
 PEAKS = {
     "B200": 2250e12,
     "MI300X": 1307e12,
@@ -64,31 +66,17 @@ class ModelFlops:
         return (2 if self.frozen else 3) * self.forward(lengths, scored, repeated)
 
 
-def flops_of_module(module: Any) -> ModelFlops:
-    """The FLOPs of a model, sharded or not."""
-    shapes = getattr(module, "whole_shapes", None) or {name: p.shape for name, p in module.named_parameters()}
-    return model_flops(shapes, module.config)
-
-
 def model_flops(shapes: Mapping[str, Sequence[int]], config: Any) -> ModelFlops:
     """The FLOPs of a transformers model with these parameter shapes."""
-    text = config.get_text_config()
+    sizes = sizes_of(config)
     embedding = [name for name in shapes if "embed" in name or name.endswith("wte.weight")]
     heads = [name for name in shapes if name.endswith(("lm_head.weight", "score.weight"))]
     vocabulary = max((_size(shapes[name]) for name in embedding), default=0.0)
     head = sum(_size(shapes[name]) for name in heads) if heads else vocabulary  # tied to the embedding
     others = (name for name in shapes if name not in embedding and name not in heads and "lora_" not in name)
-    active = _active(text)
-    backbone = sum(_size(shapes[name]) * (active if ".experts." in name else 1.0) for name in others)
-    width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+    backbone = sum(_size(shapes[name]) * (sizes.active_experts if ".experts." in name else 1.0) for name in others)
     frozen = any("lora_" in name for name in shapes)
-    return ModelFlops(backbone, head, text.num_hidden_layers * width, frozen)
-
-
-def _active(config: Any) -> float:
-    """Share of the experts that one token uses."""
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1
-    return (getattr(config, "num_experts_per_tok", None) or experts) / experts
+    return ModelFlops(backbone, head, sizes.layers * sizes.heads * sizes.head_dim, frozen)
 
 
 def _size(shape: Sequence[int]) -> float:

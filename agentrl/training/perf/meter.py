@@ -8,8 +8,8 @@ import torch
 
 from agentrl.training.perf.flops import peak_flops
 
-Spent = Callable[[float], None]
-"""Records FLOPs."""
+RecordFlops = Callable[[float], None]
+"""Adds FLOPs to a phase."""
 GIB = 2**30
 TERA = 1e12
 
@@ -28,7 +28,7 @@ class Meter:
         """FLOPs and seconds of each phase."""
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Spent]:
+    def phase(self, name: str) -> Iterator[RecordFlops]:
         """Measure the body; it reports the FLOPs of all processes together to the yielded function."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)

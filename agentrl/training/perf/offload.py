@@ -14,9 +14,9 @@ SMALLEST = 2**16
 """Fewest elements of an offloaded tensor."""
 
 
-def offloaded_activations(module: Any) -> AbstractContextManager[Any]:
-    """Context of a forward pass: autograd's saved tensors are in CPU memory, if the model offloads activations."""
-    if not getattr(module, "offloads_activations", False) or not torch.is_grad_enabled():
+def offloaded_activations(on: bool) -> AbstractContextManager[Any]:
+    """Context of a forward pass: where it is `on`, autograd's saved tensors are in CPU memory."""
+    if not on or not torch.is_grad_enabled():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(*_hooks())
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentrl.training.model.sizes import sizes_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -38,24 +40,20 @@ class Shape:
     keys: int
     """Numbers per token and layer: queries, and keys (as many as values)."""
     normed: bool
-    """Whether queries and keys have norms of their own."""
+    """Whether queries and keys are normalised."""
 
 
 def shape_of(config: Any, trained: Iterable[str], names: Iterable[str]) -> Shape:
     """The shape of a model. `config`: transformers' configuration; `names`: of its parameters, `trained`: of those
     that get a gradient."""
-    text = config.get_text_config()
-    heads, layers = text.num_attention_heads, text.num_hidden_layers
-    width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    experts = getattr(text, "num_experts_per_tok", None) or 1
-    inner = getattr(text, "moe_intermediate_size", None) or getattr(text, "intermediate_size", None)
+    sizes = sizes_of(config)
     return Shape(
-        layers=layers,
-        kept=layers - _first_trained(trained),
-        hidden=text.hidden_size,
-        inner=experts * (inner or 4 * text.hidden_size),
-        queries=heads * width,
-        keys=(getattr(text, "num_key_value_heads", None) or heads) * width,
+        layers=sizes.layers,
+        kept=sizes.layers - _first_trained(trained),
+        hidden=sizes.hidden,
+        inner=sizes.inner,
+        queries=sizes.heads * sizes.head_dim,
+        keys=sizes.kv_heads * sizes.head_dim,
         normed=any("q_norm" in name for name in names),
     )
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.schema import Actor, Ref
 from agentrl.training.batches.batch import Batch
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
-from agentrl.training.update.micro_batches import MicroBatching, micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import MicroBatching, score_batch
 
 
 class Reference:
@@ -18,27 +18,30 @@ class Reference:
 
     def __init__(
         self,
-        module: nn.Module,
+        model: nn.Module | ModelHandle,
         *,
         temperature: float,
         micro_batching: MicroBatching,
         device: torch.device,
         offload: bool = False,
     ) -> None:
-        """`module`: the policy where it has an adapter, else a separate model.
+        """`model`: the policy where it has an adapter, else a separate model.
 
         `offload`: keep it in CPU memory when unused.
         """
-        self.module: Any = module
-        self.adapter = hasattr(module, "disable_adapter")
+        self.model = ModelHandle.of(model)
         self.micro_batching = micro_batching
         self.device = device
-        self.offload = offload and not self.adapter
-        if not self.adapter:
-            module.requires_grad_(False).eval()
-        self.score = TokenLogprobs(module, temperature=temperature)
+        self.offload = offload and not self.model.adapted
+        if not self.model.adapted:
+            self.model.module.requires_grad_(False).eval()
+        self.score = TokenLogprobs(self.model, temperature=temperature)
         if self.offload:
-            self.module.to("cpu")
+            self.model.move("cpu")
+
+    def limit_passes(self, tokens: int | None) -> None:
+        """Let passes whose size no key sets have so many tokens."""
+        self.micro_batching = self.micro_batching.of_default_size(tokens)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
@@ -54,23 +57,12 @@ class Reference:
     def on_device(self) -> Iterator[None]:
         """Keep an offloaded model on the device while the body runs."""
         if self.offload:
-            self.module.to(self.device)
+            self.model.move(self.device)
         try:
             yield
         finally:
             if self.offload:
-                self.module.to("cpu")
+                self.model.move("cpu")
 
     def _base(self) -> AbstractContextManager[Any]:
-        return self.module.disable_adapter() if self.adapter else nullcontext()
-
-
-def ref_micro_batching(ref: Ref, actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the reference; its null keys take the values of the policy's update."""
-    return micro_batching_like(
-        actor,
-        device,
-        ref.log_prob_use_dynamic_bsz,
-        ref.log_prob_max_token_len_per_gpu,
-        ref.log_prob_micro_batch_size_per_gpu,
-    )
+        return self.model.module.disable_adapter() if self.model.adapted else nullcontext()

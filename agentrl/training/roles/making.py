@@ -4,20 +4,20 @@ Each role that is sharded is made by all ranks together, in the same order.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.checks.fit import truncated_distribution
 from agentrl.config.derived import full_kl_in
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Ref, Rollout
 from agentrl.config.schema.fsdp import FsdpConfig
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.perf.compiled_block import compiles
-from agentrl.training.roles.frozen import Reference, ref_micro_batching
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
 from agentrl.training.update.micro_batches import (
@@ -37,32 +37,31 @@ class Roles:
     device: torch.device
     ranks: Ranks
 
-    def policy(self) -> Any:
+    def policy(self) -> ModelHandle:
         """The policy's initial weights, in float32 where they are trained."""
         return self._load(self.config.actor.fsdp_config, trained=not self.config.trainer.val_only)
 
-    def actor(self, module: Any, reference: Reference | None, total_steps: int) -> PolicyActor:
-        """The actor of the policy `module`."""
+    def actor(self, model: ModelHandle, reference: Reference | None, total_steps: int) -> PolicyActor:
+        """The actor of the policy."""
         config = self.config
-        cut = cut_distribution(config.rollout)
+        cut = truncated_distribution(config.rollout)
         return PolicyActor(
-            module,
+            model,
             actor=config.actor,
             temperature=self._temperature,
             device=self.device,
             total_steps=total_steps,
             max_response_length=config.data.max_response_length,
-            scoring=self._scoring(),
+            scoring=self._scoring(config.rollout),
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
             ranks=self.ranks,
             balance=config.trainer.balance_batch,
-            shares=self.shares(module),
+            shares=self.shares(model),
         )
 
-    def reference(self, module: Any) -> Reference:
-        """The reference: initial weights again, or the policy `module` without its adapter."""
-        adapter = hasattr(module, "disable_adapter")
+    def reference(self, policy: ModelHandle) -> Reference:
+        """The reference: initial weights again, or the policy without its adapter."""
         ref, balance = self.config.ref, self.config.trainer.balance_batch
         offload = ref.fsdp_config.param_offload
         sharded = replace(
@@ -70,17 +69,17 @@ class Roles:
             offload_policy=offload or ref.fsdp_config.offload_policy,
             reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
         )
-        sizes = replace(ref_micro_batching(ref, self.config.actor, self.device), shares=self.shares(module))
+        sizes = replace(self._scoring(ref), shares=self.shares(policy))
         return Reference(
-            module if adapter else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
+            policy if policy.adapted else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
             temperature=self._temperature,
-            micro_batching=for_ranks(sizes, module, ranks=self.ranks, balance=balance),
+            micro_batching=for_ranks(sizes, policy, ranks=self.ranks, balance=balance),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
         )
 
     def critic(self, total_steps: int) -> ValueCritic:
-        """The critic: weights of its own, or the policy's initial ones."""
+        """The critic, from `critic.model.path` or from the policy's initial weights."""
         critic = self.config.critic
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
@@ -98,13 +97,13 @@ class Roles:
             balance=self.config.trainer.balance_batch,
         )
 
-    def shares(self, module: Any) -> bool:
+    def shares(self, model: ModelHandle) -> bool:
         """Whether the policy's passes compute equal prompts once. Raises UserError where they shall and cannot."""
         chosen = self.config.actor.share_prompts
         if chosen is None:
-            return self.config.rollout.n > 1 and shares_by_default(module, self.device, self.ranks)
+            return self.config.rollout.n > 1 and shares_by_default(model, self.device, self.ranks)
         if chosen:
-            check_shares(module, self.device, self.ranks)
+            check_shares(model, self.device, self.ranks)
         return chosen
 
     def compiles(self, chosen: bool | None = None) -> bool:
@@ -118,28 +117,28 @@ class Roles:
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
-    def _scoring(self) -> MicroBatching:
-        rollout = self.config.rollout
+    def _scoring(self, keys: Rollout | Ref) -> MicroBatching:
+        """Micro-batches of log-probs alone; null keys take the values of the policy's update."""
         return micro_batching_like(
             self.config.actor,
             self.device,
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-            rollout.log_prob_micro_batch_size_per_gpu,
+            keys.log_prob_use_dynamic_bsz,
+            keys.log_prob_max_token_len_per_gpu,
+            keys.log_prob_micro_batch_size_per_gpu,
         )
 
-    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
+    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> ModelHandle:
         """Load the policy's initial weights; `trained`: with float32 parameters."""
         config = self.config
 
-        def load(device: torch.device) -> Any:
-            module = load_model(config.model, device=device, seed=config.trainer.seed)
+        def load(device: torch.device) -> ModelHandle:
+            model = load_model(config.model, device=device, seed=config.trainer.seed)
             if config.actor.freeze_vision_tower:
-                freeze_vision_tower(module)
-            return float32_masters(module) if trained else module
+                freeze_vision_tower(model)
+            return float32_masters(model) if trained else model
 
         return self._load_on_ranks(load, fsdp_config, compiled)
 
-    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
+    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> ModelHandle:
         """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
         return load_on_ranks(load, self.ranks, fsdp_config, device=self.device, compiled=self.compiles(compiled))

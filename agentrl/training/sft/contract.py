@@ -18,7 +18,7 @@ class SftResult:
     below: int
     """Rollouts with a reward under `data.min_reward`, or none."""
     val_loss: float | None
-    """Of the last validation."""
+    """Loss of the last validation."""
 
 
 class SftRun(Protocol):

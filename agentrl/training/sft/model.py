@@ -1,12 +1,13 @@
 """Supervised training: cross-entropy of finished conversations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from agentrl.training.batches.batch import Batch
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.update.trainable import Trainable
 
@@ -18,6 +19,11 @@ class SftReport:
     value: Tensor | float = 0.0
     """f64, on the model's device: read once per step."""
     grad_norm: float = 0.0
+    has_gradient: bool = False
+
+    def copy(self) -> "SftReport":
+        """A report with the same figures."""
+        return replace(self)
 
     def mini_batch(self, grad_norm: float | None) -> None:
         """Record an optimizer step."""
@@ -27,10 +33,10 @@ class SftReport:
 class SftModel(Trainable):
     """Trains a causal LM on finished conversations."""
 
-    def __init__(self, module: nn.Module, **settings: Any) -> None:
+    def __init__(self, model: nn.Module | ModelHandle, **settings: Any) -> None:
         """`settings`: keywords of Trainable."""
-        super().__init__(module, **settings)
-        self.score = TokenLogprobs(module)
+        super().__init__(model, **settings)
+        self.score = TokenLogprobs(self.model)
 
     def loss_weights(self, mini: Batch) -> Tensor:
         """Equal weights of all assistant tokens: f32 [T]."""
@@ -54,6 +60,5 @@ class SftModel(Trainable):
 
     def total_loss(self, report: SftReport) -> float:
         """The loss of a batch, summed over ranks."""
-        return float(
-            self.micro_batching.ranks.total(torch.as_tensor(report.value, dtype=torch.float64, device=self.device))
-        )
+        loss = torch.as_tensor(report.value, dtype=torch.float64, device=self.device)
+        return float(self.micro_batching.ranks.sum_over_ranks(loss))

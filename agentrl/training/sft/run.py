@@ -22,13 +22,14 @@ from agentrl.data import Loader
 from agentrl.tracking.loggers import CONFIG_FILE
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout
+from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.batches.packing import pack_ledgers
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
 from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.model.export import model_files, save_pretrained
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
@@ -71,8 +72,8 @@ class Run:
         size = min(data.train_batch_size, len(rows))
         self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
         self.total = limit_of(trainer.total_training_steps) or trainer.total_epochs * self.loader.steps_per_epoch
-        self.module = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
-        self.model = self._sft_model(size)
+        self.model = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
+        self.trainable = self._sft_model(size)
         self.step = 0
         self.losses: list[float] = []
         self.val_loss: float | None = None
@@ -81,10 +82,10 @@ class Run:
         """See `SftRun`."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
-        lr, report, trainer = self.model.optimizer.lr, SftReport(), self.config.trainer
-        self.model.train_on(batch, report)  # type: ignore[arg-type]  # SftReport has the part of Report that training uses
+        lr, trainer = self.trainable.optimizer.lr, self.config.trainer
+        report = self.trainable.train_on(batch, SftReport())
         self.step += 1
-        loss = self.model.total_loss(report)
+        loss = self.trainable.total_loss(report)
         self.losses.append(loss)
         metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(sum(map(len, ledgers)))}
         metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
@@ -97,7 +98,7 @@ class Run:
         size = self.config.data.train_batch_size
         batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
         tokens = [self.ranks.sum(float(batch.mask.sum())) for batch in batches]
-        losses = [self.model.validation_loss(batch) for batch in batches]
+        losses = [self.trainable.validation_loss(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
     def resume(self) -> tuple[int, int, int]:
@@ -108,7 +109,7 @@ class Run:
         found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
         if found is not None:
             _, (self.step, state) = found
-            self.model.load_state_dict(state["model"])
+            self.trainable.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
         ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
         return self.step, self.total, self.loader.steps_per_epoch
@@ -120,7 +121,7 @@ class Run:
             self.val_loss = self.validate()
         path = Path(trainer.output_dir)
         with model_folder(path, f"the model in {path}", first=self.ranks.first) as draft:
-            save_pretrained(self.module, self.saved_beside, draft, merge=trainer.merge_lora)
+            save_pretrained(self.model, self.saved_beside, draft, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else None
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, found.below, self.val_loss)
@@ -128,7 +129,7 @@ class Run:
     def close(self) -> None:
         """Do nothing: no other process runs for it."""
 
-    def _load(self, device: torch.device) -> Any:
+    def _load(self, device: torch.device) -> ModelHandle:
         return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
 
     def _claim(self, resuming: Resuming) -> None:
@@ -150,8 +151,8 @@ class Run:
     def save(self) -> None:
         """See `SftRun`."""
         folder = checkpoint_folder(self.config.trainer)
-        state = {"model": self.model.state_dict(), "rows": self.loader.state_dict()}
-        write_model = partial(save_pretrained, self.module, self.saved_beside)
+        state = {"model": self.trainable.state_dict(), "rows": self.loader.state_dict()}
+        write_model = partial(save_pretrained, self.model, self.saved_beside)
         automatic = self.config.trainer.save_freq is None
         with writing(f"the checkpoint of step {self.step} in {folder}"):
             checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks, automatic=automatic)
@@ -169,12 +170,12 @@ class Run:
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
         """This rank's share of a batch."""
         batch = pack_ledgers(ledgers)
-        return batch.share(self.model.deal(Layout.of(batch))[self.ranks.data_rank]).to(self.device)
+        return batch.share(self.trainable.assign_shares(BatchOutline.of(batch))[self.ranks.data_rank]).to(self.device)
 
     def _sft_model(self, size: int) -> SftModel:
         config, trainer, ranks = self.config, self.config.trainer, self.ranks
         optimizer = Optimizer(
-            self.module,
+            self.model,
             config.optim,
             grad_clip=trainer.grad_clip,
             total_steps=self.total,
@@ -183,8 +184,8 @@ class Run:
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
         tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]
-        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.module, ranks=ranks, balance=True)
-        return SftModel(self.module, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
+        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.model, ranks=ranks, balance=True)
+        return SftModel(self.model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
 
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:

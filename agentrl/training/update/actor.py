@@ -6,7 +6,6 @@ Invariants:
 - with a built-in loss, no KL loss and no entropy term, sequences of advantage 0 get no backward pass.
 """
 
-import logging
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,21 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import OptimizerStep, bind_loss, kl_penalty
+from agentrl.algorithms import OptimizerStep, PolicyLoss, bind_loss, kl_penalty
 from agentrl.algorithms.kl import GRADIENT
 from agentrl.algorithms.ratios import ratio_of
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout, choose_tokens, prompts_of
+from agentrl.training.batches.outline import BatchOutline, choose_tokens, prompts_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.roles.frozen import Reference
-from agentrl.training.update.early_gradients import EarlyGradients
+from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
-from agentrl.training.update.objective import loss_of
 from agentrl.training.update.off_policy import (
     correct_batch,
     loss_has_ratio,
@@ -39,18 +38,15 @@ from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import PolicyReport
 from agentrl.training.update.trainable import Split, Steps, Trainable
 
-MOST_WAITS = 64
-"""Updates that are not begun early after many in a row that were begun in vain."""
-
-log = logging.getLogger(__name__)
-
 
 class PolicyActor(Trainable):
-    """Computes log-probs of the policy `module` (a causal LM, maybe with peft) and trains it."""
+    """Computes log-probs of the policy (a causal LM, maybe with peft) and trains it."""
+
+    score: TokenLogprobs
 
     def __init__(
         self,
-        module: nn.Module,
+        model: nn.Module | ModelHandle,
         *,
         actor: Actor,
         temperature: float,
@@ -64,29 +60,30 @@ class PolicyActor(Trainable):
         balance: bool = True,
         shares: bool = False,
     ) -> None:
-        """Shares `module`; does not copy it.
+        """Shares `model`; does not copy it.
 
         `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `scoring`: micro-batches of log-probs alone; None: those of the update.
         `rollout_correction`: importance weights of the engine's tokens; None: no weights. `reference`: for a KL loss
-        over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `module` is sharded over them; `balance`: they
+        over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `model` is sharded over them; `balance`: they
         get shares of equal work. `shares`: passes compute equal prompts once.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
-        sizes = replace(actor_micro_batching(actor, device), shares=shares)
+        model = ModelHandle.of(model)
+        sizes = replace(micro_batching_like(actor, device), shares=shares)
         super().__init__(
-            module,
+            model,
             optimizer=Optimizer(
-                module,
+                model,
                 actor.optim,
                 grad_clip=actor.grad_clip,
                 total_steps=total_steps,
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            micro_batching=for_ranks(sizes, module, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(sizes, model, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,
         )
@@ -95,20 +92,13 @@ class PolicyActor(Trainable):
         self.divisor = divisor or 1
         self.reference = reference
         scoring = replace(scoring, shares=shares) if scoring else sizes
-        self.scoring = for_ranks(scoring, module, ranks=ranks, balance=balance)
+        self.scoring = for_ranks(scoring, model, ranks=ranks, balance=balance)
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         self.step: OptimizerStep | None = None
-        self.early: EarlyGradients | None = None
-        """What the next update uses."""
-        self.used: EarlyGradients | None = None
-        """What the last one used."""
-        self.refused = False
-        """Whether the last update was another than the one that was begun."""
-        self._refusals = self._waits = 0
-        self._warned = False
-        self.score = TokenLogprobs(module, temperature=temperature)
+        self.early = EarlyAccumulation(self, self._report, self._aggregation, self.divisor)
+        self.score = TokenLogprobs(model, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask.
@@ -128,50 +118,17 @@ class PolicyActor(Trainable):
         once = self.actor.ppo_epochs == 1 and prompts <= self.actor.ppo_mini_batch_size
         return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
 
-    def adds_up(self, prompts: int) -> bool:
-        """Whether `update` of so many prompts is one sum over their sequences, which may be begun early."""
+    def limit_passes(self, tokens: int | None) -> None:
+        super().limit_passes(tokens)
+        self.scoring = self.scoring.of_default_size(tokens)
+
+    def is_additive(self, prompts: int) -> bool:
+        """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
         alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
-        return alone and not self._waits and self.single_step(prompts) and not self.policy_loss.reads_sizes
+        return alone and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
-    def begin(self, part: Batch) -> float:
-        """Compute the gradients of whole groups that the next `update` is expected to train on; see `adds_up`. Returns
-        the FLOPs."""
-        early, self.early = self.early or EarlyGradients(self._report(part), self.micro_batching.ranks), None
-        part = part.to(self.device)
-        flops = self.flops(part)
-        factor = early.add(part, self.policy_loss.aggregation(self.actor.loss_agg_mode), self.divisor)
-        self.optimizer.scale_gradients(factor)
-        early.report.rescale(factor)
-        with self.training():
-            ran = self.run_passes(part, *self.split_by_gradient(part), early.report)
-        if ran:
-            early.flops += flops
-            self.early = early
-        return flops if ran else 0.0
-
-    def left(self, mini: Batch, whole: Split, report: Any) -> Split:
-        early, self.early = self.early, None
-        found = None if early is None else early.found_in(mini)
-        self.used, self.refused = (early if isinstance(found, tuple) else None), isinstance(found, str)
-        if early is None or not isinstance(found, tuple):
-            if isinstance(found, str):
-                self._refuse(found)
-            self.clear_gradients()
-            return whole
-        self._refusals = 0
-        rows, factor = found
-        self.optimizer.scale_gradients(factor)
-        report.absorb(early.report, factor)
-        trained, others = ([i for i in part if i not in rows] for part in whole)
-        return trained, others
-
-    def _refuse(self, why: str) -> None:
-        """Begin no update early for some steps, twice as many after each that was begun in vain."""
-        self._refusals += 1
-        self._waits = min(2 ** (self._refusals - 1), MOST_WAITS)
-        if self.micro_batching.ranks.first and not self._warned:
-            log.warning("an update that was begun early is computed again: %s (perf/early_refused counts further)", why)
-        self._warned = True
+    def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
+        return self.early.remaining_sequences(mini, whole, report)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages (and `ref_logprobs` for an estimated KL loss); returns metrics.
@@ -182,13 +139,13 @@ class PolicyActor(Trainable):
         batch = batch.to(self.device)
         if batch.advantages is None:
             raise ValueError("the batch has no advantages")
-        self._waits = max(self._waits - 1, 0)
+        self.early.next_update()
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
         report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
-            self.train_on(batch, report)
+            report = self.train_on(batch, report)
         return report.metrics()
 
     def _report(self, batch: Batch) -> PolicyReport:
@@ -199,8 +156,8 @@ class PolicyActor(Trainable):
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
         corrects_here = self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)
         extra = bool(self.reference) + corrects_here
-        beside = self.cost.forward(*self.work(batch)) if extra else 0.0
-        return super().flops(batch) + self.steps.epochs * extra * beside
+        forward = self.cost.forward(*self.work(batch)) if extra else 0.0
+        return super().flops(batch) + self.steps.epochs * extra * forward
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: that of a Trainable, and the random generators."""
@@ -216,18 +173,22 @@ class PolicyActor(Trainable):
         """With `bypass_mode`, correct each mini-batch by the policy's current log-probs."""
         if not (self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)):
             return mini
-        self.module.eval()
+        self.model.module.eval()
         logprobs = self.logprobs(mini)[0]
-        self.module.train()
-        return correct_batch(mini, logprobs, self.rollout_correction, self.micro_batching.ranks.total)
+        self.model.module.train()
+        return correct_batch(mini, logprobs, self.rollout_correction, self.micro_batching.ranks.sum_over_ranks)
+
+    @property
+    def _aggregation(self) -> str:
+        return self.policy_loss.aggregation(self.actor.loss_agg_mode)
 
     def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's weight in the loss, f32 [T]. Also chooses the tokens of losses that treat some differently."""
         ranks = self.micro_batching.ranks
         if self.policy_loss.chooses:
             mini.chosen = choose_tokens(self.policy_loss, mini, self.shuffling, ranks)
-        self.step = OptimizerStep.of(mini.mask, mini.cu_seqlens, self.divisor, ranks.total)
-        return self.token_weights(mini, self.policy_loss.aggregation(self.actor.loss_agg_mode), self.divisor)
+        self.step = OptimizerStep.of(mini.mask, mini.cu_seqlens, self.divisor, ranks.sum_over_ranks)
+        return self.token_weights(mini, self._aggregation, self.divisor)
 
     def loss(self, micro: Batch, report: PolicyReport) -> Tensor:
         """The micro-batch's part of the mini-batch's loss: a scalar."""
@@ -283,18 +244,18 @@ class PolicyActor(Trainable):
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
         return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
 
-    def moves(self, layout: Layout, sequence: int) -> bool:
-        return self._all_move or not layout.still[sequence]
+    def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
+        return self._all_have_gradients or not outline.zero_advantage[sequence]
 
     @property
-    def _all_move(self) -> bool:
+    def _all_have_gradients(self) -> bool:
         """Whether sequences of advantage 0 have a gradient too."""
         return self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
         everything = list(range(mini.num_sequences))
-        if self._all_move:
+        if self._all_have_gradients:
             return everything, []
         assert mini.advantages is not None
         moving = (mini.advantages != 0) & mini.mask
@@ -304,6 +265,21 @@ class PolicyActor(Trainable):
         return [i for i in everything if counts[i]], [i for i in everything if not counts[i]]
 
 
-def actor_micro_batching(actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the policy's update."""
-    return micro_batching_like(actor, device, None, None, None)
+def loss_of(actor: Actor) -> PolicyLoss:
+    """The loss that the settings name, with all that any loss may ask for. Raises UserError for an unknown one."""
+    policy_loss = actor.policy_loss
+    return bind_loss(
+        policy_loss.loss_mode,
+        low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
+        high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
+        c=actor.clip_ratio_c,
+        tau_pos=policy_loss.tau_pos,
+        tau_neg=policy_loss.tau_neg,
+        clip_cov_ratio=policy_loss.clip_cov_ratio,
+        clip_cov_lb=policy_loss.clip_cov_lb,
+        clip_cov_ub=policy_loss.clip_cov_ub,
+        kl_cov_ratio=policy_loss.kl_cov_ratio,
+        ppo_kl_coef=policy_loss.ppo_kl_coef,
+        config=actor,
+        **policy_loss.options,
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.checks.fit import truncated_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -33,7 +33,7 @@ def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages)
         config.algorithm,
         config.reward,
         seed=config.trainer.seed,
-        corrects=cut_distribution(config.rollout) is None,
+        corrects=truncated_distribution(config.rollout) is None,
         on_advantages=on_advantages,
         kl=kl,
     )
@@ -93,8 +93,8 @@ class ComputeAdvantages:
         return self.filtered(batch, step), metrics
 
     def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
-        """The same for whole groups of a batch that is not complete yet, by an estimator without baselines, values and
-        KL; nobody gets to know it."""
+        """Advantages of whole groups of a batch that is not complete yet, by an estimator without baselines, values and
+        KL. They are not reported."""
         tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
         batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
         if not batch.num_sequences:

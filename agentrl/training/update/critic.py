@@ -9,14 +9,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.algorithms.losses.clipped import clipped_value_loss
 from agentrl.config.schema import Actor
 from agentrl.config.schema.critic import Critic
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batch_tokens, score_batch
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_like, score_batch
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Report
 from agentrl.training.update.trainable import Steps, Trainable
@@ -25,11 +26,11 @@ T = TypeVar("T")
 
 
 class ValueCritic(Trainable):
-    """Computes values with the value model `module` and trains it."""
+    """Computes values with the value model and trains it."""
 
     def __init__(
         self,
-        module: nn.Module,
+        model: nn.Module | ModelHandle,
         *,
         critic: Critic,
         actor: Actor,
@@ -42,17 +43,23 @@ class ValueCritic(Trainable):
     ) -> None:
         """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss.
 
-        `ranks`: `module` is sharded over them; `balance`: they get shares of equal work.
+        `ranks`: `model` is sharded over them; `balance`: they get shares of equal work.
         """
         self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode) or "token-mean"
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
+        model = ModelHandle.of(model)
+        sizes = micro_batching_like(
+            actor,
+            device,
+            critic.use_dynamic_bsz,
+            critic.ppo_max_token_len_per_gpu,
+            critic.ppo_micro_batch_size_per_gpu,
+        )
         super().__init__(
-            module,
-            optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            micro_batching=for_ranks(
-                critic_micro_batching(critic, actor, device), module, ranks=ranks, balance=balance
-            ),
+            model,
+            optimizer=Optimizer(model, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
+            micro_batching=for_ranks(sizes, model, ranks=ranks, balance=balance),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -64,7 +71,7 @@ class ValueCritic(Trainable):
         self.critic = critic
         self.vf_coef = vf_coef
         self.max_response_length = max_response_length or 1
-        self.score = TokenValues(module)
+        self.score = TokenValues(model)
 
     def values(self, batch: Batch) -> Tensor:
         """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
@@ -82,12 +89,9 @@ class ValueCritic(Trainable):
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
-        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
-        report = ValueReport(
-            "critic", lr=self.optimizer.lr, device=self.device, ranks=self.micro_batching.ranks, loss_scale=scale
-        )
-        self.train_on(batch, report)
-        return report.metrics()
+        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
+        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=ranks, loss_scale=scale)
+        return self.train_on(batch, report).metrics()
 
     def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""
@@ -125,7 +129,7 @@ class ValueReport(Report):
         if not float(self._scored):
             return metrics
         means = self.means("loss")
-        spread = means["returns_square"] - means["returns"] ** 2
+        variance = means["returns_square"] - means["returns"] ** 2
         missed = means["error_square"] - means["error"] ** 2
         metrics |= {
             "critic/vf_loss": means["loss"],
@@ -133,24 +137,13 @@ class ValueReport(Report):
             "critic/values": means["values"],
             "critic/returns": means["returns"],
         }
-        if spread > SAME * max(means["returns_square"], 1.0):
-            metrics["critic/explained_variance"] = 1.0 - missed / spread
+        if variance > ROUNDING * max(means["returns_square"], 1.0):
+            metrics["critic/explained_variance"] = 1.0 - missed / variance
         return metrics
 
 
 # A variance below this share of the square is rounding.
-SAME = 1e-9
-
-
-def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the critic's update."""
-    tokens = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
-    filled = own(critic.use_dynamic_bsz, actor.use_dynamic_bsz)
-    return MicroBatching(
-        micro_batch_tokens(tokens, device) if filled else None,
-        own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
-        by_default=filled and tokens is None,
-    )
+ROUNDING = 1e-9
 
 
 def own(value: T | None, other: T) -> T:

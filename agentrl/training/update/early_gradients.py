@@ -9,6 +9,8 @@ Invariants:
 - all ranks agree: a sequence may be in another rank's share later, for gradients are sums over ranks.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -19,25 +21,30 @@ from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.update.report import PolicyReport
+from agentrl.training.update.trainable import Split, Trainable
 
-SAME = 1e-4
+ADVANTAGE_TOLERANCE = 1e-4
 """Sums of advantages that differ by less are the same, computed on another device."""
+MAX_PAUSE = 64
+"""Most updates in a row that accumulate nothing early, after many whose early gradients were of no use."""
 
 Facts = tuple[float, ...]
-"""Of a sequence: its weight in the loss, the numbers that identify its tokens, and sums over its advantages."""
+"""Facts about a sequence: its weight in the loss, the numbers that identify its tokens, sums over its advantages."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class EarlyGradients:
-    """What is known of the sequences whose gradients are added up; of this rank's share of them."""
+    """This rank's sequences whose gradients are accumulated."""
 
     report: PolicyReport
-    """Of their passes."""
+    """The metrics of their passes."""
     ranks: Ranks = ALONE
     flops: float = 0.0
     parts: list[Batch] = field(default_factory=list)
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Of their tokens in the loss of all parts together, f32."""
+    """Weights of their tokens in the loss of all parts together, f32."""
 
     @property
     def num_tokens(self) -> int:
@@ -54,23 +61,22 @@ class EarlyGradients:
         weighed = before.nonzero()[:1, 0]
         return self._agreed((self.weights[weighed] / before[weighed]).tolist())
 
-    def places_in(self, batch: Batch) -> list[int] | None:
-        """Where a batch has the sequences of all parts, in their order; None where it lacks one. In one process."""
-        places = {key: i for i, key in enumerate(_keys(batch))}
-        found = [places.get(key) for part in self.parts for key in _keys(part)]
-        rows = [i for i in found if i is not None]
-        return rows if len(rows) == len(found) else None
+    def indices_in(self, batch: Batch) -> list[int] | None:
+        """The indices of all sequences in a batch, in their order; None where it lacks one. In one process."""
+        indices = {key: i for i, key in enumerate(_keys(batch))}
+        found = [indices[key] for part in self.parts for key in _keys(part) if key in indices]
+        return found if len(found) == sum(part.num_sequences for part in self.parts) else None
 
     def ref_logprobs(self) -> Tensor:
-        """The column of all parts."""
+        """The reference's log-probs of all parts."""
         return torch.cat([part.ref_logprobs for part in self.parts if part.ref_logprobs is not None])
 
     def found_in(self, mini: Batch) -> tuple[set[int], float] | str:
         """(the sequences of a mini-batch with weights whose gradients are there, the factor of these), or the reason
         why they do not count. Collective."""
-        begun = self._begun()
-        mine = {i: (facts, begun[key]) for i, (key, facts) in enumerate(_facts(mini)) if key in begun}
-        there = self.ranks.sum(len(mine)) == len(begun)
+        early = self._facts_of_all()
+        mine = {i: (facts, early[key]) for i, (key, facts) in enumerate(_facts(mini)) if key in early}
+        there = self.ranks.sum(len(mine)) == len(early)
         others = sum(not _same(now, then) for now, then in mine.values())
         if not there:
             return "the step does not train on all groups that were finished"
@@ -78,8 +84,8 @@ class EarlyGradients:
             return "tokens or advantages of a group depended on groups that were not finished"
         return set(mine), self._agreed([now[0] / then[0] for now, then in mine.values() if then[0]])
 
-    def _begun(self) -> dict[int, Facts]:
-        """By key, all sequences of all ranks."""
+    def _facts_of_all(self) -> dict[int, Facts]:
+        """The facts about the sequences of all ranks, by key."""
         for part, weights in zip(self.parts, self.weights.split([p.num_tokens for p in self.parts]), strict=True):
             part.weights = weights
         own = dict(pair for part in self.parts for pair in _facts(part))
@@ -90,15 +96,85 @@ class EarlyGradients:
         owners, first = [], 0
         for part in self.parts:
             owners.append(part.trajectory + first)
-            first += self.ranks.most(max(part.trajectory.tolist(), default=-1) + 1)
+            first += self.ranks.max_over_ranks(max(part.trajectory.tolist(), default=-1) + 1)
         mask = torch.cat([part.mask for part in self.parts])
         bounds = bounds_of([length for part in self.parts for length in part.lengths]).to(mask.device)
-        owner, total = torch.cat(owners), self.ranks.total
+        owner, total = torch.cat(owners), self.ranks.sum_over_ranks
         return token_weights(mask, bounds, mode, trajectory=owner, trajectories=first, norm=norm, total=total)
 
     def _agreed(self, factors: list[float]) -> float:
-        """The factor of all weights, of which a rank without tokens knows none."""
+        """The factor of all weights; a rank without tokens knows none."""
         return next((factor for own in self.ranks.gather(factors[:1]) for factor in own), 1.0)
+
+
+class EarlyAccumulation:
+    """Accumulates gradients of finished groups before their update, and gives them to that update."""
+
+    def __init__(
+        self, trainable: Trainable, new_report: Callable[[Batch], PolicyReport], mode: str, norm: float
+    ) -> None:
+        """`mode`, `norm`: aggregation of the loss, as in `token_weights`."""
+        self.trainable, self.new_report = trainable, new_report
+        self.mode, self.norm = mode, norm
+        self.pending: EarlyGradients | None = None
+        """Gradients for the next update."""
+        self.used: EarlyGradients | None = None
+        """Gradients that the last update used."""
+        self.refused = False
+        """Whether the last update trained on other data than was accumulated."""
+        self._refusals = self._pause = 0
+        self._warned = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether early gradients were of no use lately, so that some updates accumulate none."""
+        return self._pause > 0
+
+    def accumulate(self, part: Batch) -> float:
+        """Add the gradients of whole groups that the next update is expected to train on; returns the FLOPs."""
+        trainable, early, self.pending = self.trainable, self.pending, None
+        part = part.to(trainable.device)
+        early = early or EarlyGradients(self.new_report(part), trainable.micro_batching.ranks)
+        flops = trainable.flops(part)
+        factor = early.add(part, self.mode, self.norm)
+        trainable.optimizer.scale_gradients(factor)
+        early.report.rescale(factor)
+        with trainable.training():
+            if not trainable.run_passes(part, *trainable.split_by_gradient(part), early.report):
+                return 0.0
+        early.flops += flops
+        self.pending = early
+        return flops
+
+    def next_update(self) -> None:
+        """Count an update, which shortens a pause."""
+        self._pause = max(self._pause - 1, 0)
+
+    def remaining_sequences(self, mini: Batch, whole: Split, report: PolicyReport) -> Split:
+        """Sequences that still need a pass. Adds the metrics of the others to `report`. Collective."""
+        early, self.pending, self.used, self.refused = self.pending, None, None, False
+        found = "" if early is None else early.found_in(mini)
+        if isinstance(found, str) or early is None:
+            if found:
+                self._refuse(str(found))
+            self.trainable.clear_gradients()
+            return whole
+        self.used, self._refusals = early, 0
+        rows, factor = found
+        self.trainable.optimizer.scale_gradients(factor)
+        report.absorb(early.report, factor)
+        trained, others = ([i for i in part if i not in rows] for part in whole)
+        return trained, others
+
+    def _refuse(self, reason: str) -> None:
+        """Accumulate nothing early for some updates, for twice as many after each refusal in a row."""
+        if self.trainable.micro_batching.ranks.first and not self._warned:
+            log.warning(
+                "an update that was begun early is computed again: %s (perf/early_refused counts further)", reason
+            )
+        self.refused = self._warned = True
+        self._refusals += 1
+        self._pause = min(2 ** (self._refusals - 1), MAX_PAUSE)
 
 
 def _keys(batch: Batch) -> list[int]:
@@ -119,5 +195,5 @@ def _facts(batch: Batch) -> list[tuple[int, Facts]]:
 
 
 def _same(now: Facts, then: Facts) -> bool:
-    alike = (abs(a - b) <= SAME * (1 + abs(b)) for a, b in zip(now[5:], then[5:], strict=True))
+    alike = (abs(a - b) <= ADVANTAGE_TOLERANCE * (1 + abs(b)) for a, b in zip(now[5:], then[5:], strict=True))
     return now[1:5] == then[1:5] and all(alike)

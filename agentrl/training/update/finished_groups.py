@@ -1,4 +1,4 @@
-"""Begins a step's update with the groups that are finished, while the trainer waits for the others.
+"""Accumulates the gradients of a step's finished groups, while the trainer waits for the others.
 
 Invariant: it changes when gradients are computed, not what a step trains on: `EarlyGradients` compares.
 """
@@ -15,45 +15,49 @@ from agentrl.training.batches.packing import pack_tokens
 from agentrl.training.update.advantages import ComputeAdvantages
 from agentrl.trajectory.trajectory import Trajectory
 
-PARTS = 8
+MAX_PARTS = 8
 """A part has at least this share of the batch's groups: small passes are slow."""
 
 
-class Beginner(Protocol):
-    """The methods of `Runtime` that are used here."""
+class EarlyTrainer(Protocol):
+    """The two methods of `Runtime` that are used here."""
 
-    def begins_early(self) -> bool:
-        """As `Runtime` says."""
+    def can_accumulate_early(self) -> bool:
+        """Whether `accumulate_early` is of use."""
 
-    def begin_update(self, part: Batch) -> None:
-        """As `Runtime` says."""
+    def accumulate_early(self, part: Batch) -> None:
+        """Compute the gradients of whole groups."""
 
 
 class FinishedGroups:
-    """Looks at the batch of a step several times a second."""
+    """Called with the finished trajectories of a step several times a second."""
 
-    def __init__(self, config: Config, runtime: Beginner, advantages: ComputeAdvantages) -> None:
+    def __init__(self, config: Config, runtime: EarlyTrainer, advantages: ComputeAdvantages) -> None:
         self.n, self.runtime, self.advantages = config.rollout.n, runtime, advantages
         self.known_early = known_early(config)
-        self._step, self._begun = 0, set[int]()
+        self._step, self._accumulated = 0, set[int]()
 
     def __call__(self, step: int, finished: Mapping[int, Trajectory], groups: int) -> None:
-        """Begin with those of a batch's `groups` that are finished, where they are enough and not all. `finished`: by
-        index, group by group."""
+        """Accumulate the finished ones of a batch's `groups`, where they are enough and not all.
+
+        `finished`: trajectories by index, group by group.
+        """
         if step != self._step:
-            self._step, self._begun = step, set()
+            self._step, self._accumulated = step, set()
         if not self.known_early:
             return
-        ready = [g for g in range(groups) if g not in self._begun and all(i in finished for i in self._places(g))]
-        if len(ready) * PARTS < groups or len(ready) + len(self._begun) == groups or not self.runtime.begins_early():
+        left = [group for group in range(groups) if group not in self._accumulated]
+        ready = [group for group in left if all(i in finished for i in self._indices(group))]
+        enough = len(ready) * MAX_PARTS >= groups and len(ready) < len(left)
+        if not enough or not self.runtime.can_accumulate_early():
             return
-        self._begun.update(ready)
-        trajectories = [finished[i] for i in chain.from_iterable(map(self._places, ready))]
+        self._accumulated.update(ready)
+        trajectories = [finished[i] for i in chain.from_iterable(map(self._indices, ready))]
         batch = self.advantages.of_groups(pack_tokens(trajectories, step - 1), trajectories)
         if batch.num_sequences:
-            self.runtime.begin_update(batch)
+            self.runtime.accumulate_early(batch)
 
-    def _places(self, group: int) -> range:
+    def _indices(self, group: int) -> range:
         return range(group * self.n, (group + 1) * self.n)
 
 

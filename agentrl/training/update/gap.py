@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.kl import k3
-from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.checks.fit import truncated_distribution
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -35,7 +35,7 @@ def gap_metrics(gap: Tensor, ranks: Ranks = ALONE, prefix: str = "rollout_gap/")
     """
     size = gap.abs()
     sums = torch.stack([size.new_tensor(size.numel()), size.sum(), k3(-gap).sum()])
-    count, total, divergence = ranks.total(sums).tolist()
+    count, total, divergence = ranks.sum_over_ranks(sums).tolist()
     if not count:
         return {}
     rank = max(1, min(int(count), round(0.99 * count + 0.5)))
@@ -56,7 +56,7 @@ def nth_smallest(values: Tensor, n: int, ranks: Ranks = ALONE) -> float:
     bits, found = values.view(torch.int64), 0
     for shift in DIGITS:
         digits = (bits >> shift) & (BASE - 1)
-        up_to = ranks.total(torch.bincount(digits, minlength=BASE)).cumsum(0)
+        up_to = ranks.sum_over_ranks(torch.bincount(digits, minlength=BASE)).cumsum(0)
         digit = int((up_to < n).sum())
         n -= int(up_to[digit - 1]) if digit else 0
         bits, found = bits[digits == digit], found << 16 | digit
@@ -71,7 +71,7 @@ class GapLimit:
     """Watches the gap of a run; it has no limit where log-probs of a cut distribution make the gap."""
 
     def __init__(self, config: Config) -> None:
-        self.most = None if cut_distribution(config.rollout) else config.trainer.max_rollout_gap
+        self.most = None if truncated_distribution(config.rollout) else config.trainer.max_rollout_gap
         self.warned = False
 
     def exceeded(self, step: int, metrics: dict[str, float]) -> GapTooLarge | None:

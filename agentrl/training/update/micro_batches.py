@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.shared_prompts import families, pass_tokens
 from agentrl.training.batches.splitting import micro_batches
-from agentrl.training.model.attention.choosing import is_packed, kernel_of, kernel_shares
-from agentrl.training.model.compute_copies import in_half
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 NO_ROOM = (
@@ -54,11 +52,15 @@ class MicroBatching:
         sizes = [self._tokens(batch, unit) for unit in units]
         parts = self._micro_batches(sizes)
         if self.ranks.data_world > 1:
-            most = self.ranks.most(len(parts))
+            most = self.ranks.max_over_ranks(len(parts))
             smaller = self._micro_batches(sizes, at_least=most)
             parts = smaller if len(smaller) <= most else parts
             parts += [[]] * (most - len(parts))
         return [[i for unit in part for i in units[unit]] for part in parts]
+
+    def of_default_size(self, tokens: int | None) -> "MicroBatching":
+        """Micro-batches of so many tokens, where no key sets their size."""
+        return replace(self, max_tokens=tokens) if self.by_default else self
 
     def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching | None":
         """Limits under which the fullest micro-batch is split; None where it is a single sequence."""
@@ -99,7 +101,11 @@ def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
 
 
 def micro_batching_like(
-    actor: Actor, device: torch.device, dynamic: bool | None, tokens: int | None, sequences: int | None
+    actor: Actor,
+    device: torch.device,
+    dynamic: bool | None = None,
+    tokens: int | None = None,
+    sequences: int | None = None,
 ) -> MicroBatching:
     """Micro-batches by tokens, or with `dynamic` off by sequences; None: as in the actor's update."""
     filled = actor.use_dynamic_bsz if dynamic is None else dynamic
@@ -111,14 +117,14 @@ def micro_batching_like(
     )
 
 
-def for_ranks(micro_batching: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
-    """The same limits for a model that is sharded over `ranks`."""
+def for_ranks(micro_batching: MicroBatching, model: ModelHandle, *, ranks: Ranks, balance: bool) -> MicroBatching:
+    """These limits for a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return micro_batching
     # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.
-    sequences = micro_batching.max_sequences if is_packed(module) else 1
-    hidden = module.config.get_text_config().hidden_size
-    return replace(micro_batching, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
+    sequences = micro_batching.max_sequences if model.packs else 1
+    hidden = model.sizes.hidden if balance else None
+    return replace(micro_batching, max_sequences=sequences, ranks=ranks, hidden=hidden)
 
 
 def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
@@ -126,22 +132,22 @@ def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
     return batch.select(rows) if rows else batch.dummy()
 
 
-def shares_by_default(module: Any, device: torch.device, ranks: Ranks) -> bool:
+def shares_by_default(model: ModelHandle, device: torch.device, ranks: Ranks) -> bool:
     """Whether passes compute equal prompts once where no key says so: in one process, on a GPU whose kernel can."""
     alone = device.type == "cuda" and ranks.world == 1
-    return alone and in_half(module) and is_packed(module) and kernel_shares(module.config, device)
+    return alone and model.in_half and model.packs and model.shares_keys(device)
 
 
-def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:
+def check_shares(model: ModelHandle, device: torch.device, ranks: Ranks) -> None:
     """Raises UserError where passes of a model cannot compute equal prompts once."""
-    if ranks.seq_world > 1 or not is_packed(module):
+    if ranks.seq_world > 1 or not model.packs:
         raise UserError(
             "actor.share_prompts=true needs a model whose sequences can be packed, and "
             "actor.ulysses_sequence_parallel_size=1"
         )
-    if not kernel_shares(module.config, device):
+    if not model.shares_keys(device):
         raise UserError(
-            f"actor.share_prompts=true: attention by {kernel_of(module.config, device)} computes whole sequences only; "
+            f"actor.share_prompts=true: attention by {model.attention_kernel(device)} computes whole sequences only; "
             "install a newer PyTorch or flash-attn-4"
         )
 

@@ -1,20 +1,63 @@
-"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped."""
+"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped.
+
+The loss scale is for float16, whose smallest number is 6e-8: gradients of a mean over millions of tokens are below
+that. The loss is multiplied by the scale before the backward pass, and gradients are divided by it before use (arXiv
+1710.03740). The scale is a power of two, so both are exact. It falls after an overflow, which skips that optimizer
+step, and rises after `SCALE_INTERVAL` steps without one.
+"""
 
 from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.shards import local, trainable_shards
+from agentrl.training.parallel.shards import local
 from agentrl.training.perf.offload import move_moments
-from agentrl.training.update.loss_scale import LossScale
 from agentrl.training.update.schedules import lr_factor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+FIRST_SCALE = 2.0**16
+SCALE_FACTOR = 2.0
+SCALE_INTERVAL = 400
+"""Optimizer steps without overflow before the scale rises; verl's value."""
+SCALE_BOUNDS = (1.0, 2.0**32)
+
+
+class LossScale:
+    """The factor of losses; always 1 where layers do not compute in float16."""
+
+    def __init__(self, dtype: torch.dtype | None, world: int = 1) -> None:
+        """`dtype`: of the layers' arithmetic. `world`: ranks; each multiplies its part of the loss by their number."""
+        self.needed = dtype == torch.float16
+        self.value = FIRST_SCALE / 2 ** (world - 1).bit_length() if self.needed else 1.0
+        self.steps = 0
+        """Optimizer steps since the last change."""
+
+    def update(self, *, overflow: bool) -> None:
+        """Count an optimizer step; `overflow`: its gradient was not finite."""
+        if not self.needed:
+            return
+        self.steps += 1
+        if overflow or self.steps >= SCALE_INTERVAL:
+            lowest, highest = SCALE_BOUNDS
+            value = self.value / SCALE_FACTOR if overflow else self.value * SCALE_FACTOR
+            self.value = min(max(value, lowest), highest)
+            self.steps = 0
+
+    def state_dict(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"value": self.value, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint; one of a run in another dtype has no effect."""
+        if self.needed and state and state["value"] > 1.0:
+            self.value, self.steps = float(state["value"]), int(state["steps"])
 
 
 def warmup_steps(optim: Optim, total_steps: int) -> int:
@@ -32,7 +75,7 @@ class Optimizer:
 
     def __init__(
         self,
-        module: Any,
+        model: nn.Module | ModelHandle,
         optim: Optim,
         *,
         grad_clip: float,
@@ -40,7 +83,7 @@ class Optimizer:
         ranks: Ranks = ALONE,
         offload: bool = False,
     ) -> None:
-        """`module` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
+        """`model` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
         self.optim = optim
         self.ranks = ranks
         self.offload = offload
@@ -49,8 +92,9 @@ class Optimizer:
         self.schedule_step = 0
         self.skipped = 0
         """Optimizer steps skipped so far because the gradient was not finite."""
-        self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
-        self.shards = trainable_shards(module)
+        model = ModelHandle.of(model)
+        self.scale = LossScale(model.compute_dtype, ranks.world)
+        self.shards = model.trainable_shards()
         self.parameters = [shard.parameter for shard in self.shards.values()]
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
             raise UserError(
@@ -128,8 +172,8 @@ class Optimizer:
             }
             for moment in MOMENTS
         }
-        place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
-        return {"moments": moments, "steps": steps, **place}
+        progress = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
+        return {"moments": moments, "steps": steps, **progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint; learning rate and decay stay those of the configuration."""

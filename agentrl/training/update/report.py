@@ -1,6 +1,8 @@
 """Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
 
+from copy import copy
 from math import isfinite
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -13,8 +15,23 @@ WEIGHTED = "pg_loss"
 """The figure of a token that contains its weight in the loss."""
 
 
+class AnyReport(Protocol):
+    """The part of a report that optimizer steps use."""
+
+    has_gradient: bool
+    """Whether a sequence of the last mini-batch has a gradient."""
+
+    def copy(self) -> Self:
+        """A report with the same figures, which takes further passes apart from this one."""
+
+    def mini_batch(self, grad_norm: float | None) -> None:
+        """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
+
+
 class Report:
     """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
+
+    has_gradient = False
 
     def __init__(
         self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE, loss_scale: float | None = None
@@ -29,8 +46,14 @@ class Report:
         self._mini_batches = 0
         self._grad_norms: list[float] = []
 
+    def copy(self) -> Self:
+        """A report with the same figures."""
+        made = copy(self)
+        made._sums, made._grad_norms = dict(self._sums), list(self._grad_norms)
+        return made
+
     def mini_batch(self, grad_norm: float | None) -> None:
-        """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
+        """Add a mini-batch."""
         self._mini_batches += 1
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
@@ -97,9 +120,14 @@ class PolicyReport(Report):
         self._sizes = batch.num_tokens, batch.mask.sum(), batch.num_sequences
         self._ahead = batch.stale is not None
         self._gaps: list[tuple[Tensor, Tensor, Tensor]] = []
-        """Of each micro-batch, f64 [T], where it counts, and where older weights drew the token, bool [T]: selecting
-        would wait for the device."""
+        """The gap f64 [T] of each micro-batch, where it counts, and where older weights drew the token, bool [T]:
+        selecting would wait for the device."""
         self._rejected: Tensor | None = None
+
+    def copy(self) -> Self:
+        made = super().copy()
+        made._gaps = list(self._gaps)
+        return made
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
         """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES."""
@@ -157,5 +185,5 @@ class PolicyReport(Report):
 
 
 def _metric(name: str) -> str:
-    """The metric's name of a detail; a user's loss may have details of its own."""
+    """The metric's name of a detail; a user's loss may report other details."""
     return NAMES.get(name, name if "/" in name else f"actor/{name}")

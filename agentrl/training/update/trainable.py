@@ -12,10 +12,9 @@ Invariants:
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +22,19 @@ from torch import Tensor, nn
 from agentrl.algorithms import token_weights
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.dealing import Layout, prompts_of
+from agentrl.training.batches.outline import BatchOutline, prompts_of
 from agentrl.training.batches.shared_prompts import repeated
-from agentrl.training.batches.splitting import deal, mini_batches
+from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.model.adapter import adapter_names
-from agentrl.training.model.compute_copies import clear_copies, computing, use_compute_copies
-from agentrl.training.parallel.shards import fixed_shards, same_shapes, set_no_sync, unwrapped
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.model.value_model import TokenValues
+from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
-from agentrl.training.perf.flops import flops_of_module
+from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.micro_batches import NO_ROOM, MicroBatching, fits, sequences_or_dummy
 from agentrl.training.update.optimizer import Optimizer
-from agentrl.training.update.report import Report
+from agentrl.training.update.report import AnyReport
 
 MIXED = "rows with and without images cannot be trained together on several ranks: use separate runs"
 
@@ -41,6 +42,12 @@ log = logging.getLogger(__name__)
 
 Split = tuple[list[int], list[int]]
 """(sequences whose loss has a gradient, the others)"""
+
+
+Scorer = TokenLogprobs | TokenValues
+"""Computes columns f32 [T] of a micro-batch's tokens."""
+R = TypeVar("R", bound=AnyReport)
+"""A report of an update."""
 
 
 @dataclass(frozen=True)
@@ -52,49 +59,53 @@ class Steps:
     epochs: int
     shuffle: bool
     seed: int
-    """Of shuffling."""
+    """Seed of shuffling."""
 
 
 class Trainable:
     """Base class; subclasses define `loss_weights` and `loss`."""
 
-    score: Any
-    """Computes the columns of a micro-batch's tokens: `TokenLogprobs`, or values."""
+    score: Scorer
 
     def __init__(
         self,
-        module: nn.Module,
+        model: nn.Module | ModelHandle,
         *,
         optimizer: Optimizer,
         micro_batching: MicroBatching,
         steps: Steps,
         device: torch.device,
     ) -> None:
-        self.module: Any = module
+        self.model = ModelHandle.of(model)
         self.optimizer = optimizer
         self.micro_batching = micro_batching
         self.steps = steps
         self.device = device
-        self.cost = flops_of_module(module)
-        use_compute_copies(module)
+        self.cost = model_flops(self.model.whole_shapes, self.model.config)
+        self.model.use_compute_copies()
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
-    def deal(self, layout: Layout) -> list[list[int]]:
+    def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
         """The sequences of each share: equal work in every mini-batch of the first epoch. Raises UserError."""
         steps, sizes = self.steps, self.micro_batching
-        if layout.mixed and sizes.ranks.data_world > 1:
+        if outline.mixed and sizes.ranks.data_world > 1:
             raise UserError(MIXED)
         generator = torch.Generator().set_state(self.shuffling.get_state()) if steps.shuffle else None
-        minis = mini_batches(layout.group, steps.prompts, generator=generator)
+        minis = mini_batches(outline.group, steps.prompts, generator=generator)
         # Sequences that get a backward pass, and the others: each rank has about as many passes of each kind.
-        left = [[i for i in mini if i not in layout.begun] for mini in minis]
-        parts = [[i for i in mini if self.moves(layout, i) is moves] for mini in left for moves in (True, False)]
-        parts += [sorted(layout.begun)] * bool(layout.begun)
-        return deal(layout.lengths, parts, sizes.ranks.data_world, hidden=sizes.hidden, prompts=layout.shared)
+        left = [[i for i in mini if i not in outline.accumulated] for mini in minis]
+        parts = [[i for i in m if self.has_gradient(outline, i) is has] for m in left for has in (True, False)]
+        parts += [sorted(outline.accumulated)] * bool(outline.accumulated)
+        ranks = sizes.ranks.data_world
+        return assign_shares(outline.lengths, parts, ranks, hidden=sizes.hidden, prompts=outline.shared)
 
-    def moves(self, layout: Layout, sequence: int) -> bool:
+    def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
         """Whether the loss of a sequence has a gradient, as far as its advantages say."""
         return True
+
+    def limit_passes(self, tokens: int | None) -> None:
+        """Let passes whose size no key sets have so many tokens."""
+        self.micro_batching = self.micro_batching.of_default_size(tokens)
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
         """Complete a mini-batch under the weights before its optimizer step."""
@@ -105,16 +116,16 @@ class Trainable:
         raise NotImplementedError
 
     def token_weights(self, mini: Batch, mode: str, norm: float = 1.0) -> Tensor:
-        """As `algorithms.token_weights`, over the whole mini-batch. Collective."""
+        """Weights by `algorithms.token_weights`, over the whole mini-batch. Collective."""
         ranks = self.micro_batching.ranks
         return token_weights(
             mini.mask,
             mini.cu_seqlens,
             mode,
             trajectory=mini.trajectory,
-            trajectories=ranks.most(max(mini.trajectory.tolist(), default=-1) + 1),
+            trajectories=ranks.max_over_ranks(max(mini.trajectory.tolist(), default=-1) + 1),
             norm=norm,
-            total=ranks.total,
+            total=ranks.sum_over_ranks,
         )
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
@@ -125,8 +136,8 @@ class Trainable:
         """(sequences whose loss has a gradient, the others)."""
         return list(range(mini.num_sequences)), []
 
-    def left(self, mini: Batch, whole: Split, report: Any) -> Split:
-        """Those of the sequences whose passes have not run yet; `report` gets the figures of the others."""
+    def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
+        """Sequences that still need a pass. Adds the metrics of finished ones to `report`."""
         return whole
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -143,41 +154,43 @@ class Trainable:
         again = repeated(batch.prompts) if self.micro_batching.shares else []
         return batch.lengths, int(batch.mask.sum()), again
 
-    def train_on(self, batch: Batch, report: Report) -> None:
-        """Take all optimizer steps of one batch; the schedule advances by one."""
+    def train_on(self, batch: Batch, report: R) -> R:
+        """Take all optimizer steps of one batch; the schedule advances by one. Returns `report` with their figures."""
         steps, group = self.steps, batch.group.tolist()
         order = prompts_of(batch, self.micro_batching.ranks)
         with self.training():
             for _ in range(steps.epochs):
                 generator = self.shuffling if steps.shuffle else None
                 for rows in mini_batches(group, steps.prompts, order=order, generator=generator):
-                    self._optimizer_step(sequences_or_dummy(batch, rows), report)
+                    report = self.forward_backward(sequences_or_dummy(batch, rows), report)
+                    self.optim_step(report)
         self.optimizer.advance()
+        return report
 
     @contextmanager
     def training(self) -> Iterator[None]:
         """Within the body the module is ready for passes with a gradient."""
-        self.module.train()
-        with computing(self.module):
+        self.model.module.train()
+        with self.model.computing():
             yield
-        self.module.eval()
+        self.model.module.eval()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of this rank's part of a loss. Raises BackwardFailed."""
-        backward(self.module, loss, self.micro_batching.ranks)
+        backward(self.model.compiled, loss, self.micro_batching.ranks)
 
     def clear_gradients(self) -> None:
         """Forget the gradients so far."""
         self.optimizer.clear()
-        clear_copies(self.module)
+        self.model.clear_copies()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's chunks of the model and the optimizer, schedule, shuffling, and the adapter's names in files."""
-        network = unwrapped(self.module)
+        model = self.model
         return {
             "parameters": {name: shard.local_chunk() for name, shard in self.optimizer.shards.items()},
-            "fixed": {name: shard.local_chunk() for name, shard in fixed_shards(self.module).items()},
-            "adapter": adapter_names(network) if hasattr(network, "get_base_model") else {},
+            "fixed": {name: shard.local_chunk() for name, shard in model.fixed_shards().items()},
+            "adapter": adapter_names(model.module) if model.adapted else {},
             "optimizer": self.optimizer.state_dict(),
             "shuffling": self.shuffling.get_state(),
         }
@@ -190,7 +203,7 @@ class Trainable:
         shards, saved = self.optimizer.shards, state.get("parameters")
         if saved is not None:
             fixed = state.get("fixed", {})  # missing in checkpoints of older versions
-            shards = shards | {name: shard for name, shard in fixed_shards(self.module).items() if name in fixed}
+            shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
             if not same_shapes(shards, saved):
                 raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
@@ -201,19 +214,22 @@ class Trainable:
         if "shuffling" in state:
             self.shuffling.set_state(state["shuffling"])
 
-    def _optimizer_step(self, mini: Batch, report: Report) -> None:
+    def forward_backward(self, mini: Batch, report: R) -> R:
+        """Compute the gradients of a mini-batch; returns `report` with the figures of its passes. Collective."""
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
-        whole = self.split_by_gradient(mini)
-        before = {name: copy(value) for name, value in vars(report).items()}
-        left = self.left(mini, whole, report)
-        while not self.run_passes(mini, *left, report):
-            left = whole  # no gradient is there any more
-            vars(report).update(before)
-        moved = self.micro_batching.ranks.most(len(whole[0])) > 0
-        report.mini_batch(self.optimizer.step() if moved else None)
+        whole, made = self.split_by_gradient(mini), report.copy()
+        left = self.remaining_sequences(mini, whole, made)
+        while not self.run_passes(mini, *left, made):
+            left, made = whole, report.copy()  # no gradient is there any more
+        made.has_gradient = self.micro_batching.ranks.max_over_ranks(len(whole[0])) > 0
+        return made
 
-    def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> bool:
+    def optim_step(self, report: AnyReport) -> None:
+        """Take an optimizer step with the gradients, if any sequence of the mini-batch had one. Collective."""
+        report.mini_batch(self.optimizer.step() if report.has_gradient else None)
+
+    def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
         try:
             if fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
@@ -225,11 +241,11 @@ class Trainable:
         self._halve_passes(mini, trained or others)
         return False
 
-    def _passes(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> None:
+    def _passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> None:
         """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
         parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
         for number, micro in enumerate(parts, start=1):
-            set_no_sync(self.module, number < len(parts))
+            self.model.set_no_sync(number < len(parts))
             self.backward(self.loss(micro, report) * self.optimizer.scale.value)
         with torch.no_grad():
             for micro in frozen:
@@ -238,7 +254,7 @@ class Trainable:
     def _halve_passes(self, mini: Batch, sequences: list[int]) -> None:
         """The passes from now on are smaller. Raises UserError where they cannot be."""
         smaller = self.micro_batching.halved(mini, sequences)
-        if smaller is None and getattr(self.score, "keep", 0) > 0:
+        if smaller is None and self.score.keep > 0:
             self.score.keep = 0
             return
         if smaller is None:

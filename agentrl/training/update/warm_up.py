@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from agentrl.training.batches.batch import Batch, bounds_of, positions_of
 from agentrl.training.batches.shared_prompts import Prompt
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
-from agentrl.training.model.compute_copies import computing
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.sizes import ModelSizes
 from agentrl.training.perf.compiled_block import BackwardFailed
 from agentrl.training.perf.compiling import PER_KIND, compiled_blocks, representative
 from agentrl.training.update.micro_batches import fits
-from agentrl.training.update.trainable import Trainable
+from agentrl.training.update.trainable import Scorer, Trainable
 
 MOST_TOKENS = 16384
 """Tokens of a pass: its kernels are chosen for about that many."""
@@ -34,71 +34,65 @@ SHARE = 1 / 32
 
 log = logging.getLogger(__name__)
 
-Score = Callable[[Batch], tuple[Tensor, ...]]
 
-
-Enough = Callable[[], bool]
-"""Whether the rest is left to the passes that need it: nothing waits for a longer warm-up."""
-
-
-def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: bool, enough: Enough) -> None:
+def warm_up(trainable: Trainable, *, longest: int, scores_apart: bool, should_stop: Callable[[], bool]) -> None:
     """Compile the blocks of a trained model; returns at once where none are compiled.
 
-    `longest`: tokens of the longest sequence. `scores_apart`: it also scores batches outside of an update. `enough` is
-    asked before each kind of passes.
+    `longest`: tokens of the longest sequence. `scores_apart`: it also scores batches outside of an update.
+    `should_stop` is asked before each kind of passes: a warm-up that delays the run is of no use.
     """
-    blocks, module = compiled_blocks(trainable.module), trainable.module
+    model = trainable.model
+    blocks = compiled_blocks(model.module)
     if not blocks:
         return
     random = rng_state()
-    tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(module, trainable.device))
+    tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(model, trainable.device))
     batch = dummy_batch(tokens, longest).to(trainable.device)
     if trainable.micro_batching.shares:
         batch.prompts = [Prompt(0, 1)] * batch.num_sequences  # so that fewer tokens are computed than attention sees
         batch.share_prompts()
-    with suppress(BackwardFailed), representative(blocks), computing(module):  # it has said so
-        passes = partial(_passes, trainable, score, batch, scores_apart, enough)
+    with suppress(BackwardFailed), representative(blocks), model.computing():  # it has said so
+        passes = partial(_passes, trainable, batch, scores_apart, should_stop)
         if not fits(passes, trainable.micro_batching.ranks):
             log.warning("no GPU memory to compile beside the server: the first update compiles")
-    module.eval()
+    model.module.eval()
     trainable.clear_gradients()
     set_rng_state(random)
     if trainable.device.type == "cuda":
         torch.cuda.empty_cache()  # the server on this GPU sizes its cache by the free memory
 
 
-def _passes(trainable: Trainable, score: Score, batch: Batch, scores_apart: bool, enough: Enough) -> None:
+def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop: Callable[[], bool]) -> None:
     """The kinds of passes that a step has, those that every step has first."""
-    if enough():
+    if should_stop():
         return
-    trainable.module.train()
-    trainable.backward(score(batch)[0].sum())
+    trainable.model.module.train()
+    trainable.backward(trainable.score(batch)[0].sum())
     if scores_apart:
-        if enough():
+        if should_stop():
             return
-        trainable.module.eval()
-        _without_gradient(score, batch)
-    if not enough():
-        trainable.module.train()
-        _without_gradient(score, batch)  # sequences of advantage 0
+        trainable.model.module.eval()
+        _without_gradient(trainable.score, batch)
+    if not should_stop():
+        trainable.model.module.train()
+        _without_gradient(trainable.score, batch)  # sequences of advantage 0
 
 
-def _room(module: Any, device: torch.device) -> int:
-    """Tokens whose activations may be in the device's memory beside a server."""
+def _room(model: ModelHandle, device: torch.device) -> int:
+    """Tokens whose activations fit into the memory that a server leaves."""
     if device.type != "cuda":
         return MOST_TOKENS
-    return tokens_within(torch.cuda.get_device_properties(device).total_memory, module.config.get_text_config())
+    return tokens_within(torch.cuda.get_device_properties(device).total_memory, model.sizes)
 
 
-def tokens_within(memory: int, text: Any) -> int:
-    """Tokens of a pass through one kind of blocks, on a GPU of `memory` bytes. `text`: the configuration."""
-    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-    each = PER_KIND * (32 * text.hidden_size + 8 * inner)  # half precision, counted on Llama and Qwen3
+def tokens_within(memory: int, sizes: ModelSizes) -> int:
+    """Tokens of a pass through one kind of blocks, on a GPU of `memory` bytes."""
+    each = PER_KIND * (32 * sizes.hidden + 8 * sizes.inner)  # half precision, counted on Llama and Qwen3
     return int(memory * SHARE / each)
 
 
 @torch.no_grad()
-def _without_gradient(score: Score, batch: Batch) -> None:
+def _without_gradient(score: Scorer, batch: Batch) -> None:
     score(batch)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
@@ -19,7 +19,7 @@ from agentrl.engines.servers.settings import AdapterSpec
 from agentrl.engines.servers.weights.transport import Transport
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import gather_adapter, save_adapter
-from agentrl.training.parallel.shards import unwrapped
+from agentrl.training.model.handle import ModelHandle
 
 LORA = re.compile(r".+\.lora_[AB]\.\w+\.weight")
 OTHERWISE = "set model.lora_merge=true, which sends whole weights"
@@ -28,12 +28,12 @@ OTHERWISE = "set model.lora_merge=true, which sends whole weights"
 class AdapterWeights:
     """A view of the adapter of a model that peft has wrapped, on one process or sharded over several."""
 
-    def __init__(self, module: Any, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: nn.Module | ModelHandle, *, dtype: torch.dtype | None = None) -> None:
         """`dtype`: what tensors are cast to; None leaves them. A skeleton on the meta device will do to look at
         `shape`. Raises UserError for what engines do not serve as an adapter."""
-        self.module, self.dtype = module, dtype
-        _check(module)
-        layers = {name: part for name, part in unwrapped(module).named_modules() if hasattr(part, "lora_A")}
+        self.model, self.dtype = ModelHandle.of(model), dtype
+        _check(self.model)
+        layers = {name: part for name, part in self.model.module.named_modules() if hasattr(part, "lora_A")}
         kinds = {(layer.r[name], layer.scaling[name]) for layer in layers.values() for name in layer.r}
         if len(kinds) != 1:
             raise UserError(f"model.lora_merge=false: the adapter has layers of several ranks or scales; {OTHERWISE}")
@@ -49,7 +49,7 @@ class AdapterWeights:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, present value). Of a sharded model every process takes part, and the base stays where it is."""
-        for name, tensor in gather_adapter(self.module).items():
+        for name, tensor in gather_adapter(self.model).items():
             yield name, tensor.to(self.dtype or tensor.dtype)
 
 
@@ -71,15 +71,15 @@ class AdapterTransport(Transport):
         save_adapter(dict(self.weights.tensors()), self.folder)
 
 
-def _check(module: Any) -> None:
+def _check(model: ModelHandle) -> None:
     """Raises UserError when a trained parameter is no part of an adapter that engines serve."""
-    base = unwrapped(module).get_base_model()
-    encoder, head = base.get_encoder(modality="image"), base.get_output_embeddings()
-    parts = {"the output layer": head, "the vision tower": None if encoder is base else encoder}
-    found = [name for name, p in module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
+    parts = {"the output layer": model.head, "the vision tower": model.vision_tower}
+    found = [name for name, p in model.module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
     found += [name for name, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
     found += [
-        f"{name}: its parameters, not its layers" for name, p in base.named_modules() if hasattr(p, "parameter_name")
+        f"{name}: its parameters, not its layers"
+        for name, p in model.base.named_modules()
+        if hasattr(p, "parameter_name")
     ]
     if found:
         raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {OTHERWISE}")

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy, deepcopy
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,12 +15,10 @@ from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.training.model.adapter import unties
-from agentrl.training.parallel.shards import saved_buffers, unwrapped
+from agentrl.training.model.handle import ModelHandle
 
 WRAPPED = "base_model.model."
 """Prefix that peft adds to the names of the wrapped model."""
-BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
-"""The start of a tensor's name that it shares with its block; empty outside of blocks."""
 WRAPPER = re.compile(r"\.base_layer|\.modules_to_save\.[^.]+")
 """Part of a buffer's name that peft adds."""
 SHOWN = 3
@@ -31,17 +28,14 @@ SHOWN = 3
 class PolicyWeights:
     """A view of a causal LM, with or without peft's adapters."""
 
-    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, check: bool = True) -> None:
+    def __init__(self, model: nn.Module | ModelHandle, *, dtype: torch.dtype | None = None, check: bool = True) -> None:
         """`dtype`: of the floating-point parameters that are sent; None: their own. `check`: account for all names at
         the first pass. Raises UserError for an adapter that cannot be merged into the weights."""
-        network = unwrapped(module)
-        self.module = network.get_base_model() if hasattr(network, "get_base_model") else network
+        self._model = ModelHandle.of(model)
+        self.module = self._model.base
         self.dtype = dtype
-        self._model = module
         self._unchecked = check
-        self._sharded = hasattr(module, "units")
-        """Whether all processes gather each tensor together."""
-        self._adapted = dict(_adapted_layers(self.module)) if hasattr(module, "get_base_model") else {}
+        self._adapted = dict(_adapted_layers(self.module)) if self._model.adapted else {}
         """The outermost layers that peft has wrapped, by name."""
         self._owners = {
             f"{path}.{n}": path for path, layer in self._adapted.items() for n, _ in layer.named_parameters()
@@ -56,8 +50,8 @@ class PolicyWeights:
     @property
     def num_bytes(self) -> int:
         """Bytes that are sent, or a few more."""
-        shapes = getattr(self._model, "whole_shapes", None) or {n: p.shape for n, p in self._model.named_parameters()}
-        return sum(shape.numel() for shape in shapes.values()) * (self.dtype or torch.float32).itemsize
+        shapes = self._model.whole_shapes.values()
+        return sum(shape.numel() for shape in shapes) * (self.dtype or torch.float32).itemsize
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -68,7 +62,7 @@ class PolicyWeights:
         """
         sent: Counter[str] = Counter()
         # A buffer such as a router's bias is in float32 in engines too.
-        buffers = {tensor.data_ptr() for tensor in saved_buffers(self.module).values()}
+        buffers = {tensor.data_ptr() for tensor in self._model.saved_buffers().values()}
         for state in self._states():
             for name, tensor in _as_saved(self.module, self._merged(state)).items():
                 cast = self.dtype is not None and tensor.is_floating_point() and tensor.data_ptr() not in buffers
@@ -92,21 +86,9 @@ class PolicyWeights:
             )
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
-        """The module's own tensors, each once: block by block, or for a sharded model unit by unit."""
-        if self._sharded:
-            prefix = WRAPPED if self._adapted else ""
-            for unit in self._model.units():
-                yield {name.removeprefix(prefix): tensor for name, tensor in unit.items()}
-            return
-        seen: set[tuple[int, torch.Size]] = set()
-        for _, named in groupby(self.module.state_dict().items(), lambda item: BLOCK.match(item[0])[0]):  # type: ignore[index]  # it matches nothing too
-            state: dict[str, Tensor] = {}
-            for name, tensor in named:
-                place = (tensor.data_ptr(), tensor.shape)
-                if place not in seen or not tensor.numel():  # tied: the engine ties them as well
-                    state[name] = tensor
-                seen.add(place)
-            yield state
+        """The model's tensors, each once, by their names in the model without peft: block by block."""
+        for unit in self._model.units():
+            yield {name.removeprefix(WRAPPED) if self._adapted else name: tensor for name, tensor in unit.items()}
 
     def _merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors with the adapter merged into them, under their names in the model without peft."""

@@ -16,8 +16,8 @@ from transformers.masking_utils import sdpa_mask
 
 from agentrl.chat.media.inputs import TYPES
 from agentrl.training.batches.shared_prompts import SharedPrompts
-from agentrl.training.model.attention.varlen import attention_kernel, shares_keys, varlen_attention, varlen_fits
-from agentrl.training.model.head.spread import spread
+from agentrl.training.model.attention.expand import expand_keys
+from agentrl.training.model.attention.varlen import varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
 from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
@@ -45,7 +45,7 @@ def use_packed_attention(module: PreTrainedModel) -> bool:
     parts = {name: part for name in config.sub_configs if (part := getattr(config, name)) is not None}
     own = {"": config} | parts
     module.own_attention = {name: part._attn_implementation for name, part in own.items()}
-    # A vision tower keeps its own: it has sequence bounds of its own.
+    # A vision tower keeps its implementation: it has other sequence bounds.
     packed = {name: PACKED for name, part in own.items() if not name or part is config.get_text_config()}
     module.set_attn_implementation(module.own_attention | packed)
     return True
@@ -61,24 +61,6 @@ def is_packed(module: Any) -> bool:
     return bool(module.config.get_text_config()._attn_implementation == PACKED)
 
 
-def kernel_of(config: Any, device: torch.device) -> str:
-    """The attention kernel for a model of this configuration."""
-    return attention_kernel(device, *_shape(config))
-
-
-def kernel_shares(config: Any, device: torch.device) -> bool:
-    """Whether the attention kernel for such a model computes the last tokens of sequences alone."""
-    return shares_keys(kernel_of(config, device), device, *_shape(config))
-
-
-def _shape(config: Any) -> tuple[int, int, int]:
-    """(heads, heads of keys and values, width of a head)."""
-    text = config.get_text_config()
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    return heads, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads
-
-
 def packing_arguments(
     cu_seqlens: Tensor,
     longest: int,
@@ -88,8 +70,8 @@ def packing_arguments(
 ) -> dict[str, Any]:
     """Arguments of a model's forward that make its one row of tokens packed sequences.
 
-    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row. `kernel`: by `kernel_of`.
-    `shared`: the row has equal prompts once.
+    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row. `kernel`: by
+    `ModelHandle.attention_kernel`. `shared`: the row has equal prompts once.
     """
     arguments = {"seq_group": seq_group} if seq_group is not None else {}
     arguments |= {"seen_tokens": (shared.seen, shared.order, shared.bounds)} if shared is not None else {}
@@ -124,7 +106,7 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
-    `seen_tokens`: the tokens that each sequence sees, as `spread` takes them, where sequences see the same ones.
+    `seen_tokens`: the tokens that each sequence sees, as `expand_keys` takes them, where sequences see the same ones.
     `probing`: raise Unpackable for an argument of the layer that would be ignored: a cap, a sink, a choice of keys.
     """
     if probing and (ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]):
@@ -140,7 +122,7 @@ def packed_attention(
     query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
     keys = None
     if seen_tokens is not None:
-        key, value, keys = spread(key, *seen_tokens), spread(value, *seen_tokens), cu_seq_lens_k
+        key, value, keys = expand_keys(key, *seen_tokens), expand_keys(value, *seen_tokens), cu_seq_lens_k
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):

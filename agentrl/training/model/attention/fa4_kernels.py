@@ -1,4 +1,4 @@
-"""What FlashAttention 4 is fast on, and where it keeps the kernels that it compiles. Imports no PyTorch."""
+"""The GPUs for FlashAttention 4, and the folder of its compiled kernels. Imports no PyTorch."""
 
 import os
 from contextlib import suppress

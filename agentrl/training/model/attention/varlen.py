@@ -31,7 +31,7 @@ NEWER: dict[str, Any] = {"fa4": varlen_fa4}
 """Kernels of other packages, by name."""
 LENGTHS = 70, 1, 200, 33, 9
 OWN_LENGTHS = 70, 1, 150, 1, 9
-"""Of sequences that kernels are tried with: whole, and the last tokens of each."""
+"""Lengths of the sequences that kernels are tried with, and of the last tokens of each."""
 
 
 def _parameters() -> frozenset[str]:

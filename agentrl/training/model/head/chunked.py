@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model.compute_copies import Sink, add_product, sink_of
+from agentrl.training.model.compute_copies import GradientTarget, add_product, gradient_target_of
 from agentrl.training.model.head.float32_head import product
 
 # Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
@@ -60,7 +60,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
             lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
-        ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.sink = scale, kernels, wide, kept, sink_of(weight)
+        ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.target = scale, kernels, wide, kept, gradient_target_of(weight)
         ctx.set_materialize_grads(False)
         return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
 
@@ -75,7 +75,7 @@ class ChunkedLogprobs(torch.autograd.Function):
             grad_logprobs = torch.zeros_like(lse)
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
-        d_weight = _weight_gradient(weight, ctx.sink) if to_weight else None
+        d_weight = _weight_gradient(weight, ctx.target) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
@@ -93,7 +93,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 d_logits += kl_gradient
             if d_hidden is not None:
                 d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
-            if d_weight is not None and ctx.sink is not None and not ctx.wide:
+            if d_weight is not None and ctx.target is not None and not ctx.wide:
                 add_product(d_weight, d_logits.T, hidden[rows].to(weight.dtype))
             elif d_weight is not None:
                 d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
@@ -101,7 +101,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 d_bias += d_logits.sum(0, dtype=torch.float32)
         return (
             d_hidden,
-            None if d_weight is None or ctx.sink is not None else d_weight.to(weight.dtype),
+            None if d_weight is None or ctx.target is not None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),
             *no_gradients,
         )
@@ -113,9 +113,9 @@ def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
     return _logits(rows, *head, wide=ctx.wide) if kept is None else kept
 
 
-def _weight_gradient(weight: Tensor, sink: Sink | None) -> Tensor:
-    """The f32 [V, H] tensor that products are added to: the sink's, or a new one."""
-    return sink() if sink is not None else torch.zeros_like(weight, dtype=torch.float32)
+def _weight_gradient(weight: Tensor, target: GradientTarget | None) -> Tensor:
+    """The f32 [V, H] tensor that products are added to: the target's, or a new one."""
+    return target() if target is not None else torch.zeros_like(weight, dtype=torch.float32)
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:

@@ -5,11 +5,10 @@ A logit of 20 in bfloat16 is a multiple of 1/8: this rounding is the largest par
 half-precision numbers is exact in float32.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from agentrl.training.perf.device import as_autocast
 
@@ -33,9 +32,8 @@ def in_float32(head: nn.Module) -> None:
             layer.__class__ = Float32Linear
 
 
-def heads_in_float32(module: Any) -> None:
+def heads_in_float32(network: PreTrainedModel) -> None:
     """Make all layers after a model's backbone, which give values or scores, compute in float32."""
-    network = module.get_base_model() if hasattr(module, "get_base_model") else module
     if network.base_model is network:  # a custom class: its backbone is unknown
         return
     for name, child in network.named_children():

@@ -63,7 +63,7 @@ def _logits_gradient(  # type: ignore[no-untyped-def]
 
 
 def row_statistics(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of softmax(scale * logits [C, V]): (log of its denominator, log-prob of the target, entropy), f32 [C] each."""
+    """(log of the denominator, log-prob of the target, entropy) of softmax(scale * logits [C, V]), f32 [C] each."""
     lse = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     logprob, entropy = torch.empty_like(lse), torch.empty_like(lse)
     kernel: Any = _row_statistics

@@ -7,8 +7,7 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +16,10 @@ from torch import Tensor, nn
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.batches.batch import Batch
-from agentrl.training.model.attention.choosing import is_packed, kernel_of, packing_arguments
+from agentrl.training.model.forward import run
+from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs
 from agentrl.training.model.head.float32_head import Float32Linear
-from agentrl.training.model.media import inputs
-from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.cpu import missing_rows
@@ -43,28 +41,28 @@ class Readout(NamedTuple):
 
 
 class TokenLogprobs:
-    """Scores tokens with `module`: a transformers causal LM, maybe wrapped by peft, shared, not copied."""
+    """Scores tokens with a causal language model, which is shared, not copied."""
 
-    def __init__(self, module: nn.Module, *, temperature: float = 1.0) -> None:
-        self.module = module
-        causal_lm: Any = unwrapped(module)
-        self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
-        self.wide: bool = getattr(self.causal_lm, "head_in_float32", False)
-        self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
+    def __init__(self, model: nn.Module | ModelHandle, *, temperature: float = 1.0) -> None:
+        self.model = ModelHandle.of(model)
+        self.causal_lm = self.model.base
+        self.wide = isinstance(self.model.head, Float32Linear)
+        """Whether logits are float32, whatever the layers below compute in."""
+        self.kernels = self.model.log_prob_kernels
         self.keep = 0
         """Tokens of a pass whose logits stay for its backward pass, which computes the others again."""
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
         with torch.no_grad(), uncompiled():  # without gradients a sharded model reshards its parameters after it
-            self.linear_head: bool = self.kernels is not None and run_gathered(module, self._probe)
+            self.linear_head: bool = self.kernels is not None and self.model.run_gathered(self._probe)
 
     @property
     def logit_bytes(self) -> int:
         """Bytes of a token's logits; 0 where they cannot be kept."""
         if not self.linear_head:
             return 0
-        dtype = getattr(self.module, "compute_dtype", None) or self.causal_lm.dtype
-        return self.causal_lm.config.get_text_config().vocab_size * (4 if self.wide else dtype.itemsize)
+        vocabulary: int = self.model.config.get_text_config().vocab_size
+        return vocabulary * (4 if self.wide else self.model.dtype.itemsize)
 
     def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
@@ -73,7 +71,7 @@ class TokenLogprobs:
         `other`, another model's `readout` of the same batch, a third column is the exact KL to it, in nats per token.
         """
         part, own = self._own(batch, every_token)
-        columns = run_gathered(self.module, lambda: self._score(batch, part, own, other))
+        columns = self.model.run_gathered(lambda: self._score(batch, part, own, other))
         empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
         return tuple(part.gather(empty.index_copy(0, own, column)) for column in columns)
 
@@ -81,11 +79,11 @@ class TokenLogprobs:
     def readout(self, batch: Batch) -> Readout:
         """Factors of the logits of the model tokens, kept until the backward pass of another model."""
         part, own = self._own(batch, every_token=False)
-        return run_gathered(self.module, lambda: self._kept(self._read(batch, part, own)))
+        return self.model.run_gathered(lambda: self._kept(self._read(batch, part, own)))
 
     def _kept(self, read: Readout) -> Readout:
         """Copy the head of a sharded model, which reshards it after the forward pass."""
-        keep = torch.detach if unwrapped(self.module) is self.module else torch.clone
+        keep = torch.clone if self.model.sharded else torch.detach
         weight, bias = (None if x is None else keep(x) for x in read[1:])
         return Readout(read.hidden, weight, bias)
 
@@ -93,7 +91,7 @@ class TokenLogprobs:
         """This rank's tokens of a micro-batch, and the tokens [N] to score that follow one of them."""
         # A sequence's first token has nothing before it.
         targets = (batch.positions > 0).nonzero().squeeze(-1) if every_token else batch.scored
-        part = token_shard_of(batch, ranks_of(self.module))
+        part = token_shard_of(batch, self.model.ranks)
         return part, part.owned(targets)
 
     def _score(self, batch: Batch, part: TokenShard, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
@@ -113,10 +111,10 @@ class TokenLogprobs:
         """Factors of the logits of the tokens at `targets` [N], each from the position before it."""
         rows = part.before(targets)
         if not self.linear_head:
-            return Readout(run(self.causal_lm, batch, part, self._logits)[rows])
+            return Readout(run(self.model, batch, part, self._logits)[rows])
         rows = F.pad(rows, (0, missing_rows(len(rows), rows.device)))  # by the first token of the pass
-        hidden = run(self.causal_lm, batch, part, self._hidden)[rows]
-        head = self.causal_lm.get_output_embeddings()
+        hidden = run(self.model, batch, part, self._hidden)[rows]
+        head = self.model.head
         # Autocast does not apply in the backward pass of a custom autograd function.
         return Readout(
             as_autocast(hidden), as_autocast(head.weight), None if head.bias is None else as_autocast(head.bias)
@@ -131,7 +129,7 @@ class TokenLogprobs:
 
     def _probe(self) -> bool:
         """Whether the logits are exactly a linear head on the backbone's output: no cap, no scale, no adapter."""
-        head = self.causal_lm.get_output_embeddings()
+        head = self.model.head
         if type(head) not in (nn.Linear, Float32Linear) or self.causal_lm.base_model is self.causal_lm:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
@@ -141,28 +139,10 @@ class TokenLogprobs:
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
-def run(network: Any, batch: Batch, part: TokenShard, forward: Callable[..., Tensor]) -> Tensor:
-    """`forward` of a network over this rank's tokens [T, ...]: packed in one row, or one sequence at a time.
-
-    `forward` gets ids [T], positions [1, T] (with images [3, 1, T]) and further arguments by name.
-    """
-    if is_packed(network):
-        positions, seen = inputs(network, batch, part.ids, part.positions)
-        kernel = kernel_of(network.config, part.ids.device)
-        packing = packing_arguments(part.cu_seqlens, part.longest, part.group, kernel, part.shared)
-        return forward(part.ids, positions, **seen, **packing)
-    return torch.cat([_alone(network, batch.select([i]), forward) for i in range(batch.num_sequences)])
-
-
-def _alone(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
-    positions, seen = inputs(network, batch, batch.ids, batch.positions)
-    return forward(batch.ids, positions, **seen, use_cache=False)
-
-
 @torch.no_grad()
-def score_tokens(module: Any, ids: list[int], device: torch.device) -> Tensor:
-    """`module`'s log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
-    Collective for a sharded module."""
+def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
+    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
+    Collective for a sharded model."""
     count = len(ids)
     zeros = torch.zeros(count)
     batch = Batch(
@@ -174,4 +154,4 @@ def score_tokens(module: Any, ids: list[int], device: torch.device) -> Tensor:
         trajectory=torch.zeros(1, dtype=torch.long),
         group=torch.zeros(1, dtype=torch.long),
     ).to(device)
-    return TokenLogprobs(module)(batch, every_token=True)[0].cpu()
+    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()

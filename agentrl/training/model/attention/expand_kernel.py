@@ -1,4 +1,4 @@
-"""A Triton kernel that sums rows, for CUDA tensors only; `spread` has the same in PyTorch."""
+"""A Triton kernel that sums rows, for CUDA tensors only; `expand` has the same in PyTorch."""
 
 # Annotations have another meaning in Triton kernels.
 # ruff: noqa: ANN001, ANN202

@@ -9,33 +9,33 @@ import torch
 from torch import Tensor
 
 
-def spread(rows: Tensor, seen: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
+def expand_keys(rows: Tensor, seen: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
     """Rows of tokens [1, heads, S, D] as sequences see them [1, heads, T, D].
 
     `seen`, `order`, `bounds`: those of `SharedPrompts`.
     """
-    found: Tensor = torch.ops.agentrl.spread(rows[0].transpose(0, 1).contiguous(), seen, order, bounds)
+    found: Tensor = torch.ops.agentrl.expand_keys(rows[0].transpose(0, 1).contiguous(), seen, order, bounds)
     return found.transpose(0, 1)[None]
 
 
 # Operators of PyTorch do not break compiled graphs.
-@torch.library.custom_op("agentrl::spread", mutates_args=())
-def _spread(rows: Tensor, seen: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
+@torch.library.custom_op("agentrl::expand_keys", mutates_args=())
+def _expand_keys(rows: Tensor, seen: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
     """Rows [S, heads, D] at `seen` [T]: [T, heads, D]."""
     return rows.index_select(0, seen)
 
 
-@_spread.register_fake
+@_expand_keys.register_fake
 def _(rows: Tensor, seen: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
     return rows.new_empty((seen.shape[0], *rows.shape[1:]))
 
 
-@torch.library.custom_op("agentrl::spread_backward", mutates_args=())
-def _spread_backward(gradient: Tensor, seen: Tensor, order: Tensor, bounds: Tensor, size: int) -> Tensor:
+@torch.library.custom_op("agentrl::expand_keys_backward", mutates_args=())
+def _expand_keys_backward(gradient: Tensor, seen: Tensor, order: Tensor, bounds: Tensor, size: int) -> Tensor:
     """The sums [size, heads, D] of the gradients [T, heads, D] of each row."""
     flat = gradient.flatten(1).contiguous()
     if flat.is_cuda:
-        from agentrl.training.model.head.spread_kernel import sums
+        from agentrl.training.model.attention.expand_kernel import sums
 
         found = sums(flat, order, bounds)
     else:
@@ -45,19 +45,19 @@ def _spread_backward(gradient: Tensor, seen: Tensor, order: Tensor, bounds: Tens
     return found.unflatten(1, gradient.shape[1:])
 
 
-@_spread_backward.register_fake
+@_expand_keys_backward.register_fake
 def _(gradient: Tensor, seen: Tensor, order: Tensor, bounds: Tensor, size: int) -> Tensor:
     return gradient.new_empty((size, *gradient.shape[1:]))
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    rows, *places = inputs
+    rows, *layout = inputs
     ctx.size = rows.shape[0]
-    ctx.save_for_backward(*places)
+    ctx.save_for_backward(*layout)
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return torch.ops.agentrl.spread_backward(gradient, *ctx.saved_tensors, ctx.size), None, None, None
+    return torch.ops.agentrl.expand_keys_backward(gradient, *ctx.saved_tensors, ctx.size), None, None, None
 
 
-_spread.register_autograd(_gradients, setup_context=_keep)
+_expand_keys.register_autograd(_gradients, setup_context=_keep)

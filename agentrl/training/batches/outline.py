@@ -1,9 +1,9 @@
-"""Shares of a batch: each rank, or group of ranks that split tokens, has one, and no rank has more.
+"""Splits a batch into one share per data-parallel rank: its outline, the plan, and facts about the whole batch.
 
 Invariants:
 - a share is a batch: its sequences keep the numbers of their prompt and trajectory in the whole batch;
 - facts about the whole batch, the prompts of its mini-batches among them, are sums and maxima over shares;
-- a batch is dealt by facts about its sequences, so nothing that a rank gets grows with the tokens of other shares.
+- ranks get sequences by facts about these, so nothing that a rank gets grows with the tokens of other shares.
 """
 
 from collections.abc import Collection
@@ -20,31 +20,37 @@ from agentrl.training.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The facts about the B sequences of a batch by which they are dealt."""
+class BatchOutline:
+    """The facts about the B sequences of a batch by which ranks get them."""
 
     lengths: list[int]
     """Tokens."""
     group: list[int]
     """Prompts."""
-    still: list[bool]
-    """Whether all advantages are 0."""
+    zero_advantage: list[bool]
+    """Whether all advantages of a sequence are 0."""
     mixed: bool
     """Whether some sequences have images, and others none."""
     shared: list[Prompt] | None = None
     """The prompts, where a pass computes equal ones once; None: it computes every token."""
-    begun: frozenset[int] = frozenset()
-    """Sequences whose gradients are there."""
+    accumulated: frozenset[int] = frozenset()
+    """Sequences whose gradients are accumulated already."""
 
     @classmethod
-    def of(cls, batch: Batch, shares: bool = False, begun: Collection[int] = ()) -> "Layout":
-        """The layout of a whole batch, whose advantages may be missing. `shares`: passes compute equal prompts once,
-        but for those with images. `begun`: keys of sequences."""
+    def of(cls, batch: Batch, shares: bool = False, accumulated: Collection[int] = ()) -> "BatchOutline":
+        """The outline of a whole batch, whose advantages may be missing. `shares`: passes compute equal prompts once,
+        but for those with images. `accumulated`: keys of sequences."""
         images = [bool(media) for media in batch.media.held] if batch.media else [False]
         shared = batch.prompts if shares and batch.media is None else None
-        mixed, keys = any(images) and not all(images), batch.key.tolist() if begun and batch.key is not None else []
-        there = frozenset(i for i, key in enumerate(keys) if key in begun)
-        return cls(batch.lengths, batch.group.tolist(), _still(batch), mixed, shared, there)
+        keys = batch.key.tolist() if accumulated and batch.key is not None else []
+        return cls(
+            lengths=batch.lengths,
+            group=batch.group.tolist(),
+            zero_advantage=_zero_advantage(batch),
+            mixed=any(images) and not all(images),
+            shared=shared,
+            accumulated=frozenset(i for i, key in enumerate(keys) if key in accumulated),
+        )
 
     @property
     def prompts(self) -> int:
@@ -52,17 +58,17 @@ class Layout:
         return len(set(self.group))
 
 
-def _still(batch: Batch) -> list[bool]:
+def _zero_advantage(batch: Batch) -> list[bool]:
     if batch.advantages is None:
         return [False] * batch.num_sequences
-    moving = ((batch.advantages != 0) & batch.mask).long()
-    still: list[bool] = (sum_by(moving, sequence_of(batch.cu_seqlens), batch.num_sequences) == 0).tolist()
-    return still
+    nonzero = ((batch.advantages != 0) & batch.mask).long()
+    found: list[bool] = (sum_by(nonzero, sequence_of(batch.cu_seqlens), batch.num_sequences) == 0).tolist()
+    return found
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The way of a batch through the ranks."""
+class BatchPlan:
+    """The shares of a batch, and the work of the ranks on them."""
 
     shares: list[list[int]]
     """The sequences of each share."""
@@ -75,9 +81,9 @@ def prompts_of(batch: Batch, ranks: Ranks) -> list[int]:
     group: list[int] = batch.group.tolist()
     if ranks.data_world == 1:
         return list(dict.fromkeys(group))
-    there = torch.zeros(ranks.most(max(group, default=-1) + 1), dtype=torch.long)
+    there = torch.zeros(ranks.max_over_ranks(max(group, default=-1) + 1), dtype=torch.long)
     there[group] = 1
-    found: list[int] = ranks.total(there).nonzero().squeeze(-1).tolist() if there.numel() else []
+    found: list[int] = ranks.sum_over_ranks(there).nonzero().squeeze(-1).tolist() if there.numel() else []
     return found
 
 
@@ -91,20 +97,20 @@ def choose_tokens(policy_loss: PolicyLoss, mini: Batch, generator: torch.Generat
     if ranks.data_world == 1:
         return policy_loss.choose(mini.old_logprobs, mini.advantages, mini.mask, generator)
     own = mini.mask.nonzero().squeeze(-1)
-    places, count = _places(mini, own, ranks)
+    indices, count = _indices(mini, own, ranks)
     table = torch.zeros(2, count, device=own.device)
-    table[:, places] = torch.stack([mini.old_logprobs[own], mini.advantages[own]])
-    old_logprobs, advantages = ranks.total(table)
+    table[:, indices] = torch.stack([mini.old_logprobs[own], mini.advantages[own]])
+    old_logprobs, advantages = ranks.sum_over_ranks(table)
     everywhere = torch.ones(count, dtype=torch.bool, device=own.device)
     chosen = policy_loss.choose(old_logprobs, advantages, everywhere, generator)
-    return torch.zeros_like(mini.mask).index_put((own,), chosen[places])
+    return torch.zeros_like(mini.mask).index_put((own,), chosen[indices])
 
 
-def _places(mini: Batch, own: Tensor, ranks: Ranks) -> tuple[Tensor, int]:
-    """(the places of the model tokens `own` among those of the whole mini-batch, the number of these)."""
-    assert mini.place is not None
-    place = mini.place[sequence_of(mini.cu_seqlens)[own]]
-    mine = sum_by(torch.ones_like(own), place, ranks.most(int(mini.place.max()) + 1))
-    sizes = ranks.total(mine)
+def _indices(mini: Batch, own: Tensor, ranks: Ranks) -> tuple[Tensor, int]:
+    """(the indices of the model tokens `own` among those of the whole mini-batch, the number of these)."""
+    assert mini.index is not None
+    index = mini.index[sequence_of(mini.cu_seqlens)[own]]
+    mine = sum_by(torch.ones_like(own), index, ranks.max_over_ranks(int(mini.index.max()) + 1))
+    sizes = ranks.sum_over_ranks(mine)
     starts = sizes.cumsum(0) - sizes
-    return starts[place] + numbers_within(place), int(sizes.sum())
+    return starts[index] + numbers_within(index), int(sizes.sum())

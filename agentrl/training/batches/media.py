@@ -1,4 +1,4 @@
-"""Images and videos of a batch, beside its packed tokens.
+"""Images and videos of a batch.
 
 Invariant: every selection keeps a sequence's media in the order of its tokens, and a micro-batch passes them to the
 model in the order of its sequences. So the tokens of an image get its own features.
@@ -6,17 +6,11 @@ model in the order of its sequences. So the tokens of an image get its own featu
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from agentrl.chat.media.inputs import arguments, rotary_positions
-from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
-
-if TYPE_CHECKING:
-    from agentrl.training.batches.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -50,24 +44,3 @@ class Media:
     def all(self) -> list[Medium]:
         """All media in the order of the tokens."""
         return [medium for own in self.held for medium in own]
-
-
-def inputs(network: Any, batch: "Batch", ids: Tensor, positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Positions [1, T] or [3, 1, T] for a forward over `ids` [T], and its further arguments.
-
-    Raises UserError where the tokens are split among ranks.
-    """
-    media = batch.media
-    if media is None or not media.all:
-        return positions[None], {}
-    if ids.numel() != batch.num_tokens:
-        raise UserError("actor.ulysses_sequence_parallel_size: images cannot be split among ranks; set it to 1")
-    given = arguments(network, [ids.tolist()], media.all, ids.device)
-    turns = [
-        rotary_positions(network, own, seen) if seen else None
-        for own, seen in zip(ids.split(batch.lengths), media.held, strict=True)
-    ]
-    if all(turn is None for turn in turns):
-        return positions[None], given
-    flat = zip(turns, positions.split(batch.lengths), strict=True)
-    return torch.cat([turn if turn is not None else line.expand(3, -1) for turn, line in flat], dim=1)[:, None], given

@@ -1,0 +1,53 @@
+"""A forward pass over a batch's tokens: packed in one row, or one sequence at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.chat.media.inputs import arguments, rotary_positions
+from agentrl.core.errors import UserError
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.attention.choosing import packing_arguments
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.parallel.ulysses import TokenShard
+
+
+def run(model: ModelHandle, batch: Batch, part: TokenShard, forward: Callable[..., Tensor]) -> Tensor:
+    """`forward` of a model over this rank's tokens [T, ...]: packed in one row, or one sequence at a time.
+
+    `forward` gets ids [T], positions [1, T] (with images [3, 1, T]) and further arguments by name.
+    """
+    if model.packs:
+        positions, seen = _inputs(model.base, batch, part.ids, part.positions)
+        kernel = model.attention_kernel(part.ids.device)
+        packing = packing_arguments(part.cu_seqlens, part.longest, part.group, kernel, part.shared)
+        return forward(part.ids, positions, **seen, **packing)
+    return torch.cat([_alone(model, batch.select([i]), forward) for i in range(batch.num_sequences)])
+
+
+def _alone(model: ModelHandle, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
+    positions, seen = _inputs(model.base, batch, batch.ids, batch.positions)
+    return forward(batch.ids, positions, **seen, use_cache=False)
+
+
+def _inputs(network: Any, batch: Batch, ids: Tensor, positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Positions [1, T] or [3, 1, T] for a forward over `ids` [T], and its further arguments.
+
+    Raises UserError where the tokens are split among ranks.
+    """
+    media = batch.media
+    if media is None or not media.all:
+        return positions[None], {}
+    if ids.numel() != batch.num_tokens:
+        raise UserError("actor.ulysses_sequence_parallel_size: images cannot be split among ranks; set it to 1")
+    given = arguments(network, [ids.tolist()], media.all, ids.device)
+    turns = [
+        rotary_positions(network, own, seen) if seen else None
+        for own, seen in zip(ids.split(batch.lengths), media.held, strict=True)
+    ]
+    if all(turn is None for turn in turns):
+        return positions[None], given
+    flat = zip(turns, positions.split(batch.lengths), strict=True)
+    return torch.cat([turn if turn is not None else line.expand(3, -1) for turn, line in flat], dim=1)[:, None], given

@@ -1,0 +1,46 @@
+"""The sizes of a transformer, by its transformers configuration."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Numbers of layers, heads and experts, and their widths."""
+
+    layers: int
+    hidden: int
+    inner: int
+    """Width of the feed-forward layers, of all the experts that a token meets."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    active_experts: float
+    """Share of the experts that a token meets; 1.0 for a dense model."""
+
+    @property
+    def attention(self) -> tuple[int, int, int]:
+        """(heads, heads of keys and values, width of a head)."""
+        return self.heads, self.kv_heads, self.head_dim
+
+
+def sizes_of(config: Any) -> ModelSizes:
+    """The sizes of the text part of a model."""
+    text = config.get_text_config()
+    heads, hidden = text.num_attention_heads, text.hidden_size
+    per_token = _given(text, "num_experts_per_tok")
+    experts = _given(text, "num_experts", "num_local_experts") or 1
+    return ModelSizes(
+        layers=text.num_hidden_layers,
+        hidden=hidden,
+        inner=(per_token or 1) * (_given(text, "moe_intermediate_size", "intermediate_size") or 4 * hidden),
+        heads=heads,
+        kv_heads=_given(text, "num_key_value_heads") or heads,
+        head_dim=_given(text, "head_dim") or hidden // heads,
+        active_experts=(per_token or experts) / experts,
+    )
+
+
+def _given(config: Any, *names: str) -> int | None:
+    """The first of these fields that the configuration sets."""
+    return next((value for name in names if (value := getattr(config, name, None))), None)
