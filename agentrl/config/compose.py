@@ -68,7 +68,7 @@ def resolve(
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
     given = dict(reader.given)
-    settings = [*reader.tree(files), *settings]
+    settings = [*reader.tree(files), *sorted(settings, key=lambda setting: setting.order >= 0)]
     verl = _verl_defaults(files.get(MARK), program, presets, reader.given | given, schema)
     tree = OmegaConf.create({})
     if verl is not None:

@@ -1,4 +1,4 @@
-"""Other names for keys: verl's, by the table in verl_names.yaml, and agentrl's own of earlier versions.
+"""Other names for keys: verl's, by the table in verl_names.yaml, and those of earlier versions, in old_names.yaml.
 
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
@@ -11,11 +11,10 @@ from typing import Any
 
 import yaml
 
-from agentrl.config.deprecations import DEPRECATED
 from agentrl.config.keys import Key, ancestors, home
 from agentrl.core.errors import UserError
 
-TABLE = Path(__file__).with_name("verl_names.yaml")
+TABLES = [Path(__file__).with_name(name) for name in ("verl_names.yaml", "old_names.yaml")]
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Entry:
     """moved, silent, ignored, refused or noted."""
     text: str
     """The new name when moved, otherwise the reason."""
-    note: str = ""
-    """The line that replaces the usual one."""
+    merged: bool = False
+    """When moved: whether today's name wins over it."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +40,19 @@ class Translation:
     value: Any
     notes: tuple[str, ...] = ()
     """Lines for the person."""
-    moved: bool = False
-    """Whether an old name led here."""
+    order: int = 0
+    """Place among the settings of a file: 1 for an old name, -1 for one that yields to today's."""
 
 
 @cache
 def table() -> Mapping[str, Entry]:
     """Every entry by its name."""
     entries: dict[str, Entry] = {}
-    for action, part in yaml.safe_load(TABLE.read_text()).items():
+    for action, part in (item for file in TABLES for item in yaml.safe_load(file.read_text()).items()):
+        kind, merged = ("moved", True) if action == "merged" else (action, False)
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Entry(name, action, text) for names, text in items for name in _each(names)}
-    return entries | {old.old: Entry(old.old, "moved", old.new, old.note) for old in DEPRECATED}
+        entries |= {name: Entry(name, kind, text, merged) for names, text in items for name in _each(names)}
+    return entries
 
 
 def _each(names: str) -> list[str]:
@@ -67,20 +67,21 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
     Raises UserError for what is refused.
     """
     notes: list[str] = []
-    original = path
+    original, order = path, 0
     while entry := lookup(path, value, keys):
         if entry.action == "noted":
             notes += [f"{path}: {entry.text}"] if path != original else []
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(entry.note or f"{entry.name} is {entry.text} here")
+            notes.append(f"{entry.name} is {entry.text} here".replace("{value}", written(value)))
             path, value = new
+            order = -1 if entry.merged else 1
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
     if value is None and path != original and not may_be_null(path, keys):
         return Translation(None, None)  # verl's way of not setting it
-    return Translation(path, value, tuple(notes), moved=path != original)
+    return Translation(path, value, tuple(notes), order)
 
 
 def destination(path: str, keys: Mapping[str, Key]) -> str:
@@ -125,7 +126,7 @@ def written(value: Any) -> str:
 def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
     target, has_value, new = entry.text.partition("=")
     if has_value:
-        return target, yaml.safe_load(new)
+        return target, yaml.safe_load(new.replace("{value}", written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
 
 

@@ -16,6 +16,8 @@ from agentrl.core.errors import UserError
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 INTERPOLATION = re.compile(r"\$\{")
 
+OmegaConf.register_new_resolver("quotient", lambda value, by: float(value) / float(by), replace=True)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -23,8 +25,8 @@ class Setting:
 
     path: str
     value: Any
-    moved: bool = False
-    """Whether it was given under an old name."""
+    order: int = 0
+    """As of a Translation."""
     delete: bool = False
 
 
@@ -43,7 +45,7 @@ class Reader:
         raw = OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
         settings = [found for name, value in raw.items() for found in self.read(str(name), value, config)]
-        return sorted(settings, key=lambda setting: setting.moved)
+        return sorted(settings, key=lambda setting: setting.order)
 
     def read(self, path: str, value: Any, origin: DictConfig | None = None) -> Iterable[Setting]:
         """Settings that `path = value` makes: one, none, or those of a mapping's entries.
@@ -60,13 +62,13 @@ class Reader:
             return  # the class that verl makes of a section
         if value == "???" or (empty and destination(path, self.keys) in self.sections):
             return  # OmegaConf's mark for "not set", or a section with nothing in it
-        found = translate(path, value, self.keys)
+        found = translate(path, self._rename_references(value, path, origin), self.keys)
         self.notes |= dict.fromkeys(found.notes)
         if found.path is None:
             return
-        new = self._rename_references(found.value, path, origin)
-        if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
-            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.moved)
+        if found.value != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
+            path = self.checked(found.path, found.value)
+            yield Setting(path, self._coerced(path, found.value), found.order)
 
     def checked(self, path: str, value: Any = None) -> str:
         """`path` if a key of that name exists. Raises UserError naming the nearest one."""

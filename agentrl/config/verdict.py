@@ -193,6 +193,7 @@ def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | Non
     settings = list(_accepted(verdicts, schema))
     tree = OmegaConf.create({})
     if verl is not None:
+        settings = verl.without_nulls(settings)
         apply(verl.settings(), tree)
     apply(settings, tree)
     config = to_object(tree, schema)

@@ -25,7 +25,7 @@ MARK = "verl_defaults"
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
 TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model.enable_", "model.lora_alpha")
 """Keys that answering alone does not read begin so."""
-OPTIMIZERS = ("actor.optim", "critic.optim", "optim")
+WARM_UPS = ("actor.optim.lr_warmup_steps", "critic.optim.lr_warmup_steps", "optim.lr_warmup_steps")
 SCORE_ALONE = ("grpo", "rloo", "opo")
 """Estimators whose groups of one have scores for advantages in verl."""
 NO_LIMIT = 1_000_000
@@ -104,9 +104,6 @@ class VerlDefaults:
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
-        for optim in (_get(config, section) for section in OPTIMIZERS):
-            if optim is not None and optim.lr_warmup_steps == 0:  # verl reads it as not set
-                optim.lr_warmup_steps = -1
         notes = self.notes(config, settled) + self._ignored_mean(config)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:
@@ -153,9 +150,12 @@ class VerlDefaults:
         return [Setting(path, value) for path, value in self.values().items()]
 
     def without_nulls(self, settings: Iterable[Setting]) -> list[Setting]:
-        """Those of `settings` that set something: null is verl's way of not setting a key that takes no null here."""
+        """Those of `settings` that set something: null is verl's way of not setting a key that takes no null here, and
+        so are 0 steps of warm-up beside a ratio."""
         keys = schema_keys(self.schema)
-        return [one for one in settings if one.delete or one.value is not None or may_be_null(one.path, keys)]
+        warm_ups = [one for one in settings if one.path in WARM_UPS and one.value == 0 and one.order == 0]
+        left = [one for one in settings if one not in warm_ups]
+        return [one for one in left if one.delete or one.value is not None or may_be_null(one.path, keys)]
 
     def notes(self, config: Any, settled: Container[str]) -> list[str]:
         """What the person should know: the defaults that count in `config`, and what agentrl would rather take.

@@ -229,10 +229,9 @@ def _what(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, Sequence) else f"a {type(result).__name__}"
 
 
-def manager_class(source: str, name: str, path: str | None) -> type | None:
-    """The class that the settings name; None when `name` is one of MANAGERS. Raises UserError."""
-    if source == "importlib":
-        assert path is not None  # config/checks guarantees it
+def manager_class(name: str, path: str | None) -> type | None:
+    """The class that the settings name, in the file `path`; None when `name` is one of MANAGERS. Raises UserError."""
+    if path is not None:
         found = load_attribute(path, name, what=SECTION)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
@@ -243,7 +242,7 @@ def manager_class(source: str, name: str, path: str | None) -> type | None:
     if name not in registered:
         raise UserError(
             f"{SECTION}.name={name}: no such manager; use {', '.join((*MANAGERS, *registered))}, a name that "
-            f"model.external_lib registers, or a class of your own with {SECTION}.source=importlib and module.path"
+            f"model.external_lib registers, or a class of your own with {SECTION}.module.path"
         )
     return registered[name]
 

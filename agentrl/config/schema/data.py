@@ -54,8 +54,6 @@ class Data:
     """Seed of the shuffle."""
     filter_overlong_prompts: bool = False
     """Before training, drop rows whose prompt is longer than `max_prompt_length`."""
-    filter_overlong_prompts_workers: int = 1
-    """Processes for this filter."""
     train_max_samples: int = -1
     """Use only the first N training rows; -1 or 0: all."""
     val_max_samples: int = -1

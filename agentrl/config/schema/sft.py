@@ -129,7 +129,7 @@ class SftTrainer:
 
 
 def _optim() -> Optim:
-    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps_ratio=0.1)
+    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps=0.1)
 
 
 @dataclass

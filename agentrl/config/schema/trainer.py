@@ -31,8 +31,6 @@ class Trainer:
     """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
     nccl_timeout: float = 1800.0
     """With several processes: seconds that a process waits for the others within a step before the run fails."""
-    balance_batch: bool = True
-    """Distribute sequences over processes by compute (tokens and attention) instead of by number."""
     critic_warmup: int = 0
     """Number of first steps that train only the critic."""
     max_staleness: int = 0
@@ -43,7 +41,7 @@ class Trainer:
     weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
     0.04. null: no stop."""
     seed: int = 0
-    """Seed of model initialisation and dropout."""
+    """Seed of sampling, of new weights (LoRA), and of all other chance but the order of rows, which is `data.seed`."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
     """Where metrics go; file is metrics.jsonl in the run's folder."""
     live: bool = True
@@ -72,8 +70,6 @@ class Trainer:
     disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
     resume_from_path: str | None = None
     """Checkpoint folder for resume_mode=resume_path."""
-    del_local_ckpt_after_load: bool = False
-    """Delete the checkpoint that the run resumed from after it is loaded, to save disk space."""
     profile_steps: list[int] | None = None
     """Steps to profile; the profiles go to profiles/ in the run's folder. null: none."""
     worker_nsight_options: dict[str, Any] = field(default_factory=dict)

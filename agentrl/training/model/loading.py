@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media import Processor
 from agentrl.chat.media.loading import load_processor as processor_of
-from agentrl.config.schema import Model, Network, Pretrained
+from agentrl.config.schema import Model, Pretrained
 from agentrl.core import resources
 from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
@@ -91,7 +91,7 @@ def _template(chat_template: str) -> str:
 
 
 def load_model(
-    model: Network,
+    model: Model,
     *,
     device: torch.device,
     seed: int,
@@ -105,21 +105,20 @@ def load_model(
     it; `task`: peft's name of its task; `section`: of the keys in errors. Raises UserError when it cannot be loaded.
     """
     torch.manual_seed(seed)
-    source, saved = base_and_adapter(model_source(model, section), model.lora_rank)
+    import_external(model.external_lib, "model")
+    source, saved = base_and_adapter(model_source(model.path, section, use_shm=model.use_shm), model.lora_rank)
     module: Any = load_pretrained(model, source, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
     module.offloads_activations = model.enable_activation_offload
-    if isinstance(model, Model):
-        fused_kernel_options = model.fused_kernel_options
-        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
+    module.log_prob_kernels = "triton" if model.use_fused_kernels else None
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
-    if isinstance(model, Model) and model.enable_fp32_lm_head:
+    if task == "CAUSAL_LM" and model.enable_fp32_lm_head:
         causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
         causal_lm.head_in_float32 = True
         in_float32(causal_lm.get_output_embeddings())
@@ -135,7 +134,6 @@ def load_pretrained(
     the meta device. Raises UserError.
     """
     transformers_logging.disable_progress_bar()  # it would overwrite the live view
-    import_external(model.external_lib, section)
     config = _model_config(model, source, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
     try:
@@ -201,10 +199,10 @@ def _model_config(model: Pretrained, source: str, section: str) -> PretrainedCon
     return config
 
 
-def model_source(model: Pretrained, section: str) -> str:
-    """The folder or hub id of the model's files. Raises UserError."""
-    source = folder_or_id(model.path, f"{section}.path")
-    return in_shared_memory(source, f"{section}.use_shm") if model.use_shm else source
+def model_source(path: str | None, section: str, *, use_shm: bool) -> str:
+    """The folder or hub id of a model's files; with `use_shm` a copy in /dev/shm. Raises UserError."""
+    source = folder_or_id(path, f"{section}.path")
+    return in_shared_memory(source, "model.use_shm") if use_shm else source
 
 
 def folder_or_id(path: str | None, key: str) -> str:

@@ -10,10 +10,8 @@ Invariants:
 - names are those of the plain model.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
 
@@ -149,35 +147,15 @@ def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch
     return lambda unit: fully_shard(unit, **settings)
 
 
-def prefetch(units: list[Any]) -> None:
-    """Gather each unit's parameters while the unit before it computes."""
-    for unit, following in pairwise(units):
-        unit.set_modules_to_forward_prefetch([following])
-
-
 def _start(parameter: Any) -> int:
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
-def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
-    """The modules to shard as units, inner ones first: the transformer blocks, or with `min_num_params` the smallest
-    modules with as many parameters outside other units."""
-    named = [(name, child) for name, child in reversed(list(module.named_modules())) if name]
-    if not min_num_params:
-        kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
-        return [(name, child) for name, child in named if type(child).__name__ in kinds]
-    owners = Counter(p for part in module.modules() for p in part._parameters.values() if p is not None)
-    chosen: list[tuple[str, nn.Module]] = []
-    for name, child in named:
-        taken = {p for _, other in chosen for p in other.parameters()}
-        left = [p for p in child.parameters() if p not in taken]
-        # A parameter that two modules share must be in the unit that contains both.
-        if isinstance(child, nn.ModuleList | nn.ModuleDict) or any(owners[p] > 1 for p in left):
-            continue
-        if sum(p.numel() for p in left) >= min_num_params:
-            chosen.append((name, child))
-    return chosen
+def blocks(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules to shard as units, the transformer blocks by name, inner ones first."""
+    kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
+    return [(name, child) for name, child in reversed(list(module.named_modules())) if type(child).__name__ in kinds]
 
 
 class WeightLoader:

@@ -68,15 +68,13 @@ def shard(
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
-    for _, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
+    for _, block in fsdp.blocks(skeleton):
         names = filler.fill(block)
         units.append((wrap(block), names))
     outer = fsdp.FsdpRoot(skeleton)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
-    if fsdp_config.forward_prefetch:
-        fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
     sharded = fsdp.ShardedModel(skeleton, root, units, filler.shapes, ranks)
     sharded.keeps_gathered = not resharded
     sharded.compute_dtype = dtypes[0]

@@ -31,7 +31,7 @@ def compile_blocks(module: Any) -> Any:
     from agentrl.training.parallel.fsdp import blocks
 
     compiled = Compiled()
-    for _, block in blocks(module, 0):
+    for _, block in blocks(module):
         block._compiled_call_impl = CompiledBlock(block, compiled)
     module.compiled = compiled
     return module

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.schema import Actor, Ref
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
-from agentrl.training.update.micro_batches import MicroBatching, micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import MicroBatching, score_batch
 
 
 class Reference:
@@ -63,14 +62,3 @@ class Reference:
 
     def _base(self) -> AbstractContextManager[Any]:
         return self.module.disable_adapter() if self.adapter else nullcontext()
-
-
-def ref_micro_batching(ref: Ref, actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the reference; its null keys take the values of the policy's update."""
-    return micro_batching_like(
-        actor,
-        device,
-        ref.log_prob_use_dynamic_bsz,
-        ref.log_prob_max_token_len_per_gpu,
-        ref.log_prob_micro_batch_size_per_gpu,
-    )

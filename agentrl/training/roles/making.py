@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from agentrl.config.checks.fit import cut_distribution
-from agentrl.config.derived import full_kl_in
+from agentrl.config.derived import full_kl_in, inherited
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
@@ -17,16 +17,10 @@ from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.perf.compiled_block import compiles
-from agentrl.training.roles.frozen import Reference, ref_micro_batching
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
-from agentrl.training.update.micro_batches import (
-    MicroBatching,
-    check_shares,
-    for_ranks,
-    micro_batching_like,
-    shares_by_default,
-)
+from agentrl.training.update.micro_batches import check_shares, for_ranks, micro_batching_of, shares_by_default
 
 
 @dataclass(frozen=True)
@@ -52,50 +46,49 @@ class Roles:
             device=self.device,
             total_steps=total_steps,
             max_response_length=config.data.max_response_length,
-            scoring=self._scoring(),
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
             ranks=self.ranks,
-            balance=config.trainer.balance_batch,
             shares=self.shares(module),
+            seed=config.trainer.seed,
         )
 
     def reference(self, module: Any) -> Reference:
         """The reference: initial weights again, or the policy `module` without its adapter."""
         adapter = hasattr(module, "disable_adapter")
-        ref, balance = self.config.ref, self.config.trainer.balance_batch
+        ref, fsdp_config = self.config.ref, self.config.actor.fsdp_config
         offload = ref.fsdp_config.param_offload
         sharded = replace(
-            ref.fsdp_config,
-            offload_policy=offload or ref.fsdp_config.offload_policy,
-            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
+            fsdp_config,
+            offload_policy=offload or fsdp_config.offload_policy,
+            reshard_after_forward=True,  # it has no backward pass
         )
-        sizes = replace(ref_micro_batching(ref, self.config.actor, self.device), shares=self.shares(module))
+        sizes = replace(micro_batching_of(self.config.actor, self.device), shares=self.shares(module))
         return Reference(
-            module if adapter else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
+            module if adapter else match_trained_precision(self._load(sharded)),
             temperature=self._temperature,
-            micro_batching=for_ranks(sizes, module, ranks=self.ranks, balance=balance),
+            micro_batching=for_ranks(sizes, module, ranks=self.ranks),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
         )
 
     def critic(self, total_steps: int) -> ValueCritic:
         """The critic: weights of its own, or the policy's initial ones."""
-        critic = self.config.critic
-        network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
+        critic, actor = self.config.critic, self.config.actor
+        network = inherited(critic.model, self.config.model)
         return ValueCritic(
             self._load_on_ranks(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
-                critic.fsdp_config,
+                actor.fsdp_config,
             ),
             critic=critic,
-            actor=self.config.actor,
+            actor=actor,
             device=self.device,
             total_steps=total_steps,
             vf_coef=self.config.algorithm.vf_coef,
             max_response_length=self.config.data.max_response_length,
             ranks=self.ranks,
-            balance=self.config.trainer.balance_batch,
+            seed=self.config.trainer.seed,
         )
 
     def shares(self, module: Any) -> bool:
@@ -107,10 +100,9 @@ class Roles:
             check_shares(module, self.device, self.ranks)
         return chosen
 
-    def compiles(self, chosen: bool | None = None) -> bool:
-        """Whether blocks are compiled; `chosen`: None: as the actor's."""
-        actor, fused = self.config.actor, self.config.model.use_liger
-        return compiles(actor.use_torch_compile if chosen is None else chosen, self.device, fused=fused)
+    def compiles(self) -> bool:
+        """Whether blocks are compiled."""
+        return compiles(self.config.actor.use_torch_compile, self.device, fused=self.config.model.use_liger)
 
     @property
     def _temperature(self) -> float:
@@ -118,17 +110,7 @@ class Roles:
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
-    def _scoring(self) -> MicroBatching:
-        rollout = self.config.rollout
-        return micro_batching_like(
-            self.config.actor,
-            self.device,
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-            rollout.log_prob_micro_batch_size_per_gpu,
-        )
-
-    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
+    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False) -> Any:
         """Load the policy's initial weights; `trained`: with float32 parameters."""
         config = self.config
 
@@ -138,8 +120,8 @@ class Roles:
                 freeze_vision_tower(module)
             return float32_masters(module) if trained else module
 
-        return self._load_on_ranks(load, fsdp_config, compiled)
+        return self._load_on_ranks(load, fsdp_config)
 
-    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
-        """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
-        return load_on_ranks(load, self.ranks, fsdp_config, device=self.device, compiled=self.compiles(compiled))
+    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig) -> Any:
+        """A model on this device, or sharded over the ranks."""
+        return load_on_ranks(load, self.ranks, fsdp_config, device=self.device, compiled=self.compiles())

@@ -27,7 +27,7 @@ from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.early_gradients import EarlyGradients
-from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.objective import loss_of
 from agentrl.training.update.off_policy import (
     correct_batch,
@@ -57,25 +57,23 @@ class PolicyActor(Trainable):
         device: torch.device,
         total_steps: int,
         max_response_length: int | None = None,
-        scoring: MicroBatching | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         ranks: Ranks = ALONE,
-        balance: bool = True,
         shares: bool = False,
+        seed: int = 0,
     ) -> None:
         """Shares `module`; does not copy it.
 
         `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
-        seq-mean-token-sum-norm. `scoring`: micro-batches of log-probs alone; None: those of the update.
-        `rollout_correction`: importance weights of the engine's tokens; None: no weights. `reference`: for a KL loss
-        over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `module` is sharded over them; `balance`: they
-        get shares of equal work. `shares`: passes compute equal prompts once.
+        seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
+        `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `module` is sharded
+        over them. `shares`: passes compute equal prompts once. `seed`: `trainer.seed`.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
-        sizes = replace(actor_micro_batching(actor, device), shares=shares)
+        sizes = replace(micro_batching_of(actor, device), shares=shares)
         super().__init__(
             module,
             optimizer=Optimizer(
@@ -86,16 +84,14 @@ class PolicyActor(Trainable):
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            micro_batching=for_ranks(sizes, module, ranks=ranks, balance=balance),
-            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
+            micro_batching=for_ranks(sizes, module, ranks=ranks),
+            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
             device=device,
         )
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
         self.reference = reference
-        scoring = replace(scoring, shares=shares) if scoring else sizes
-        self.scoring = for_ranks(scoring, module, ranks=ranks, balance=balance)
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
@@ -120,7 +116,7 @@ class PolicyActor(Trainable):
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
-            columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
+            columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
         return tuple(columns)
 
     def single_step(self, prompts: int) -> bool:
@@ -302,8 +298,3 @@ class PolicyActor(Trainable):
             moving = moving | mini.chosen  # their penalty has a gradient even with advantage 0
         counts = sum_by(moving.long(), sequence_of(mini.cu_seqlens), mini.num_sequences).tolist()
         return [i for i in everything if counts[i]], [i for i in everything if not counts[i]]
-
-
-def actor_micro_batching(actor: Actor, device: torch.device) -> MicroBatching:
-    """Micro-batches of the policy's update."""
-    return micro_batching_like(actor, device, None, None, None)

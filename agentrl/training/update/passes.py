@@ -19,7 +19,6 @@ from agentrl.training.perf.pass_size import (
     shape_of,
     tokens_that_fit,
 )
-from agentrl.training.update.micro_batches import MicroBatching
 from agentrl.training.update.optimizer import MOMENTS
 from agentrl.training.update.trainable import Trainable
 
@@ -51,10 +50,8 @@ def pass_tokens(trainable: Trainable, longest: int) -> int:
 
 def set_pass_tokens(owner: Any, tokens: int | None) -> None:
     """Give the passes of a model, where they have a size by default, so many tokens."""
-    for name in ("micro_batching", "scoring"):
-        sizes: MicroBatching | None = getattr(owner, name, None)
-        if sizes is not None and sizes.by_default:
-            setattr(owner, name, replace(sizes, max_tokens=tokens))
+    if owner is not None and owner.micro_batching.by_default:
+        owner.micro_batching = replace(owner.micro_batching, max_tokens=tokens)
 
 
 def longest_sequence(config: Config) -> int:

@@ -37,6 +37,9 @@ from agentrl.training.update.report import Report
 
 MIXED = "rows with and without images cannot be trained together on several ranks: use separate runs"
 
+SHUFFLING = 42
+"""Added to the run's seed to shuffle sequences."""
+
 log = logging.getLogger(__name__)
 
 Split = tuple[list[int], list[int]]
@@ -52,7 +55,7 @@ class Steps:
     epochs: int
     shuffle: bool
     seed: int
-    """Of shuffling."""
+    """`trainer.seed`."""
 
 
 class Trainable:
@@ -77,7 +80,7 @@ class Trainable:
         self.device = device
         self.cost = flops_of_module(module)
         use_compute_copies(module)
-        self.shuffling = torch.Generator().manual_seed(steps.seed)
+        self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
 
     def deal(self, layout: Layout) -> list[list[int]]:
         """The sequences of each share: equal work in every mini-batch of the first epoch. Raises UserError."""
