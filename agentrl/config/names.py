@@ -14,6 +14,8 @@ import yaml
 from agentrl.config.keys import Key, ancestors, home
 from agentrl.core.errors import UserError
 
+VALUE = "{value}"
+"""Stands for the old value in a new one."""
 TABLES = [Path(__file__).with_name(name) for name in ("verl_names.yaml", "old_names.yaml")]
 
 
@@ -29,6 +31,11 @@ class Entry:
     """The new name when moved, otherwise the reason."""
     merged: bool = False
     """When moved: whether today's name wins over it."""
+
+    @property
+    def target(self) -> str:
+        """The new name, with a value where that is a fixed one."""
+        return self.text.partition("=")[0] if VALUE in self.text else self.text
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(f"{entry.name} is {entry.text} here".replace("{value}", written(value)))
+            notes.append(f"{entry.name} is {entry.target} here")
             path, value = new
             order = -1 if entry.merged else 1
             continue
@@ -126,7 +133,7 @@ def written(value: Any) -> str:
 def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
     target, has_value, new = entry.text.partition("=")
     if has_value:
-        return target, yaml.safe_load(new.replace("{value}", written(value)))
+        return target, yaml.safe_load(new.replace(VALUE, written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
 
 

@@ -62,13 +62,13 @@ class Reader:
             return  # the class that verl makes of a section
         if value == "???" or (empty and destination(path, self.keys) in self.sections):
             return  # OmegaConf's mark for "not set", or a section with nothing in it
-        found = translate(path, self._rename_references(value, path, origin), self.keys)
+        found = translate(path, value, self.keys)
         self.notes |= dict.fromkeys(found.notes)
         if found.path is None:
             return
-        if found.value != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
-            path = self.checked(found.path, found.value)
-            yield Setting(path, self._coerced(path, found.value), found.order)
+        new = self._rename_references(value, path, origin) if found.value is value else found.value
+        if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
+            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.order)
 
     def checked(self, path: str, value: Any = None) -> str:
         """`path` if a key of that name exists. Raises UserError naming the nearest one."""

@@ -118,7 +118,13 @@ def test_the_same_folder_written_otherwise_is_no_change(tmp_path: Path, monkeypa
     (tmp_path / "some").mkdir()
 
     def changed(old: str, new: str) -> bool:
-        return bool(changes({"data": {"train_files": old}}, {"data": {"train_files": new}}, ["data.train_files"]))
+        return bool(
+            changes(
+                {"data": {"train_files": old}},
+                {"data": {"train_files": new}},
+                {"data.train_files": schema_keys(Config)["data.train_files"]},
+            )
+        )
 
     assert not changed("tasks:some", f"tasks:{tmp_path}/some")
     assert changed("tasks:some", "env:some")

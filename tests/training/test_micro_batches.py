@@ -1,44 +1,25 @@
 """The size of a forward pass: as set, or what suits the device."""
 
-from typing import Any
-
 import pytest
 import torch
 
-from agentrl.config.schema import Actor, Critic, Ref
-from agentrl.training.roles.frozen import ref_micro_batching
+from agentrl.config.schema import Actor
 from agentrl.training.sft import run as sft
-from agentrl.training.update.actor import actor_micro_batching
-from agentrl.training.update.critic import critic_micro_batching
-from agentrl.training.update.micro_batches import MicroBatching, micro_batch_tokens, micro_batching_like
+from agentrl.training.update.micro_batches import MicroBatching, micro_batch_tokens, micro_batching_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(("device", "tokens"), [(CPU, 2048), (GPU, 16384)])
 def test_with_nothing_set_the_device_decides(device: torch.device, tokens: int) -> None:
-    cuts = [
-        actor_micro_batching(Actor(), device),
-        critic_micro_batching(Critic(), Actor(), device),
-        ref_micro_batching(Ref(), Actor(), device),
-    ]
-    assert cuts == [MicroBatching(tokens)] * 3
-    assert micro_batching_like(Actor(), device, None, None, None) == MicroBatching(tokens)
+    assert micro_batching_of(Actor(), device) == MicroBatching(tokens)
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_set_sizes_are_kept(device: torch.device) -> None:
-    actor: Any = Actor(ppo_max_token_len_per_gpu=50)
-    assert (
-        actor_micro_batching(actor, device)
-        == critic_micro_batching(Critic(), actor, device)
-        == ref_micro_batching(Ref(), actor, device)
-        == MicroBatching(50)
-    )
-    assert micro_batching_like(actor, device, None, 9, None) == MicroBatching(9)
-    assert actor_micro_batching(Actor(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=3), device) == MicroBatching(
-        None, 3
-    )
+    assert micro_batching_of(Actor(ppo_max_token_len_per_gpu=50), device) == MicroBatching(50)
+    one_by_one = Actor(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=3)
+    assert micro_batching_of(one_by_one, device) == MicroBatching(None, 3)
     assert micro_batch_tokens(7, device) == 7
 
 

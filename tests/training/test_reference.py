@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from agentrl.config.schema import Actor, Optim, Ref
+from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training.roles.frozen import Reference, ref_micro_batching
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
@@ -35,11 +35,3 @@ def test_an_offloaded_reference_gives_the_same_and_is_on_the_cpu() -> None:
     )
     assert torch.equal(there.logprobs(batch), away.logprobs(batch))
     assert all(parameter.device == CPU for parameter in away.module.parameters())
-
-
-def test_reference_micro_batches_are_its_own_or_the_policys() -> None:
-    actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
-    assert ref_micro_batching(Ref(), actor, CPU) == MicroBatching(50, 3)
-    own = Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2)
-    assert ref_micro_batching(own, actor, CPU) == MicroBatching(9, 2)
-    assert ref_micro_batching(Ref(log_prob_use_dynamic_bsz=False), actor, CPU) == MicroBatching(None, 3)

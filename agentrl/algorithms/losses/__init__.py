@@ -130,9 +130,9 @@ class PolicyLoss:
 
 
 def bind_loss(name: str, **options: Any) -> PolicyLoss:
-    """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, config, and those
-    of POLICY_LOSS_OPTIONS, of which it takes those it reads. Raises UserError for an unknown name, and for a function
-    that does not keep the contract."""
+    """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, config, and
+    those of POLICY_LOSS_OPTIONS, of which it takes those it reads. Raises UserError for an unknown name, and for a
+    function that does not keep the contract."""
     return PolicyLoss(name, options, POLICY_LOSSES.entry(name, KEY))
 
 
