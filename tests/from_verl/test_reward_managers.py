@@ -74,7 +74,7 @@ def test_mistakes():
     with pytest.raises(UserError, match="choose naive"):
         compose(["reward.reward_manager.name=naiv"], config_name="train", checks=[reward_manager])
     mine = ["reward.reward_manager.source=importlib", "reward.reward_manager.name=Mine"]
-    with pytest.raises(UserError, match=r"name the file in reward\.reward_manager\.module\.path"):
+    with pytest.raises(UserError, match=r"a class of your own with reward\.reward_manager\.module\.path"):
         compose(mine, config_name="train", checks=[reward_manager])
 
 

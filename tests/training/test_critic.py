@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from agentrl.config.schema import Actor, Critic
+from agentrl.config.schema.critic import CriticOptim
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.training.update.critic import ValueCritic
 from tests.training.test_actor import assert_same
@@ -120,7 +121,7 @@ def test_values_do_not_depend_on_the_micro_batches() -> None:
 
 
 def test_two_and_two_steps_are_four() -> None:
-    settings = {"shuffle": True, "ppo_mini_batch_size": 1}
+    settings = {"actor": Actor(shuffle=True), "ppo_mini_batch_size": 1}
     straight, first = critic_of(value_model(), **settings), critic_of(value_model(), **settings)
     batches = [place_rewards(seed) for seed in range(4)]
     for batch in batches:
