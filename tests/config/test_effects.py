@@ -1,8 +1,8 @@
 """A key does something: with another value, the update of a tiny model comes out otherwise.
 
 A key outside CASES reaches its reader in test_reach.py, or is set by a test of the room that reads it (changed.py finds
-those). Each case trains two steps twice, once with the key as it is and once with another value. What is compared: metrics,
-weights, and how often each model runs forward.
+those). Each case trains two steps twice, once with the key as it is and once with another value. What is compared:
+metrics, weights, and how often each model runs forward.
 """
 
 import json
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "algorithm.rollout_correction.rollout_is_batch_normalize": ("true", LEARNS),
     "algorithm.rollout_correction.rollout_is_all_terms": ("true", (*LEARNS, "actor.entropy_coeff=0.5")),
     "algorithm.rollout_correction.rollout_rs": ("token", REJECTING),
-    "algorithm.rollout_correction.rollout_rs_threshold_lower": ("0.9999", (*REJECTING, TOKENS)),
+    "algorithm.rollout_correction.rollout_rs_threshold_lower": ("0.2", (*REJECTING, TOKENS)),
     "critic.enable": ("true", ()),
     "critic.ppo_mini_batch_size": ("1", CRITIC),
     "critic.ppo_micro_batch_size_per_gpu": ("1", (*CRITIC, "actor.use_dynamic_bsz=false")),
