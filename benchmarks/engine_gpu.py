@@ -25,7 +25,7 @@ from agentrl.runtime import LocalRuntime
 @torch.no_grad()
 def weights(runtime: LocalRuntime) -> None:
     """Time a sync, and show by log-probs that it arrives."""
-    engine, module = runtime.engine, runtime.learner.module
+    engine, module = runtime.rollouts.engine, runtime.learner.module
     size = PolicyWeights(module, dtype=torch.bfloat16 if runtime.device.type == "cuda" else None).num_bytes
     engine.check, check = None, engine.check  # type: ignore[attr-defined]
     times = []
@@ -63,7 +63,9 @@ def differences(runtime: LocalRuntime, count: int, new: int) -> torch.Tensor:
 
     async def draw() -> list[Generation]:
         sampling = Sampling(new, ignore_eos=True)
-        return await asyncio.gather(*(runtime.engine.generate(p, sampling, key=str(i)) for i, p in enumerate(prompts)))
+        return await asyncio.gather(
+            *(runtime.rollouts.engine.generate(p, sampling, key=str(i)) for i, p in enumerate(prompts))
+        )
 
     drawn = runtime.runner.run(draw())
     scored = [runtime.learner.score(p + g.token_ids)[len(p) :] for p, g in zip(prompts, drawn, strict=True)]
@@ -74,10 +76,10 @@ def memory(runtime: LocalRuntime) -> None:
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
     start = time.perf_counter()
-    runtime.runner.run(runtime.engine.sleep())
+    runtime.runner.run(runtime.rollouts.engine.sleep())
     asleep, freed = time.perf_counter() - start, torch.cuda.mem_get_info()[0] - free
     start = time.perf_counter()
-    runtime.runner.run(runtime.engine.wake())
+    runtime.runner.run(runtime.rollouts.engine.wake())
     awake = time.perf_counter() - start
     left = (torch.cuda.mem_get_info()[0] - free) / 2**20
     report("sleep, wake with weights", f"{asleep:.3f} s, {awake:.3f} s")

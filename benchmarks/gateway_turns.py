@@ -40,9 +40,9 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
 from agentrl.interactions import load_interactions
-from agentrl.rollout.garbage import deferred_collection
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.gc_control import deferred_collection
+from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -120,13 +120,13 @@ def fifths(taken: Sequence[float]) -> tuple[float, float]:
     return mean(taken[:fifth]), mean(taken[-fifth:])
 
 
-def environment(chat: Chat, engine: InstantEngine, folder: Path, words: int) -> Environment:
+def environment(chat: Chat, engine: InstantEngine, folder: Path, words: int) -> RolloutContext:
     (folder / "look.py").write_text(TOOL.replace("RESULT", repr(result(words))))
     entry = {"class_name": "look.LookTool", "config": {"type": "native"}, "tool_schema": LOOK}
     (folder / "look.yaml").write_text(json.dumps({"tools": [entry]}))
     tools = load_tools(str(folder / "look.yaml"), None, max_response=10**6, unit="characters", side="middle")
     limits = Limits(10**6, 10**6, 10**6)
-    return Environment(engine, chat, tools, load_interactions(None), limits)  # type: ignore[arg-type]
+    return RolloutContext(engine, chat, tools, load_interactions(None), limits)  # type: ignore[arg-type]
 
 
 def trajectories(count: int) -> Iterator[Trajectory]:
@@ -135,13 +135,15 @@ def trajectories(count: int) -> Iterator[Trajectory]:
         yield Trajectory(Row(f"row:{i}", prompt), f"bench/{i}", 0)
 
 
-async def native(env: Environment, made: list[Trajectory]) -> None:
+async def native(env: RolloutContext, made: list[Trajectory]) -> None:
     """The loop in this process, with a tool that answers at once."""
     await asyncio.gather(*(ToolAgent(env).run(one, Sampling(10_000)) for one in made))
     cast(InstantEngine, env.engine).finish()
 
 
-async def through_gateway(env: Environment, made: list[Trajectory], given: argparse.Namespace, protocol: str) -> None:
+async def through_gateway(
+    env: RolloutContext, made: list[Trajectory], given: argparse.Namespace, protocol: str
+) -> None:
     """The agents in another process."""
     gateway = Gateway()
     async with AsyncExitStack() as stack:

@@ -127,7 +127,7 @@ class Bench:
 
     def __init__(self, runtime: LocalRuntime, engine_name: str) -> None:
         self.runtime, self.engine_name = runtime, engine_name
-        self.engine: Any = runtime.engine
+        self.engine: Any = runtime.rollouts.engine
 
     def loop(self, load: Load) -> Round:
         """Agentrl's loop, from rows to rewards."""

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.episode import recorded
+from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops import AgentLoop
-from agentrl.rollout.seeds import seed_for
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.trajectory import Trajectory
 

@@ -38,7 +38,7 @@ from agentrl.engines.servers.replica import OWN_KEPT
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.backend import SGLang
 from agentrl.http.client import Http
-from agentrl.rollout.loops.base import AgentLoop, Environment
+from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tasks.models.tokenizer import train_tokenizer
@@ -157,7 +157,7 @@ class Turns(AgentLoop):
 
     uses_tools = False
 
-    def __init__(self, env: Environment, turns: int) -> None:
+    def __init__(self, env: RolloutContext, turns: int) -> None:
         super().__init__(env)
         self.turns = turns
 

@@ -28,8 +28,8 @@ from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import load_interactions
 from agentrl.rewards import RewardFn, Scorer
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.tools import load_tools
@@ -131,13 +131,15 @@ async def measure(
     plans = {f"bench/{row.uid}/0": make_plan(rng, chat, turns, quick=quick) for row in rows}
     engine = FixedSpeedEngine({k: p.script for k, p in plans.items()}, speed, asyncio.Semaphore(slots))
     limits = Limits(prompt_length=4096, response_length=100_000, model_length=100_000)
-    env = Environment(engine, chat, tools, load_interactions(None), limits)  # type: ignore[arg-type]
+    env = RolloutContext(engine, chat, tools, load_interactions(None), limits)  # type: ignore[arg-type]
     scorer = Scorer(
         RewardFn(score, "score", {}, frozenset()),
         Reward(tool_weight=0.0, interaction_weight=0.0, num_workers=8, timeout=10),
         chat.decode,
     )
-    scheduler = Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent=trajectories, timeout=600, retries=0)
+    scheduler = Scheduler(
+        env=env, loop_for=lambda _: ToolAgent, scorer=scorer, max_concurrent=trajectories, timeout=600, retries=0
+    )
     wall, cpu = time.perf_counter(), time.process_time()
     done: list[Trajectory] = await scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="bench")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

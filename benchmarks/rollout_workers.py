@@ -165,15 +165,14 @@ def one(conversations: int, workers: int, turns: int, folder: Path) -> dict[str,
         measure: Any = list  # without workers there is nothing else to measure
         if workers:
             engine, measure = spread(config, engine, DelayLink(str(folder), turns), stack)
-            runner.run(engine.opened())
-        rollouts = Rollouts(config, tokenizer, engine, runner.run)
+            runner.run(engine.start())
+        handles = engine.handles if workers else ()
+        rollouts = Rollouts(config, tokenizer, engine, runner.run, workers=handles)
         stack.callback(rollouts.close)
-        if workers:
-            rollouts.spread_over(engine.handles)
-        rollouts.train(rows[:4], 1, lambda _: None)  # fills caches
+        rollouts.sample(rows[:4], 1, lambda _: None)  # fills caches
         before = [used(), *measure()]
         start = time.monotonic()
-        made = rollouts.train(rows, 2, lambda _: None)
+        made = rollouts.sample(rows, 2, lambda _: None)
         wall = time.monotonic() - start
         after = [used(), *measure()]
     assert all(t.turns == turns and t.reward is not None for t in made), Counter(t.error for t in made)
@@ -184,13 +183,13 @@ def spread(config: Config, own: Any, link: DelayLink, stack: ExitStack) -> Any:
     """An engine over workers, and a function that measures them."""
     import ray
 
-    from agentrl.rollout.parts import NO_PARTS
+    from agentrl.rollout.user_objects import NO_OBJECTS
     from agentrl.runtime.ray.cluster import connect
     from agentrl.runtime.ray.rollout_workers import start_workers
 
     config.ray_init.address, config.ray_init.num_cpus = "local", 2
     connect(config.ray_init, stack)
-    engine = start_workers(config, own, link, NO_PARTS, stack)
+    engine = start_workers(config, own, link, NO_OBJECTS, stack)
 
     def measure() -> list[dict[str, float]]:
         return ray.get([worker.actor.__ray_call__.remote(lambda _: used()) for worker in engine.handles])

@@ -163,11 +163,17 @@ class Workers:
             self._begin(place, job, making.unfinished, batch.finished)
         return making
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: Any, *, scored: bool = True) -> list[Trajectory]:
+    def sample(self, rows: Sequence[Row], step: int, on_done: Any, *, scored: bool = True) -> list[Trajectory]:
         return self.begin(AdmittedBatch(step, [], list(rows))).result()
 
+    def wait(self, future: Making, poll: Callable[[], object]) -> list[Trajectory]:
+        return future.result(poll)
+
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
+        """Nothing to record."""
+
     def activity(self) -> dict[str, float]:
-        """As `MeteredEngine.activity`."""
+        """As `PausableEngine.activity`."""
         mean = self.world.busy / self.world.open if self.world.open else 0.0
         self.world.busy = self.world.open = 0.0
         return {"perf/running_requests": mean}
@@ -202,11 +208,17 @@ class Quiet:
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def rolling(self, name: str, total: int) -> AbstractContextManager[Callable[[Trajectory], None]]:
+    def rollout_phase(self, name: str, total: int) -> AbstractContextManager[Callable[[Trajectory], None]]:
         return nullcontext(lambda _: None)
 
-    def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Nothing to write."""
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        work()
+
+    def wait_for_background(self) -> None:
+        """Nothing runs."""
 
 
 @dataclass
@@ -281,7 +293,7 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
     started, first, distance = 0.0, 0, 0.0
     for step in range(1, args.steps + 1):
         groups = sample(step)
-        lengths = [t.extra["tokens"] for t in groups.kept]
+        lengths = [t.extra["tokens"] for t in groups.trained]
         updates.update(sum(lengths))
         world.version = step
         trained += lengths

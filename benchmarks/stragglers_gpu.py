@@ -117,16 +117,16 @@ class Bench:
                 (self.folder / f"error-{variant}.txt").write_text(traceback.format_exc())
             finally:  # --limit too ends a variant here
                 measured.begun = dict(SESSIONS.begun)
-            assert runtime.ahead is not None
-            runtime.runner.run(runtime.ahead._cancel())  # what is under way
+            assert runtime.async_sampling is not None
+            runtime.runner.run(runtime.async_sampling._cancel())  # what is under way
             runtime.prepare = lambda total_steps: None  # type: ignore[method-assign]  # once is enough
 
     def _steps(self, runtime: LocalRuntime, variant: Variant, measured: Measured) -> None:
         self.config.trainer.max_staleness = variant.bound
         self.config.trainer.default_local_dir = str(self.folder / f"run-{variant}")
         runtime.sleeps = variant.interrupted and self.args.engine != "hf"  # that one has no memory of its own
-        assert runtime.ahead is not None
-        runtime.ahead.engine.partial = not variant.drained
+        assert runtime.async_sampling is not None
+        runtime.async_sampling.engine.partial = not variant.drained
         SESSIONS.begun.clear()
         with open_trainer(self.config, runtime) as trainer:
             noted(trainer, measured)
@@ -181,7 +181,7 @@ def noted(trainer: Trainer, measured: Measured) -> None:
 
     def take_and_note(step: int) -> Any:
         groups = take(step)
-        tokens = {t.key: sum(ledger.model_tokens for ledger in t.ledgers) for t in groups.kept}
+        tokens = {t.key: sum(ledger.model_tokens for ledger in t.ledgers) for t in groups.trained}
         measured.trained |= tokens
         measured.tokens.append(sum(tokens.values()))
         return groups

@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.cli.check import CHECKED_AS, Checked, check_sources
+from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
-from agentrl.cli.main import Parser, parse
+from agentrl.cli.main import parse
 from agentrl.config import resolve
 from agentrl.config.checks import files, ready
 from agentrl.config.schema.commands import SCHEMAS

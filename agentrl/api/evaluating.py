@@ -15,7 +15,7 @@ from agentrl.evaluation.generating import CHUNK
 from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something
 from agentrl.evaluation.stored import Answered, answered, read_answers, row_scores, scored
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import Runtime
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -59,16 +59,16 @@ def evaluate(
     if rows is not None and is_files(rows):
         settled.data.path, rows = plain(rows), None
     stored = settled.model.path is None
-    parts = experiment(settled, Given(tools, interactions, reward, None if stored else rows), ANSWERING)
-    found = _of_stored(settled, parts, rows, limit) if stored else _of_model(settled, parts, limit)
+    objects = experiment(settled, Given(tools, interactions, reward, None if stored else rows), ANSWERING)
+    found = _of_stored(settled, objects, rows, limit) if stored else _of_model(settled, objects, limit)
     return {report.data_source: report for report in reports(found, settled.evaluation)}
 
 
-def _of_stored(config: EvalConfig, parts: Parts, rows: Any, limit: int | None) -> list[RowScores]:
+def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int | None) -> list[RowScores]:
     if rows is None and not config.data.path:
         raise UserError("nothing to evaluate: pass rows, or set data.path, and model.path where a model answers them")
     held = read_answers(config.data) if rows is None else _answers(config, cast(Iterable[Any], rows))
-    return scored(config, held[:limit], parts)
+    return scored(config, held[:limit], objects)
 
 
 def _answers(config: EvalConfig, rows: Iterable[Any]) -> list[Answered]:
@@ -77,21 +77,21 @@ def _answers(config: EvalConfig, rows: Iterable[Any]) -> list[Answered]:
     return [answered(completed(record, uid, key), config.data, uid) for uid, record in numbered(records)]
 
 
-def _of_model(config: EvalConfig, parts: Parts, limit: int | None) -> list[RowScores]:
-    if parts.rows is None:
+def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> list[RowScores]:
+    if objects.rows is None:
         config.data.train_files = config.data.path  # where rows are looked at for what they are, they are these
-    if parts.rows is None and not config.data.path:
+    if objects.rows is None and not config.data.path:
         raise UserError("nothing to evaluate: pass rows, or set data.path")
-    if parts.reward is None and scoring_something(config) is not config:
+    if objects.reward is None and scoring_something(config) is not config:
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
-    with sampler(config, parts) as runtime:
-        rows = chosen_rows(config, parts, runtime, config.data.path, limit)
+    with sampler(config, objects) as runtime:
+        rows = chosen_rows(config, objects, runtime, config.data.path, limit)
         groups = [group for start in range(0, len(rows), CHUNK) for group in _groups(runtime, rows[start:][:CHUNK])]
     return [row_scores(group, config.evaluation) for group in groups]
 
 
 def _groups(runtime: Runtime, rows: Sequence[Row]) -> list[list[Trajectory]]:
     groups: dict[str, list[Trajectory]] = {}
-    for trajectory in runtime.rollout(rows, 0, lambda _: None):
+    for trajectory in runtime.rollouts.sample(rows, 0, lambda _: None):
         groups.setdefault(trajectory.row.uid, []).append(trajectory)
     return list(groups.values())

@@ -23,8 +23,8 @@ class Result:
     run_dir: Path
     """The run's folder: config.yaml, metrics.jsonl, checkpoints, trajectories."""
     history: list[dict[str, float]]
-    """What each step logged, with `step`: those of this call, not of one that it resumed. A validation before the first
-    step has step 0."""
+    """Logged metrics of each step of this call, with `step`; not of one that it resumed. A validation before the
+    first step has step 0."""
     trajectories: list[Trajectory]
     """All that the last step sampled, group by group; empty where no step was left to take."""
     checkpoint: Path | None

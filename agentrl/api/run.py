@@ -14,7 +14,7 @@ from typing import Self
 
 from agentrl.api.result import Result
 from agentrl.config.schema import Config
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import open_runtime
 from agentrl.train import Trainer, open_trainer
 from agentrl.training.checkpoint.lineage import FOLDER, latest
@@ -46,14 +46,14 @@ class TrainingRun:
             print(run.validate())
     """
 
-    def __init__(self, config: Config, parts: Parts) -> None:
+    def __init__(self, config: Config, objects: UserObjects) -> None:
         self.config = config
         self.history: list[dict[str, float]] = []
-        """What each step logged, with `step`."""
+        """Logged metrics of each step, with `step`."""
         self.trajectories: list[Trajectory] = []
-        """Those of the last step."""
+        """Trajectories of the last step."""
         self.run_dir = Path(config.trainer.default_local_dir)
-        self._parts = parts
+        self._objects = objects
         self._trainer: Trainer | None = None
         self._restarts = Restarts(config, self.run_dir / FOLDER)
         self._folder = ExitStack()
@@ -85,7 +85,7 @@ class TrainingRun:
         return self.steps()
 
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
-        """The same as iterating. Without `pauses` signals ask for a stop between two steps, too."""
+        """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
         with nullcontext() if self._trainer is not None else self:
             while (trainer := self._trainer) is not None:
                 try:
@@ -109,7 +109,7 @@ class TrainingRun:
     def validate(self) -> dict[str, float]:
         """`val/` metrics of the weights as they are; empty without validation rows."""
         trainer = self._opened()
-        with trainer.runtime.stop:
+        with trainer.catching_stops():
             metrics = trainer.validate(trainer.start)
             trainer.runtime.stop.check()
         return metrics
@@ -128,7 +128,7 @@ class TrainingRun:
 
     @property
     def result(self) -> Result:
-        """What has come of the run so far; also once it is closed."""
+        """The result so far; also once the run is closed."""
         return Result(self.config, self.run_dir, self.history, self.trajectories, self.checkpoint)
 
     def _steps_of(self, trainer: Trainer, pauses: bool) -> Iterator[Step]:
@@ -160,10 +160,10 @@ class TrainingRun:
 
     def _opening(self) -> tuple[ExitStack, Trainer]:
         """A trainer, and what closes it."""
-        config, parts = self._restarts.config, self._parts
+        config, objects = self._restarts.config, self._objects
         with ExitStack() as undo:
-            runtime = undo.enter_context(closing(open_runtime(config, parts)))
-            trainer = undo.enter_context(open_trainer(config, runtime, parts))
+            runtime = undo.enter_context(closing(open_runtime(config, objects)))
+            trainer = undo.enter_context(open_trainer(config, runtime, objects))
             return undo.pop_all(), trainer
 
     def _opened(self) -> Trainer:

@@ -11,7 +11,7 @@ from agentrl.config.schema import Config
 from agentrl.data import load_dataset
 from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.settings import scoring_something, untrained
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import Runtime, open_runtime
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -51,23 +51,23 @@ def rollout(
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
     if n is not None:
         set_key(settled, "rollout.n", n)
-    parts = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
-    with sampler(settled, parts) as runtime:
-        chosen = chosen_rows(settled, parts, runtime, settled.data.train_files, limit)
-        return runtime.rollout(chosen, 0, lambda _: None)
+    objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
+    with sampler(settled, objects) as runtime:
+        chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
+        return runtime.rollouts.sample(chosen, 0, lambda _: None)
 
 
 @contextmanager
-def sampler(config: Config, parts: Parts) -> Iterator[Runtime]:
+def sampler(config: Config, objects: UserObjects) -> Iterator[Runtime]:
     """A runtime whose engine has the model's weights; it scores where something does. Raises UserError."""
     log_notes(preflight(config))
-    scored = config if parts.reward is not None else scoring_something(config)
-    with closing(open_runtime(untrained(scored), parts)) as runtime:
+    scored = config if objects.reward is not None else scoring_something(config)
+    with closing(open_runtime(untrained(scored), objects)) as runtime:
         runtime.publish_weights(0)
         yield runtime
 
 
-def chosen_rows(config: Config, parts: Parts, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
+def chosen_rows(config: Config, objects: UserObjects, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
     """The first `limit` of the rows that were passed, or of those in `files`."""
-    rows = parts.rows if parts.rows is not None else load_dataset(config.data, files, runtime.tokenizer)
+    rows = objects.rows if objects.rows is not None else load_dataset(config.data, files, runtime.tokenizer)
     return [rows[i] for i in range(len(rows) if limit is None else min(limit, len(rows)))]

@@ -1,4 +1,4 @@
-"""From the arguments of the Python API to settings, and objects beside them.
+"""Makes settings and objects of the arguments of the Python API.
 
 Invariant: an object replaces the files that the settings name, and the settings keep a name for it (`config.given`).
 """
@@ -27,7 +27,7 @@ from agentrl.data.given import given_rows
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
 from agentrl.trajectory.row import Row
 
@@ -48,7 +48,7 @@ FIRST = 100
 
 @dataclass
 class Given:
-    """What a caller passes besides settings; None: the settings say it."""
+    """Objects that a caller passes; None: the settings name files."""
 
     tools: Any = None
     interactions: Any = None
@@ -72,21 +72,21 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     return cast(C, resolved.config)
 
 
-def experiment(config: C, objects: Given, checks: Iterable[Check]) -> Parts:
+def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObjects:
     """The objects of a run, and their names in `config`, which is then checked. Raises UserError."""
     settled: Any = config
-    parts = Parts(
+    passed = UserObjects(
         tools=_tools(settled, objects.tools),
         interactions=_interactions(settled, objects.interactions),
         reward=_reward(settled, objects.reward),
         rows=_rows(settled, objects.rows, "rows", "train_files", objects.interactions),
         validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
     )
-    _score_by_source(settled, parts)
-    if parts.rows and parts.rows[0].scores_itself:
+    _score_by_source(settled, passed)
+    if passed.rows and passed.rows[0].scores_itself:
         checks = [check for check in checks if check is not something_scores]
     log_notes(validate(settled, checks))
-    return parts
+    return passed
 
 
 def log_notes(notes: Iterable[str]) -> None:
@@ -115,34 +115,32 @@ def _tools(config: Any, tools: Any) -> list[Any] | None:
         return None
     items = path_or_list(tools, "tools")
     yaml, functions = "rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path"
+    set_key(config, yaml, None)
     set_key(config, functions, None)
-    if len(items) == 1 and isinstance(items[0], str | Path):
-        key, other = (functions, yaml) if str(items[0]).endswith(".py") else (yaml, functions)
-        set_key(config, key, str(items[0]))
-        set_key(config, other, None)
-        set_key(config, "rollout.multi_turn.enable", True)
-        return None
-    check_given(items)
-    return _listed(config, yaml, items)
+    if not _is_one_file(items):
+        check_given(items)
+    return _named(config, functions if _is_one_file(items) and str(items[0]).endswith(".py") else yaml, items)
 
 
 def _interactions(config: Any, interactions: Any) -> list[Any] | None:
     if interactions is None:
         return None
     items = path_or_list(interactions, "interactions")
-    key = "rollout.multi_turn.interaction_config_path"
-    if len(items) == 1 and isinstance(items[0], str | Path):
-        set_key(config, key, str(items[0]))
-        set_key(config, "rollout.multi_turn.enable", True)
-        return None
-    return _listed(config, key, items)
+    return _named(config, "rollout.multi_turn.interaction_config_path", items)
 
 
-def _listed(config: Any, key: str, items: list[Any]) -> list[Any] | None:
-    """Name the objects under `key`; an empty list means that there are none."""
-    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
+def _is_one_file(items: list[Any]) -> bool:
+    return len(items) == 1 and isinstance(items[0], str | Path)
+
+
+def _named(config: Any, key: str, items: list[Any]) -> list[Any] | None:
+    """Name the one file, or the objects, under `key`; an empty list means that there are none. Returns the objects."""
     if items:
         set_key(config, "rollout.multi_turn.enable", True)
+    if _is_one_file(items):
+        set_key(config, key, str(items[0]))
+        return None
+    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
     return items or None
 
 
@@ -191,10 +189,10 @@ def digest(rows: Sequence[Row]) -> str:
     return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
 
 
-def _score_by_source(config: Any, parts: Parts) -> None:
+def _score_by_source(config: Any, passed: UserObjects) -> None:
     """Score rows of a well-known data set by its own reward function, where no other is named."""
     named = config.reward.custom_reward_function
-    if parts.rows is None or named.path or named.name != DEFAULT_NAME:
+    if passed.rows is None or named.path or named.name != DEFAULT_NAME:
         return
-    if function_for(parts.rows[0].data_source) is not None:
+    if function_for(passed.rows[0].data_source) is not None:
         named.name = SOURCE_FUNCTION

@@ -1,4 +1,4 @@
-"""The command line: one module a command, each with HELP, configure(parser) and run(args).
+"""The command line: one module a command, each with configure(parser) and run(args).
 
 Invariant: nothing here imports torch, transformers or Hydra before a command really runs.
 """

@@ -52,7 +52,7 @@ def load_config(
     started_once()
     schema = schema or Config
     if args.help_keys is not None:
-        from agentrl.cli.keys import print_keys
+        from agentrl.cli.page import print_keys
 
         print_keys(schema, args.help_keys)
         raise SystemExit(0)

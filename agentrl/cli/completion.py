@@ -14,17 +14,15 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 
+from agentrl.cli.commands import COMMANDS, Command, Parser
 from agentrl.config.keys import Key, schema_keys
 
-HELP = "set up shell completion of commands, options, keys and values"
 SHELLS = ("bash", "zsh", "fish")
 FILES = ("path", "file", "files", "dir")
 """Last words of keys that name files."""
 VERL = "actor_rollout_ref."
 """verl's prefix of the sections MOVED."""
 MOVED = ("actor.", "model.", "ref.", "rollout.")
-TAKEN_FROM = {"rollout": "train", "doctor": "train", "generate": "eval"}
-"""Command -> command with the same keys."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,27 +47,23 @@ def answer() -> None:
 
 def _parser(line: str) -> argparse.ArgumentParser:
     """A parser of all commands; only modules of commands in `line` are imported."""
-    import importlib
-
-    from agentrl.cli.main import COMMANDS, Parser
-
     parser = Parser(prog="agentrl")
     commands = parser.add_subparsers()
-    for name, command in COMMANDS.items():
-        below = commands.add_parser(name, help=command.help)
-        if name in line.split():
-            importlib.import_module(command.module).configure(below)
-            _complete_keys(below, name)
+    for command in COMMANDS.values():
+        below = commands.add_parser(command.name, help=command.help)
+        if command.name in line.split():
+            command.load().configure(below)
+            _complete_keys(below, command)
     return parser
 
 
-def _complete_keys(parser: argparse.ArgumentParser, command: str) -> None:
+def _complete_keys(parser: argparse.ArgumentParser, command: Command) -> None:
+    if not command.keys:
+        return
     from agentrl.config.presets import shipped
     from agentrl.config.schema.commands import SCHEMAS
 
-    schema = SCHEMAS.get(TAKEN_FROM.get(command, command))
-    if schema is None:
-        return
+    schema = SCHEMAS[command.keys]
 
     def complete(prefix: str, **_: object) -> list[str]:
         return candidates(prefix, schema_keys(schema), shipped())

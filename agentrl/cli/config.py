@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
 
-HELP = "explain keys, and check configurations written for verl"
 
 MARKS = {
     "same": ("=", "green"),
@@ -216,8 +215,8 @@ def _setting(verdict: "Verdict") -> str:
 
 def _outcome(verdict: "Verdict") -> str:
     new = f"→ {verdict.home}" if verdict.home and verdict.home != verdict.given.path else ""
-    said = {"unknown": "unknown: ", "ignored": "no effect: ", "refused": "refused: ", "wrong": "wrong: "}
-    reason = said.get(verdict.kind, "") + verdict.text
+    prefixes = {"unknown": "unknown: ", "ignored": "no effect: ", "refused": "refused: ", "wrong": "wrong: "}
+    reason = prefixes.get(verdict.kind, "") + verdict.text
     return "; ".join(part for part in (new, reason) if part)
 
 

@@ -11,8 +11,6 @@ from agentrl.core.user_errors import reported_as
 if TYPE_CHECKING:
     from agentrl.tasks.demo import Task
 
-HELP = "write training rows and demonstrations for a task"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the common options, and a group of options for each task."""

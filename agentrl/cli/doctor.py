@@ -15,9 +15,9 @@ from agentrl.core.plurals import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.doctor import Diagnosis, Finding
+    from agentrl.doctor.diagnosis import Diagnosis
+    from agentrl.doctor.finding import Finding
 
-HELP = "check a run before it spends GPU time"
 
 EXAMPLES = (
     ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.doctor import diagnose
+    from agentrl.doctor.diagnosis import diagnose
 
     console = Console(highlight=False, soft_wrap=True)
     areas: list[str] = []
@@ -58,14 +58,6 @@ def run(args: argparse.Namespace) -> int:
         f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
     )
     return int(counts["problem"] > 0)
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema import Config
-
-    print_page("doctor", HELP, Config, EXAMPLES, configure)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

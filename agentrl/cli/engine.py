@@ -10,8 +10,6 @@ from pathlib import Path
 
 from agentrl.core.errors import UserError
 
-HELP = "install an inference engine in an environment of its own"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands."""

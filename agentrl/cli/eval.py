@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.report import Figure, Report, RowScores
 
-HELP = "score stored answers or a model: means, pass@k, intervals"
 
 EXAMPLES = (
     (
@@ -65,14 +64,6 @@ def run(args: argparse.Namespace) -> int:
         answers = f"{plural(failed, 'answer')} {'has' if failed == 1 else 'have'}"
         Console(stderr=True).print(f"{answers} no score: the model, a tool or the reward failed", style="red")
     return int(bool(failed))
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema.evaluation import EvalConfig
-
-    print_page("eval", HELP, EvalConfig, EXAMPLES, configure)
 
 
 def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":

@@ -18,7 +18,6 @@ from agentrl.cli.common import add_config_arguments, load_config, print_notes, u
 from agentrl.core.plurals import plural
 from agentrl_sandbox.guard import is_loopback
 
-HELP = "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
 PORT = 8000
 CONTEXT = 16_384
 OUT = "gateway.jsonl"
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
-        rollout, kept = config.rollout, Appended(Path(args.out), runtime.decode)
+        rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
         seed = config.trainer.seed
         sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=seed)
         env = runtime.rollouts.env

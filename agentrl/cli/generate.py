@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
 
-HELP = "answer rows with a model and store the answers"
 
 EXAMPLES = (
     (
@@ -56,14 +55,6 @@ def run(args: argparse.Namespace) -> int:
             f"{plural(generator.failed, 'answer')} failed; run the same command again to retry them", style="red"
         )
     return int(bool(generator.failed))
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema.evaluation import EvalConfig
-
-    print_page("generate", HELP, EvalConfig, EXAMPLES, configure)
 
 
 def load(args: argparse.Namespace) -> "EvalConfig":

@@ -5,63 +5,15 @@ shows its traceback.
 """
 
 import argparse
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import ModuleType
-from typing import NoReturn
 
 from agentrl import __version__
+from agentrl.cli.commands import COMMANDS, Command, Parser
 from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.outputs import trouble as disk_trouble
-
-
-@dataclass(frozen=True)
-class Command:
-    """One line of `agentrl --help`; the module is imported when the command is called."""
-
-    module: str
-    help: str
-    group: str
-
-
-COMMANDS = {
-    "data": Command("agentrl.cli.data", "write training rows and demonstrations for a task", "Prepare"),
-    "model": Command(
-        "agentrl.cli.model", "prepare a model: a small pretrained chat model, or a tiny one from scratch", "Prepare"
-    ),
-    "config": Command("agentrl.cli.config", "explain keys, and check configurations written for verl", "Prepare"),
-    "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
-    "completion": Command(
-        "agentrl.cli.completion", "set up shell completion of commands, options, keys and values", "Prepare"
-    ),
-    "sft": Command("agentrl.cli.sft", "fine-tune a model on demonstrations (supervised)", "Train"),
-    "train": Command(
-        "agentrl.cli.train", "train a model with reinforcement learning, with tools, over several turns", "Train"
-    ),
-    "merge": Command("agentrl.cli.merge", "export a checkpoint as a model folder in Hugging Face format", "Train"),
-    "verl": Command("agentrl.cli.verl", "run a launch or data script written for verl, unchanged", "Train"),
-    "doctor": Command("agentrl.cli.doctor", "check a run before it spends GPU time", "Inspect"),
-    "generate": Command("agentrl.cli.generate", "answer rows with a model and store the answers", "Measure"),
-    "eval": Command("agentrl.cli.eval", "score stored answers or a model: means, pass@k, intervals", "Measure"),
-    "rollout": Command(
-        "agentrl.cli.rollout", "run a few rows and show the conversations, with trained tokens coloured", "Inspect"
-    ),
-    "tasks": Command("agentrl.cli.tasks", "check task folders; remove what runs with containers have left", "Inspect"),
-    "tools": Command(
-        "agentrl.cli.tools", "call each tool of a YAML file once and show its schema and result", "Inspect"
-    ),
-    "view": Command("agentrl.cli.view", "show runs in a browser: curves, conversations, timelines", "Inspect"),
-    "gateway": Command(
-        "agentrl.cli.gateway",
-        "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token",
-        "Serve",
-    ),
-    "sandbox": Command("agentrl.cli.sandbox", "run untrusted code in isolation: as a server, or one file", "Serve"),
-}
 
 TITLE = "reinforcement learning for language models that use tools over several turns"
 
@@ -74,14 +26,6 @@ FIRST_STEPS = (
     ),
     ("see all settings of a run", "agentrl train --help"),
 )
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors reported like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError instead of printing the usage."""
-        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,16 +71,19 @@ def dispatch(args: list[str]) -> int:
     name, *rest = args
     if name not in COMMANDS:
         raise UserError(f"{name}: no such command; choose one of {', '.join(COMMANDS)}")
-    return run_command(name, importlib.import_module(COMMANDS[name].module), rest)
+    return run_command(COMMANDS[name], rest)
 
 
-def run_command(name: str, module: ModuleType, args: list[str]) -> int:
-    """Parse a command's arguments and run it; a module with `print_help` writes its own help page."""
-    if hasattr(module, "print_help") and not {"-h", "--help"}.isdisjoint(args):
-        module.print_help()
+def run_command(command: Command, args: list[str]) -> int:
+    """Parse a command's arguments and run it; one with EXAMPLES has a help page about its keys."""
+    module = command.load()
+    if hasattr(module, "EXAMPLES") and not {"-h", "--help"}.isdisjoint(args):
+        from agentrl.cli.page import print_page
+
+        print_page(command, module)
         return 0
     parser = Parser(
-        prog=f"agentrl {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"agentrl {command.name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.configure(parser)
     parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
@@ -173,9 +120,9 @@ def print_help() -> None:
     console.print(f"[bold]agentrl {__version__}[/]: {TITLE}\n\n  agentrl COMMAND [...]")
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):
         console.print(f"\n[bold]{group}[/]")
-        for name, command in COMMANDS.items():
+        for command in COMMANDS.values():
             if command.group == group:
-                console.print(f"  [cyan]{name:<10}[/] {command.help}")
+                console.print(f"  [cyan]{command.name:<10}[/] {command.help}")
     console.print("\n[bold]First steps[/]")
     for why, line in FIRST_STEPS:
         console.print(f"  [dim]# {why}[/]\n  {line}")

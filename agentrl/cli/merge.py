@@ -7,8 +7,6 @@ from rich.console import Console
 
 from agentrl.core.dtypes import STORED
 
-HELP = "export a checkpoint as a model folder in Hugging Face format"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""

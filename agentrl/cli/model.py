@@ -5,8 +5,6 @@ from pathlib import Path
 
 from agentrl.core.dtypes import STORED
 
-HELP = "prepare a model: a small pretrained chat model, or a tiny one from scratch"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add a sub-command for each model."""

@@ -1,11 +1,15 @@
-"""The help page of a command that takes a configuration."""
+"""Help for commands that take a configuration: their page, and the list of keys."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments
-from agentrl.config.keys import schema_keys, schema_sections
+from agentrl.cli.commands import Command
+from agentrl.config.choices import words_of
+from agentrl.config.keys import Key, nearest, schema_keys, schema_sections
+from agentrl.config.names import written
+from agentrl.config.schema.commands import SCHEMAS
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,28 +30,20 @@ class _Wide(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=48, width=120)
 
 
-Configure = Callable[[argparse.ArgumentParser], None]
-
-
-def print_page(
-    command: str,
-    what: str,
-    schema: type,
-    examples: Sequence[tuple[str, str]],
-    configure: Configure = add_config_arguments,
-) -> None:
-    """Print examples, presets, sections of keys, and the options that `configure` adds."""
+def print_page(command: Command, module: ModuleType) -> None:
+    """Print the examples of a command's module, presets, sections of keys, and the command's options."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]agentrl {command}[/] [KEY=VALUE ...]: {what}\n", markup=True)
+    console.print(f"[bold]agentrl {command.name}[/] [KEY=VALUE ...]: {command.help}\n")
     console.print(HOW)
     console.print("\n[bold]Examples[/]")
-    for why, line in examples:
+    for why, line in module.EXAMPLES:
         console.print(f"  [dim]# {why}[/]\n  {line}")
-    _print_presets(console, command, schema)
+    schema = SCHEMAS[command.keys]
+    _print_presets(console, command.name, schema)
     _print_sections(console, schema)
-    _print_options(console, command, configure)
+    _print_options(console, command.name, module)
 
 
 def _print_presets(console: "Console", command: str, schema: type) -> None:
@@ -80,9 +76,46 @@ def _print_sections(console: "Console", schema: type) -> None:
             console.print(f"  [cyan]{path:<30}[/] {count:>3}  {' '.join(doc.split())}")
 
 
-def _print_options(console: "Console", command: str, configure: Configure) -> None:
+def _print_options(console: "Console", command: str, module: ModuleType) -> None:
     parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
-    configure(parser)
+    module.configure(parser)
     parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
     options = parser.format_help().partition("options:")[2]
     console.print(f"\n[bold]Options[/]{options.rstrip()}", markup=True)
+
+
+def print_keys(schema: type, word: str = "") -> None:
+    """Print keys whose name or meaning contains `word`, with type and default. Raises UserError if there is none."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    section = None
+    for key in matching(schema, word):
+        parent = key.path.rpartition(".")[0]
+        if parent != section:
+            section = parent
+            doc = " ".join((schema_sections(schema)[section].__doc__ or "").split())
+            console.print(f"\n[bold]{section}[/]  [dim]{doc}[/]\n")
+        console.print(_entry(key))
+
+
+def matching(schema: type, word: str) -> list[Key]:
+    """Keys whose name or meaning contains `word`. Raises UserError if there is none."""
+    keys = schema_keys(schema)
+    found = [key for key in keys.values() if word in key.path or word.lower() in key.doc.lower()]
+    if not found:
+        guess = nearest(word, keys)
+        fix = f"did you mean {guess}?" if guess else "--help-keys alone lists all"
+        raise UserError(f"--help-keys {word}: no key has this in its name or meaning; {fix}")
+    return found
+
+
+def _entry(key: Key) -> Any:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    words = words_of(key.path)
+    kind = " | ".join(words) if words and len(words) <= 4 else key.type_name
+    head = Text.assemble("  ", (key.path, "cyan"), f" = {written(key.default)}  ", (kind, "dim"))
+    return Group(head, Padding(Text(key.doc), (0, 0, 0, 6)))

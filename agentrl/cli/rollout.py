@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.trajectory.row import Row
 
-HELP = "run a few rows and show the conversations, with trained tokens coloured"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides, the rows, and an output file."""
@@ -54,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     with closing(LocalRuntime(untrained(config))) as runtime:
         rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
         runtime.publish_weights(0)
-        sample = runtime.rollout if args.split == "train" else runtime.validate
+        sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
         for trajectory in trajectories:
-            console.print(conversation(trajectory, runtime.decode))
+            console.print(conversation(trajectory, runtime.rollouts.decode))
         if args.out:
-            write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
+            write_trajectories(Path(args.out), 0, trajectories, runtime.rollouts.decode)
     if config.reward is not asked.reward:
         console.print("[dim]no reward is configured: each reward is 0[/]")
     metrics = rollout_metrics(trajectories)

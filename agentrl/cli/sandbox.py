@@ -10,8 +10,6 @@ import argparse
 from agentrl.core.sandbox import agentrl_errors
 from agentrl_sandbox import cli
 
-HELP = "run untrusted code in isolation: as a server, or one file"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the three commands."""

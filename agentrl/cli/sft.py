@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from agentrl.training.sft.contract import SftResult
 
-HELP = "fine-tune a model on demonstrations (supervised)"
 
 EXAMPLES = (
     (
@@ -57,14 +56,6 @@ def run(args: argparse.Namespace) -> int:
         result = supervise(lambda config: sft(config, on_step), config, "trainer.output_dir")
     report(console, result)
     return 0
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema.sft import SftConfig
-
-    print_page("sft", HELP, SftConfig, EXAMPLES, configure)
 
 
 @contextmanager

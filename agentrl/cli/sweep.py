@@ -101,7 +101,7 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 
 def _run(arguments: list[str]) -> int:
-    """A run in a process of its own. Ctrl-C reaches both: the run ends as it would alone."""
+    """Run the command in a child process. Ctrl-C reaches both: the run ends as it would alone."""
     child = subprocess.Popen([sys.executable, "-m", "agentrl", *arguments])
     interrupted = False
     while True:

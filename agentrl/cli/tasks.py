@@ -18,8 +18,6 @@ from agentrl.core.errors import UserError
 if TYPE_CHECKING:
     from agentrl.tasks.harbor.table import CheckTable
 
-HELP = "check task folders; remove what runs with containers have left"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands."""

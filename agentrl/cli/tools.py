@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from agentrl.tools import ToolResult, ToolSet
 
-HELP = "call each tool of a YAML file once and show its schema and result"
 COLOURS = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
 
 
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
     from rich.markup import escape
 
-    from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
+    from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
 
     try:
         names = args.only or list(tools.runners)
@@ -65,7 +64,7 @@ async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") 
         given = _given(args.call, names)
         if args.model:
             _show_prompt(args.model, schemas, console)
-        failed, watch = False, LoopWatch(TEST_PATIENCE, report=lambda _: None)
+        failed, watch = False, LoopWatch(TEST_MAX_BLOCKED_SECONDS, report=lambda _: None)
         for schema in schemas:
             with watch.watching():
                 failed |= await _one(tools, schema, given, console, shown=bool(args.model))

@@ -9,7 +9,6 @@ from agentrl.cli.sweep import add_sweep_argument, sweep
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
 
-HELP = "train a model with reinforcement learning, with tools, over several turns"
 
 EXAMPLES = (
     (
@@ -58,11 +57,3 @@ def train(config: "Config") -> None:
         from agentrl.train import train
 
         train(config, start=start)
-
-
-def print_help() -> None:
-    """Show examples, presets and sections."""
-    from agentrl.cli.page import print_page
-    from agentrl.config.schema import Config
-
-    print_page("train", HELP, Config, EXAMPLES, configure)

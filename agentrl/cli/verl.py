@@ -12,8 +12,6 @@ import os
 import sys
 from pathlib import Path
 
-HELP = "run a launch or data script written for verl, unchanged"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command."""

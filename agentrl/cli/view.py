@@ -12,8 +12,6 @@ from contextlib import suppress
 
 from agentrl.core.plurals import plural
 
-HELP = "show runs in a browser: curves, conversations, timelines"
-
 PORT = 8265
 
 

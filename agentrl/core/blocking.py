@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import TypeVar
 
@@ -30,10 +31,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 0.5
+MAX_BLOCKED_SECONDS = 0.5
 """A loop blocked for this many seconds gets a warning."""
-TEST_PATIENCE = 0.25
-"""The same in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
+TEST_MAX_BLOCKED_SECONDS = 0.25
+"""The limit in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
 FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async form (httpx.AsyncClient, asyncio.sleep)"
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -69,14 +70,14 @@ class Blocked:
     fix: str
     seconds: float = 0.0
     late: bool = False
-    """Whether it exceeded its timeout."""
+    """Whether the call exceeded its timeout."""
 
     def __str__(self) -> str:
         return f"{self.trouble}; {self.remedy}"
 
     @property
     def trouble(self) -> str:
-        """What is wrong."""
+        """The problem in a line."""
         late = f", including its own of {self.timeout:g} s" if self.late else ""
         return (
             f"{self.name} blocks the event loop at {self.place}: for {self.seconds:.1f} s no other trajectory ran "
@@ -93,14 +94,14 @@ class Blocked:
 class LoopWatch:
     """Watches event loops for one run and collects blocking functions."""
 
-    patience: float = PATIENCE
+    max_blocked: float = MAX_BLOCKED_SECONDS
     report: Callable[[str], None] = log.warning
     found: dict[str, Blocked] = field(default_factory=dict)
 
     @contextmanager
     def watching(self) -> Iterator["Heartbeat"]:
         """Watch the running loop within the body."""
-        heartbeat, over = Heartbeat(asyncio.get_running_loop(), self.patience / 4), threading.Event()
+        heartbeat, over = Heartbeat(asyncio.get_running_loop(), self.max_blocked / 4), threading.Event()
         threading.Thread(target=self._watch, args=(heartbeat, over), name="loop watch", daemon=True).start()
         try:
             yield heartbeat
@@ -112,12 +113,12 @@ class LoopWatch:
         before: Blocked | None = None
         while not over.wait(heartbeat.every):
             lag = time.monotonic() - heartbeat.at
-            if lag < self.patience / 2:
+            if lag < self.max_blocked / 2:
                 before = None
                 continue
             culprit = _culprit(sys._current_frames().get(heartbeat.thread))
             # Seen twice: many short calls in a row count, and one that a busy machine stopped by chance does not.
-            if culprit is not None and before is not None and culprit.name == before.name and lag >= self.patience:
+            if culprit is not None and before is not None and culprit.name == before.name and lag >= self.max_blocked:
                 self._report(culprit, lag)
             before = culprit
 
@@ -158,7 +159,9 @@ class Heartbeat:
 
 def _culprit(frame: FrameType | None) -> Blocked | None:
     """The user's code that the loop's thread is in; None where it is agentrl's, or only a first import."""
-    stack = list(takewhile(lambda frame: frame.f_code is not TURN, _outwards(frame)))
+    if frame is None:
+        return None
+    stack = list(takewhile(lambda frame: frame.f_code is not TURN, (outer for outer, _ in walk_stack(frame))))
     if any(frame.f_code is IMPORT for frame in stack):
         return None
     at = next((i for i, frame in enumerate(stack) if not frame.f_code.co_filename.startswith((*LIBRARIES, "<"))), None)
@@ -173,12 +176,6 @@ def _culprit(frame: FrameType | None) -> Blocked | None:
     name = code.co_qualname if call is None else call.name
     place = _place(code.co_filename, stack[at].f_lineno)
     return Blocked(name, place, call and call.timeout, call.fix if call else "")
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -1,4 +1,4 @@
-"""The clock of durations, and time limits that count no wait for us.
+"""The clock of durations, time limits that count no wait for us, and the moments at which queued work begins.
 
 Invariants:
 - no change of the system's time changes a duration;
@@ -24,6 +24,7 @@ from typing import Any
 _OFFSET = time.time() - time.monotonic()
 
 _LIMITS: ContextVar[tuple["Limit", ...]] = ContextVar("limits", default=())
+_listening: ContextVar[list[float] | None] = ContextVar("_listening", default=None)
 
 
 def now() -> float:
@@ -78,7 +79,7 @@ def limited(seconds: float | None, end: Callable[[], object]) -> Iterator[None]:
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """As `asyncio.timeout`, by a Limit."""
+    """An `asyncio.timeout` that counts by a Limit."""
     async with asyncio.timeout(None) as timeout:
         with limited(seconds, lambda: timeout.reschedule(0)):
             yield timeout
@@ -94,7 +95,7 @@ async def queued(slots: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]
 
 
 class Pauses:
-    """Those of an engine."""
+    """The pauses of an engine."""
 
     def __init__(self, *, paused: bool = False) -> None:
         self._paused = paused
@@ -127,3 +128,25 @@ def uncounted() -> AbstractContextManager[None]:
 def _wait(limits: tuple[Limit, ...], change: int) -> None:
     for limit in limits if change else ():
         limit.wait(change)
+
+
+@contextmanager
+def listening() -> Iterator[list[float]]:
+    """Yields a list that gets the start time (seconds since the epoch) of each queued work that begins in the body.
+
+    That of tasks started in the body included. The time of a queue is then not counted as time of work; work without a
+    call of `began` started at once.
+    """
+    starts: list[float] = []
+    token = _listening.set(starts)
+    try:
+        yield starts
+    finally:
+        _listening.reset(token)
+
+
+def began(at: float | None = None) -> None:
+    """The owner of a queue (the slots of an engine or a tool) starts work, now or at the given time."""
+    starts = _listening.get()
+    if starts is not None:
+        starts.append(now() if at is None else at)

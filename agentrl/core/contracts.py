@@ -1,4 +1,4 @@
-"""What an object behind a setting must take, checked when it is found: before a run begins, without torch."""
+"""Contracts of the objects behind settings, checked when one is found: before a run begins, without torch."""
 
 import inspect
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Contract(Protocol):
 
     @property
     def written(self) -> str:
-        """It in a line of Python."""
+        """The contract in a line of Python."""
 
     def check(self, found: Any, where: str) -> None:
         """Raises UserError for an object that breaks the contract."""
@@ -57,7 +57,7 @@ class ClassContract:
     """A class, made of `arguments`, whose objects have `methods`; or a function that makes such an object."""
 
     arguments: str | None
-    """As a call has them: "module, max_num_seqs="; None: the caller knows."""
+    """The arguments as in a call: "module, max_num_seqs="; None: the caller knows."""
     methods: tuple[str, ...]
     """Likewise: "async push(replicas)"."""
     functions: bool = True
@@ -98,7 +98,7 @@ class EitherContract:
 
 
 def _check_method(kind: type, written: str, where: str) -> None:
-    """That a class has the method "async push(replicas)", say."""
+    """Raise UserError where a class lacks the method "async push(replicas)", say."""
     head, _, arguments = written.rstrip(")").partition("(")
     *marks, name = head.split()
     form = f"{'async ' if marks else ''}def {name}(self{arguments and ', '}{arguments})".replace("=", "=None")
@@ -125,5 +125,5 @@ def require_call(function: Any, arguments: str, where: str) -> None:
 
 
 def keywords_of(function: Callable[..., Any]) -> frozenset[str]:
-    """What a function reads besides its columns: its keyword-only parameters."""
+    """Names of a function's keyword-only parameters: all that it reads besides its columns."""
     return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)

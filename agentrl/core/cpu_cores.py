@@ -34,7 +34,7 @@ class Host:
         return max(1, min(len(affinity()), int(min(self._quotas(), default=1e9))))
 
     def idle(self, seconds: float = SAMPLE) -> int:
-        """Of the allowed cores, those that nothing uses now; at least half of them, which is this process's share."""
+        """Number of allowed cores that nothing uses now; at least half of the allowed ones, this process's share."""
         allowed = self.allowed()
         return max((allowed + 1) // 2, min(allowed, round(self._unused(seconds))))
 

@@ -10,7 +10,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 COMPUTED = tuple(BYTES)
 STORED = ("float32", "bfloat16")
-"""Those that weights are kept in: float16 has too small a range for them."""
+"""Dtypes of stored weights: float16 has too small a range for them."""
 
 
 def torch_dtype(name: str) -> "torch.dtype":

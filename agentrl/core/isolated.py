@@ -3,7 +3,7 @@
 Invariants:
 - a process does one call at a time, on its main thread; a call that is late, or whose process dies, costs that process,
   and the next call gets another one. The start of a process counts towards no call;
-- while one process answers within PATIENCE there is no second one: quick calls share a process, and its state;
+- while one process answers within IDLE_WAIT_SECONDS there is no second one: quick calls share a process, and its state;
 - a process in which the function uses a GPU stays the only one: each would hold a copy of its model;
 - all processes run the same code: none starts once a file of it has changed;
 - what a function prints and logs appears here;
@@ -30,14 +30,15 @@ AT_ONCE = 4
 """Processes for one function."""
 START = 300.0
 """Seconds for a process to load its function, on a busy machine too."""
-PATIENCE = 0.25
+IDLE_WAIT_SECONDS = 0.25
 """Seconds that a call waits for a process that is there before another one starts."""
 BOOT = (
     "import os, sys; sys.path[:] = filter(os.path.isabs, sys.argv[2:]); "
     "import agentrl.core.isolated_worker as worker; worker.main()"
 )
-"""It imports what we import, and programs that the function starts do not. Its own imports ignore the current folder
-("" in a notebook, "." after a user's function was loaded), whose files may have names of the standard library."""
+"""The program of a process. It imports what we import; programs that the function starts do not. It ignores the current
+folder ("" in a notebook, "." after a user's function was loaded), whose files may have names of the standard library.
+"""
 ANSWERS = ("done", "failed", "refused", "unread")
 
 
@@ -62,15 +63,15 @@ class IsolatedFunction:
         self._all: set[Process] = set()
         self._files: dict[str, int] = {}
         """When the files of its code had changed, as the first process found them."""
-        self._owner, self._latest = os.getpid(), -PATIENCE
+        self._owner, self._latest = os.getpid(), -IDLE_WAIT_SECONDS
         """The process that made it; when the last start ended."""
 
     def __call__(self, *, timeout: float | None = None, **given: Any) -> Any:
-        """What the function returns. Raises TimeoutError, UserError, and InfraError when the function does."""
+        """Call the function; returns its result. Raises TimeoutError, UserError, InfraError when the function does."""
         return self.call(pickle.dumps(given), timeout)
 
     def call(self, given: bytes, timeout: float | None = None) -> Any:
-        """The same; `given` is pickled."""
+        """Call the function with pickled arguments."""
         with self._slots:
             process = self._free()
             answer = self._answer(process, given, self.timeout if timeout is None else timeout)
@@ -96,7 +97,7 @@ class IsolatedFunction:
         while True:
             busy = self._all or self._starting.locked()
             with suppress(Empty):
-                process = self._idle.get(timeout=PATIENCE if busy else 0)
+                process = self._idle.get(timeout=IDLE_WAIT_SECONDS if busy else 0)
                 if process.popen.poll() is None:
                     return process
                 self._end(process)  # it died without a call
@@ -109,7 +110,7 @@ class IsolatedFunction:
 
     def _may_start(self) -> bool:
         """Whether the processes that are there have had time to answer, and no one stays alone."""
-        waited = monotonic() - self._latest >= PATIENCE
+        waited = monotonic() - self._latest >= IDLE_WAIT_SECONDS
         return not self._all or (waited and not any(process.alone for process in self._all))
 
     def _started(self) -> "Process":
@@ -193,7 +194,7 @@ class Process:
 
 
 def _result(outcome: str, value: Any) -> Any:
-    """What a process answered. Raises UserError and InfraError where the answer says so."""
+    """The value of an answer. Raises UserError and InfraError where the answer says so."""
     if outcome == "refused":
         raise UserError(value)
     if outcome == "unread":

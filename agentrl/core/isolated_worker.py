@@ -24,7 +24,7 @@ from typing import Any
 GRACE = 2.0
 """Seconds that a process without its parent may take to end."""
 END_WITH_PARENT = f"exec 3<&0; (read _ <&3; sleep {GRACE:g}; kill -9 0) &"
-"""A process of its own, since a function may hold the lock of Python. An idle process has ended by itself."""
+"""A shell that kills the process, since a function may hold the lock of Python. An idle process has ended by itself."""
 LENGTH = struct.Struct("<Q")
 Answer = tuple[str, Any]
 
@@ -104,7 +104,7 @@ class Stream(io.RawIOBase):
         self.link, self.kind, self.file = link, kind, file
 
     def writable(self) -> bool:
-        """It can be written to."""
+        """Always true."""
         return True
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""What JSON in UTF-8 can carry, and what becomes of the rest.
+"""Values that JSON in UTF-8 can carry, and replacements for all others.
 
 Python's text and numbers hold more than a file, a tokenizer or another process takes: half a surrogate pair, an integer
 of more digits than Python prints, infinity, nesting without end. A model may write any of them, and so may a tool.
@@ -18,7 +18,7 @@ import orjson
 DEEPEST = 64
 """Levels of nesting."""
 MOST_BITS = 14_000
-"""Of an integer: 4,214 digits. Python prints no more than 4,300, and a tool may add to it."""
+"""Size of an integer: 4,214 digits. Python prints no more than 4,300, and a tool may add to it."""
 HALF = "\ufffd"
 """Stands for half a surrogate pair."""
 
@@ -34,7 +34,7 @@ def whole(text: str) -> str:
 
 
 def complaint(value: Any) -> str | None:
-    """What is wrong with JSON-like arguments, in words for the model that wrote them; None: nothing."""
+    """The mistake in JSON-like arguments, in words for the model that wrote them; None: there is none."""
     level: list[tuple[str, Any]] = [("", value)]
     for _ in range(DEEPEST):
         for place, item in level:

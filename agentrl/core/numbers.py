@@ -1,11 +1,11 @@
-"""Rewards as other people's code gives them."""
+"""Numbers of other people: rewards of their code, limits of their configurations."""
 
 from typing import Any
 
 from agentrl.core.errors import InfraError
 
 LARGEST = 1e16
-"""Of a reward: the square of a larger one may be infinite in 32 bits, and would spoil the update of a whole batch."""
+"""The largest reward: the square of a larger one may be infinite in 32 bits, and spoil the update of a batch."""
 
 
 def is_reward(number: float) -> bool:
@@ -22,3 +22,8 @@ def reward_of(value: Any, giver: str) -> float:
     if not is_reward(number):
         raise InfraError(f"{giver} gave the reward {value!r:.60}, not a finite number (of at most {LARGEST:g})")
     return number
+
+
+def limit_of(value: int | None) -> int | None:
+    """A limit; None where null, 0 or a negative number says that there is none."""
+    return value if value is not None and value > 0 else None

@@ -47,7 +47,7 @@ def check_folder(folder: str | Path, what: str) -> None:
 
 
 def check_file(file: str | Path, what: str) -> None:
-    """The same for a file's folder; the file itself may be there, and must be none."""
+    """Check a file's folder as `check_folder` does; the file may be there, and must be no folder."""
     file = Path(file)
     if file.is_dir():
         raise UserError(f"{what}: {file} is a folder; name a file in it")
@@ -60,7 +60,7 @@ def writing(what: str, fix: str = "free the disk, and run the same command again
     try:
         yield
     except Exception as error:  # the libraries' own kinds, too
-        why = error.strerror if isinstance(error, OSError) and error.errno in FULL | REFUSED else _said(error)
+        why = error.strerror if isinstance(error, OSError) and error.errno in FULL | REFUSED else _disk_message(error)
         if why is None:
             raise
         raise InfraError(f"{what} cannot be written: {why}; {fix}") from error
@@ -114,7 +114,7 @@ def _take_place(draft: Path, out: Path) -> None:
         old.unlink()
 
 
-def _said(error: Exception) -> str | None:
+def _disk_message(error: Exception) -> str | None:
     text = str(error)
     if found := SYSTEM_SAYS.search(text):
         return found[0]

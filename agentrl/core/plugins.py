@@ -39,7 +39,7 @@ class Entry:
 
     def load_class(self) -> type:
         """The class that `class_name` means. Raises UserError."""
-        return find_class(self.class_name, beside=self.file.parent, where=self.where)
+        return find_class(self.class_name, folder=self.file.parent, where=self.where)
 
     def make(self, *args: Any) -> Any:
         """Create the object. Raises UserError."""
@@ -66,8 +66,8 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
     return [_entry(file, f"{file}: {key}[{i}]", item) for i, item in enumerate(items)]
 
 
-def find_class(name: str, *, beside: Path, where: str) -> type:
-    """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
+def find_class(name: str, *, folder: Path, where: str) -> type:
+    """The class `module.Class`: first in the folder of the YAML, then on the import path. Raises UserError."""
     ready_made = next(filter(None, (layer.ready_made(name) for layer in layers())), None)
     if ready_made is not None:
         file, class_name = ready_made
@@ -79,7 +79,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
         with ExitStack() as stack:
             for layer in layers():
                 stack.enter_context(layer.importing())
-            module = _load_named(module_name, beside, f"{where}: {name}")
+            module = _load_named(module_name, folder, f"{where}: {name}")
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         place = module.__file__ or module.__name__
@@ -136,11 +136,11 @@ def _offers(module: ModuleType) -> str:
     return f"it has {', '.join(own)}" if own else "it has no function or class of its own"
 
 
-def _load_named(name: str, beside: Path, where: str) -> ModuleType:
-    file = beside / f"{name}.py"
+def _load_named(name: str, folder: Path, where: str) -> ModuleType:
+    file = folder / f"{name}.py"
     if file.is_file():
         return load_user_file(file, where=where)
-    _widen_import_path(beside)
+    _widen_import_path(folder)
     missing = not _is_there(name)
     for reason in filter(None, (layer.missing(name) for layer in layers() if missing)):
         raise UserError(f"{where}: {reason}")

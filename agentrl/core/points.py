@@ -234,24 +234,10 @@ ENVIRONMENT_KINDS: Registry[Any] = Registry(
 whose environments ask the model themselves: see `agentrl.environments.outside`. The third is that of kinds with rows of
 their own: a list of `Row`, each of which names its agent loop."""
 
-REGISTRIES: tuple[Registry[Any], ...] = (
-    ADVANTAGES,
-    POLICY_LOSSES,
-    KL_ESTIMATORS,
-    GROUP_FILTERS,
-    PARSERS,
-    ROW_SAMPLERS,
-    LR_SCHEDULES,
-    LOGGERS,
-    ENGINES,
-    WEIGHT_TRANSPORTS,
-    TASKS,
-    LOOPS,
-    CONTAINER_PROVIDERS,
-    TASK_FORMATS,
-    ROW_SOURCES,
-    ENVIRONMENT_KINDS,
+REGISTRIES: tuple[Registry[Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Registry)
 )
+"""All of them, in this order."""
 
 advantage_estimator = ADVANTAGES.register
 policy_loss = POLICY_LOSSES.register

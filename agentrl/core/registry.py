@@ -26,7 +26,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """What a name stands for."""
+    """The object of a name."""
 
     value: T
     marks: Mapping[str, Any] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Registry(Generic[T]):
         self.contract = contract
         self.marks = marks
         self.loaded: dict[str, Entry[T]] = {}
-        """What is built in and was imported."""
+        """Built-in objects that were imported."""
         self.registered: dict[str, Entry[T]] = {}
-        """What this process registered besides; it comes before what is built in."""
+        """Objects that this process registered; they come before built-in ones."""
 
     def register(self, *names: str, **marks: Any) -> Callable[[D], D]:
         """A decorator that gives an object its name and aliases. Raises UserError for a name that is taken."""
@@ -65,7 +65,8 @@ class Registry(Generic[T]):
     def add(self, name: str, value: T, *, replace: bool = False, **marks: Any) -> None:
         """Give `value` a name. Raises UserError for a taken name, unless `replace`, and for an unknown mark."""
         if unknown := marks.keys() - set(self.marks):
-            raise UserError(f"@{self.decorator}({name!r}): unknown mark {min(unknown)!r}; {self._known_marks()}")
+            known = ", ".join(self.marks) or "none"
+            raise UserError(f"@{self.decorator}({name!r}): unknown mark {min(unknown)!r}; it takes {known}")
         mine, held = self.declared.get(name), self.registered.get(name)
         if mine is not None and mine.module == getattr(value, "__module__", ""):
             self.loaded[name] = Entry(value, marks, built_in=True)
@@ -86,7 +87,7 @@ class Registry(Generic[T]):
 
     @property
     def declared(self) -> Mapping[str, Declared]:
-        """What is built in, by name."""
+        """Declarations of the built-in objects, by name."""
         return declared(self.decorator, self.places)
 
     @property
@@ -96,7 +97,7 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those without aliases."""
+        """The names without aliases."""
         aliases = {alias for item in self.declared.values() for alias in item.names[1:]}
         return tuple(name for name in self.words if name not in aliases)
 
@@ -118,7 +119,7 @@ class Registry(Generic[T]):
         return self.entry(name, key).value
 
     def entry(self, name: str, key: str) -> Entry[T]:
-        """The same with what is known of it. Raises UserError where there is none, or none that keeps the contract."""
+        """The entry of that object. Raises UserError where there is none, or none that keeps the contract."""
         found = self._named(name) or self._by_path(name, key)
         if found is None:
             load_plugins()
@@ -130,7 +131,7 @@ class Registry(Generic[T]):
         return found
 
     def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
-        """What the object of that name makes of the arguments. Raises UserError; so does one of the user's own that
+        """Call the object of that name with the arguments. Raises UserError; so does one of the user's own that
         fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
@@ -145,7 +146,7 @@ class Registry(Generic[T]):
         return self.loaded[name]
 
     def mark(self, name: str, mark: str, key: str) -> Any:
-        """What its decorator states under `mark`; None where it states nothing. Imports nothing that is built in."""
+        """The value of a mark of its decorator; None where there is none. Imports nothing that is built in."""
         mine = self.declared.get(name)
         plain = mine if name not in self.registered else None
         return plain.marks.get(mark) if plain else self.entry(name, key).marks.get(mark)
@@ -156,7 +157,7 @@ class Registry(Generic[T]):
         return mine.keywords if mine and name not in self.registered else keywords_of(self.get(name, key))  # type: ignore[arg-type]
 
     def missing(self, name: str, words: tuple[str, ...] = ()) -> str:
-        """What to say of a name that nothing has; `words`: what the setting takes, if not just the names."""
+        """Advice for an unknown name; `words`: the values that the setting takes, if not just the names."""
         words = words or self.words
         return f"{did_you_mean(name, words)}choose {', '.join(words)}, or {self.own_forms}"
 
@@ -182,9 +183,6 @@ class Registry(Generic[T]):
         path, _, attribute = name.rpartition(":" if ":" in name else ".")
         value = load_attribute(path, attribute, what=key)
         return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))
-
-    def _known_marks(self) -> str:
-        return f"it takes {', '.join(self.marks)}" if self.marks else "it takes none"
 
 
 def is_path(name: str) -> bool:

@@ -1,14 +1,15 @@
 """Files elsewhere (hdfs://, s3://, gs://, memory://): fetched before they are read, sent once they are complete.
 
-What a scheme needs beside fsspec (s3fs, gcsfs, pyarrow for hdfs) is the person's to install; without it there is a
-message that says so.
+The user installs the packages that a scheme needs besides fsspec (s3fs, gcsfs, pyarrow for hdfs); without them there is
+a message that says so.
 """
 
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def send(folder: Path, url: str, last: str, what: str) -> None:
     place, remote = _open(url, what)
     target = f"{remote.rstrip('/')}/{folder.name}"
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    try:
+    with _reported(f"{what}: {url} cannot be written"):
         if place.exists(f"{target}/{last}"):
             place.rm(f"{target}/{last}")
         if place.exists(target):  # what more ranks wrote, say: a reader must not mix it with these
@@ -120,8 +121,6 @@ def send(folder: Path, url: str, last: str, what: str) -> None:
             name = f"{target}/{file.relative_to(folder).as_posix()}"
             place.makedirs(name.rpartition("/")[0], exist_ok=True)
             place.put(str(file), name)
-    except OSError as error:
-        raise UserError(f"{what}: {url} cannot be written: {error}") from error
 
 
 def complete(url: str, last: str, what: str) -> list[str]:
@@ -134,10 +133,8 @@ def complete(url: str, last: str, what: str) -> list[str]:
 def folders(url: str, what: str) -> list[str]:
     """Names of the entries below `url`; empty if it does not exist. Raises UserError."""
     place, remote = _open(url, what)
-    try:
+    with _reported(f"{what}: {url} cannot be listed"):
         found = place.ls(remote, detail=False) if place.exists(remote) else []
-    except OSError as error:
-        raise UserError(f"{what}: {url} cannot be listed: {error}") from error
     return [str(entry).rstrip("/").rpartition("/")[2] for entry in found]
 
 
@@ -145,26 +142,31 @@ def move(url: str, target: str, what: str) -> None:
     """Give a folder elsewhere another path in the same place. Raises UserError where it cannot be done."""
     place, remote = _open(url, what)
     new = _open(target, what)[1]
-    try:
+    with _reported(f"{what}: {url} cannot be moved to {target}"):
         place.makedirs(new.rpartition("/")[0], exist_ok=True)
         place.mv(remote.rstrip("/"), new, recursive=True)
-    except OSError as error:
-        raise UserError(f"{what}: {url} cannot be moved to {target}: {error}") from error
 
 
 def remove(url: str, what: str) -> None:
     """Delete a folder elsewhere, if it is there. Raises UserError where it cannot be done."""
     place, remote = _open(url, what)
-    try:
+    with _reported(f"{what}: {url} cannot be removed"):
         if place.exists(remote):
             place.rm(remote, recursive=True)
-    except OSError as error:
-        raise UserError(f"{what}: {url} cannot be removed: {error}") from error
 
 
 def cache_folder() -> Path:
     """The folder of fetched files."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "agentrl")
+
+
+@contextmanager
+def _reported(trouble: str) -> Iterator[None]:
+    """Errors of the body as UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{trouble}: {error}") from error
 
 
 def _open(url: str, what: str) -> tuple[Any, str]:

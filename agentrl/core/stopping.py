@@ -7,10 +7,10 @@ by the first one, for its weights are those of the step before; an update, which
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -26,43 +26,33 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Context manager in whose body SIGINT and SIGTERM ask for a stop. Outside of the main thread it does nothing."""
+    """Whether a run was asked to stop by SIGINT or SIGTERM."""
 
-    def __init__(self, on_first: Callable[[], object] = lambda: None) -> None:
-        """`on_first` is called, in a thread of its own, when the first request comes."""
+    def __init__(self) -> None:
         self.requested = False
-        self._on_first = on_first
+        self._on_first: Callable[[], object] = lambda: None
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self) for number in SIGNALS}
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self._before = {}
+    @contextmanager
+    def catching(self, on_first: Callable[[], object] = lambda: None) -> Iterator[Self]:
+        """Within the body the signals ask for a stop; `on_first` is called, in its own thread, at the first one.
+        Outside of the main thread it does nothing."""
+        self._on_first = on_first
+        self._install()
+        try:
+            yield self
+        finally:
+            self._restore()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the body of this context manager: signals do in `paused`'s body what they did before."""
-        self.__exit__(None, None, None)
+        """Within the body, inside of `catching`, the signals do what they did before."""
+        self._restore()
         try:
             yield
         finally:
-            self.__enter__()
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """The signals' handler."""
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        # The signal may have interrupted code that holds the locks of logging or stdout.
-        threading.Thread(target=self._on_first, daemon=True).start()
-        if self._cancel is not None:
-            self._cancel()
+            self._install()
 
     def check(self) -> None:
         """Raises Interrupted where a stop was asked for."""
@@ -70,32 +60,37 @@ class StopRequest:
             raise Interrupted
 
     @contextmanager
-    def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """`cancel` is called when a request comes while the body runs. Raises Interrupted where one has come."""
-        self.check()
-        self._cancel = cancel
+    def cancelling(self) -> Iterator[None]:
+        """A stop cancels the present task while the body runs. Raises Interrupted where one was asked for."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         try:
+            self.check()
             yield
+        except asyncio.CancelledError:
+            self.check()
+            raise
         finally:
             self._cancel = None
 
+    def _install(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
 
-async def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """`work`, which a stop request of this process cancels; it then raises Interrupted."""
-    request = signal.getsignal(signal.SIGINT)
-    if not isinstance(request, StopRequest):
-        return await work
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    try:
-        with request.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
-            return await task
-    except asyncio.CancelledError:
-        request.check()
-        raise
-    except Interrupted:
-        task.cancel()
-        raise
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        # The signal may have interrupted code that holds the locks of logging or stdout.
+        threading.Thread(target=self._on_first, daemon=True).start()
+        if self._cancel is not None:
+            self._cancel()
 
 
 def result_of(future: Future[T]) -> T:

@@ -15,7 +15,7 @@ Work = Callable[[], None]
 
 
 class DaemonThreads:
-    """As many threads as there is work at once. Nothing bounds them here: callers do."""
+    """A pool with as many threads as there is work at once. Nothing bounds them here: callers do."""
 
     def __init__(self) -> None:
         self.idle: deque[SimpleQueue[Work]] = deque()

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
 from agentrl.data.overlong import filter_overlong

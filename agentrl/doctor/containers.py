@@ -17,7 +17,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 MOST_IMAGES = 4
-"""Images that are prepared before a run begins; the others are prepared beside it."""
+"""Images that are prepared before a run begins; the others are prepared during it."""
 
 
 def check_containers(config: Any, rows: Iterable[Row]) -> None:

@@ -34,7 +34,7 @@ def call(schema: dict[str, Any], number: int = 0) -> dict[str, Any]:
 def with_tools(
     prompt: Sequence[Message], schemas: Sequence[dict[str, Any]], results: Sequence[str] = ()
 ) -> list[Message]:
-    """A conversation that calls each tool in a turn of its own, then answers; `results`: answers of the tools."""
+    """A conversation that calls each tool in a separate turn, then answers; `results`: answers of the tools."""
     messages = list(prompt)
     for number, schema in enumerate(schemas):
         made = call(schema, number)
@@ -51,7 +51,7 @@ def with_follow_up(prompt: Sequence[Message]) -> list[Message]:
 
 
 def with_thought(prompt: Sequence[Message], *, field: bool) -> list[Message]:
-    """The same with reasoning before each answer: in a field of its own, or in the text."""
+    """The messages with reasoning before each answer: in a separate field, or in the text."""
 
     def thoughtful(text: str) -> Message:
         inline = f"<think>\n{THOUGHT}\n</think>\n\n{text}"

@@ -13,14 +13,14 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import sections_for
-from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
+from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.doctor import containers, conversations, engines, memory, protocols, reward, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards.checks import RUN
-from agentrl.rollout.environment import environment, sandbox_for, scorer
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.building import rollout_context, sandbox_for, scorer
+from agentrl.rollout.loops import RolloutContext
 from agentrl.tasks.runner import TaskRunner
 from agentrl.training import device_for, load_tokenizer
 from agentrl.trajectory.row import Row
@@ -50,7 +50,7 @@ class Diagnosis:
             self._keep(area, _as_problem(error))
 
     async def listen(self, area: str, found: AsyncIterator[Finding]) -> None:
-        """The same for an asynchronous check."""
+        """Add the findings of an asynchronous check as `note` does."""
         try:
             async for finding in found:
                 self._keep(area, finding)
@@ -80,7 +80,7 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
         diagnosis.note("engine", [_as_problem(error)])
     try:
         tokenizer = load_tokenizer(config.model)
-        env = environment(config, tokenizer, None, sandbox)  # type: ignore[arg-type]  # nothing is sampled
+        env = rollout_context(config, tokenizer, None, sandbox)  # type: ignore[arg-type]  # nothing is sampled
         found = [replace(row, prompt=env.chat.see(row.prompt)) for row in _rows(config, tokenizer, split, count)]
     except UserError as error:
         diagnosis.note("setup", [_as_problem(error)])
@@ -97,7 +97,7 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
         await diagnosis.listen("engine", engines.engines(config, device))
 
 
-async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
+async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = diagnosis.config, found[0]
     chat = _strict(config, env.chat)
     schemas = rows.prompt_tools(config, env.tools, first)
@@ -109,7 +109,7 @@ async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], s
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
     if rows.runs_programs(config, found):
         await diagnosis.listen("protocols", protocols.protocols(env))
-    watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
+    watch = LoopWatch(TEST_MAX_BLOCKED_SECONDS, report=lambda _: None)
     with watch.watching():
         results = await _in_container(diagnosis, env, first)
         await diagnosis.listen("user", services.user_answers(env.interactions, first))
@@ -131,39 +131,39 @@ def _strict(config: Config, chat: Chat) -> Chat:
     )
 
 
-async def _in_container(diagnosis: Diagnosis, env: Environment, row: Row) -> list[str]:
+async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> list[str]:
     """Answers of the tools to made-up calls, in the row's container where it has one."""
-    trajectory, said = Trajectory(row, "doctor", 0), list[str]()
+    trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
 
     async def agent(timeout: float | None = None) -> None:
-        said.extend(await _tools(diagnosis, env, trajectory))
+        answers.extend(await _tools(diagnosis, env, trajectory))
 
     if not row.task:
         await agent()
-        return said
+        return answers
     tasks = TaskRunner(diagnosis.config.rollout.containers)
     try:
         await diagnosis.listen("containers", containers.row_runs(tasks, row, agent, trajectory))
     finally:
         await tasks.release(trajectory)
         await tasks.close()
-    return said
+    return answers
 
 
-async def _tools(diagnosis: Diagnosis, env: Environment, trajectory: Trajectory) -> list[str]:
+async def _tools(diagnosis: Diagnosis, env: RolloutContext, trajectory: Trajectory) -> list[str]:
     """Answers of the tools to made-up calls."""
-    said: list[str] = []
+    answers: list[str] = []
     if not len(env.tools):
-        return said
+        return answers
 
     async def findings() -> AsyncIterator[Finding]:
         async for finding, result in services.tools_answer(env.tools, trajectory):
             if result is not None:
-                said.append(result.text)
+                answers.append(result.text)
             yield finding
 
     await diagnosis.listen("tools", findings())
-    return said
+    return answers
 
 
 async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:

@@ -50,7 +50,7 @@ LIBRARIES = {"cpu": 0.45, "cuda": 0.0}
 
 @dataclass(frozen=True)
 class Size:
-    """What a model's shape says."""
+    """Sizes of a model."""
 
     parameters: int
     trained: int

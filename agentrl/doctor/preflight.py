@@ -1,4 +1,4 @@
-"""What can be wrong with a run's files, found before a library, a model or a server is loaded.
+"""Finds mistakes in a run's files before a library, a model or a server is loaded.
 
 Invariants: nothing of the user's is called or made here, only imported; PyTorch is not imported; what cannot be known
 yet (a hub id, files elsewhere) is left to the run itself.
@@ -6,14 +6,14 @@ yet (a hub id, files elsewhere) is left to the run itself.
 
 import json
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks.files import as_list
 from agentrl.config.given import file_named, is_given
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
@@ -38,7 +38,7 @@ def preflight(config: Any, *, trains: bool = False) -> list[str]:
 
 
 def preflight_training(config: Any) -> list[str]:
-    """The same for a run that trains, which needs enough rows, and a place to write."""
+    """`preflight` for a run that trains, which needs enough rows, and a place to write."""
     trainer = config.trainer
     check_folder(trainer.default_local_dir, "trainer.default_local_dir")
     for name in ("rollout_data_dir", "validation_data_dir"):
@@ -48,7 +48,7 @@ def preflight_training(config: Any) -> list[str]:
 
 
 def preflight_sft(config: Any) -> None:
-    """The same for supervised training."""
+    """`preflight` for supervised training."""
     if not config.data.train_files:
         raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
     check_folder(config.trainer.output_dir, "trainer.output_dir")
@@ -127,7 +127,8 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     if trains and what == "data.train_files":
         check_enough_rows(config, sum(len(rows) for rows in parts))
     read = [rows for rows in parts if isinstance(rows, Rows)]
-    silent = [uid for rows in read for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
+    prompts = chain.from_iterable(islice(rows.prompts(), MOST_ROWS) for rows in read)
+    silent = [uid for uid, messages in prompts if all(message["role"] != "user" for message in messages)]
     names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))
     for name in sorted(names) if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
@@ -143,10 +144,6 @@ def check_enough_rows(config: Any, rows: int) -> None:
     data = config.data
     batch = data.gen_batch_size if config.algorithm.filter_groups.enable else None
     check_batch(min(rows, limit_of(data.train_max_samples) or rows), batch or data.train_batch_size)
-
-
-def _has_user(messages: list[dict[str, Any]]) -> bool:
-    return any(message["role"] == "user" for message in messages)
 
 
 def _check_template(folder: Path) -> None:

@@ -14,8 +14,8 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
 from agentrl.gateway.request import Refused
 from agentrl.gateway.session import Session
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -34,7 +34,7 @@ PARTS = {
     "a tool's result": "agentrl-result",
     "a system message in the middle": "agentrl-reminder",
 }
-"""What an agent sends, and a word in it that must reach the model."""
+"""Parts of an agent's request, and a word in each that must reach the model."""
 ROOM = 1_000_000
 FIX = "set model.chat_template=configs/templates/chatml_tools.jinja (ChatML models), or a template that shows it"
 NAMES: tuple[tuple[str, WireProtocol], ...] = (
@@ -57,7 +57,7 @@ class TwoTurns:
         return Generation(ids, [-0.5] * len(ids), "stop", 0)
 
 
-async def protocols(env: Environment) -> AsyncIterator[Finding]:
+async def protocols(env: RolloutContext) -> AsyncIterator[Finding]:
     """Ask twice in each protocol; what does not arrive is a warning."""
     try:
         turns = _turns(env)
@@ -75,7 +75,7 @@ async def protocols(env: Environment) -> AsyncIterator[Finding]:
             yield Finding(finding.level, f"{name}: {finding.text}", finding.fix)
 
 
-def _turns(env: Environment) -> list[list[int]]:
+def _turns(env: RolloutContext) -> list[list[int]]:
     """A call as the template writes it, and an answer. Raises UserError."""
     call = {"id": "agentrl00", "type": "function", "function": {"name": TOOL["name"], "arguments": ARGUMENTS}}
     made: list[Message] = [
@@ -87,30 +87,30 @@ def _turns(env: Environment) -> list[list[int]]:
     return list(env.chat.transcript(made, [SCHEMA]).turn_ids().values())
 
 
-async def _conversation(env: Environment, engine: Any, protocol: WireProtocol) -> Session:
+async def _conversation(env: RolloutContext, engine: Any, protocol: WireProtocol) -> Session:
     """Two requests, the second with the whole history. Raises Refused."""
-    unscored = Environment(engine, env.chat, env.tools, env.interactions, Limits(ROOM, ROOM, ROOM))
+    unscored = RolloutContext(engine, env.chat, env.tools, env.interactions, Limits(ROOM, ROOM, ROOM))
     session = Session(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
-    said: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
+    history: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
     for _ in range(2):
-        request = protocol.read(_body(protocol, said))
+        request = protocol.read(_body(protocol, history))
         answer = await session.answer(request, session.begin(request))
-        said = [*said, *_followed(protocol, protocol.whole(answer))]
+        history = [*history, *_followed(protocol, protocol.whole(answer))]
     return session
 
 
-def _body(protocol: WireProtocol, said: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _body(protocol: WireProtocol, history: Sequence[dict[str, Any]]) -> dict[str, Any]:
     system = f"Follow the {PARTS['instructions']}."
     if protocol is chat:
-        return {"messages": [{"role": "system", "content": system}, *said], "tools": [SCHEMA]}
+        return {"messages": [{"role": "system", "content": system}, *history], "tools": [SCHEMA]}
     if protocol is responses:
-        return {"input": said, "instructions": system, "tools": [{"type": "function", **TOOL}]}
+        return {"input": history, "instructions": system, "tools": [{"type": "function", **TOOL}]}
     tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": PARAMETERS}
-    return {"messages": said, "system": system, "tools": [tool], "max_tokens": 100}
+    return {"messages": history, "system": system, "tools": [tool], "max_tokens": 100}
 
 
 def _followed(protocol: WireProtocol, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an agent adds to its history: the answer as it came, the result of the tool, a system message."""
+    """Messages that an agent adds to its history: the answer as it came, the result of the tool, a system message."""
     reminder = {"role": "system", "content": f"A {PARTS['a system message in the middle']}."}
     return [*_answered(protocol, answer, PARTS["a tool's result"]), reminder]
 
@@ -128,7 +128,7 @@ def _answered(protocol: WireProtocol, answer: dict[str, Any], result: str) -> li
     return [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": blocks or result}]
 
 
-def _judged(env: Environment, session: Session, engine: TwoTurns) -> Iterator[Finding]:
+def _judged(env: RolloutContext, session: Session, engine: TwoTurns) -> Iterator[Finding]:
     shown = env.chat.decode(engine.prompt)
     lost = [name for name, word in PARTS.items() if word not in shown]
     ledgers = len(session.trajectory.ledgers)

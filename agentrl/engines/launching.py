@@ -26,6 +26,7 @@ from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import shared
+from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,8 +107,9 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`.
+    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`. `times` gets
+        the seconds of its probe.
         Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
@@ -119,6 +121,7 @@ class Servers:
                 f"trainer.device={device.type}"
             )
         weights = sent_weights(self.config, module, self.weight_sync, device)
+        check = probe_for(rollout, score, module.config.get_text_config().vocab_size)
         return RemoteEngine(
             self.backend,
             self.replicas,
@@ -127,7 +130,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             partial=rollout.partial_rollout,
-            check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
+            check=check and times.timed("probe", check),
             scratch=self.scratch,
             router=rollout.router_url,
         )

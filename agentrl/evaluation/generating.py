@@ -148,7 +148,7 @@ class Generator:
 
         for failures, alike in self._by_failures(waiting).items():
             for start in range(0, len(alike), CHUNK):
-                self.runtime.rollout(alike[start : start + CHUNK], failures, on_done)
+                self.runtime.rollouts.sample(alike[start : start + CHUNK], failures, on_done)
         write(self.out, [record(row, self.answers.get(row.uid, [])) for row in rows])
         if not self.failed:
             self.part.file.unlink()

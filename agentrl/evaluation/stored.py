@@ -16,8 +16,8 @@ from agentrl.data import make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.evaluation.report import RowScores
-from agentrl.rollout.environment import sandbox_for, scorer
-from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.building import sandbox_for, scorer
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.ledger import Ledger
@@ -77,14 +77,14 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
     return Answered(row, answers, [float(score) for score in scores] if fits else None)
 
 
-def scored(config: EvalConfig, rows: Sequence[Answered], parts: Parts = NO_PARTS) -> list[RowScores]:
+def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = NO_OBJECTS) -> list[RowScores]:
     """Scores by the configured reward function, or the stored ones if none is set. Raises UserError."""
     custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
     named = custom_reward_function.path or ":" in custom_reward_function.name
     if not named and rows and all(row.scores is not None for row in rows):
         return [_stored(row, threshold) for row in rows]
     with closing(LoopRunner()) as runner:
-        return runner.run(_score(config, rows, parts))
+        return runner.run(_score(config, rows, objects))
 
 
 def _stored(row: Answered, threshold: float) -> RowScores:
@@ -92,10 +92,10 @@ def _stored(row: Answered, threshold: float) -> RowScores:
     return RowScores(row.row.data_source, scores, [score >= threshold for score in scores])
 
 
-async def _score(config: EvalConfig, rows: Sequence[Answered], parts: Parts) -> list[RowScores]:
+async def _score(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects) -> list[RowScores]:
     answers, sandbox = Answers(), sandbox_for(config)
     trajectories = [[_trajectory(a.row, text, i, answers) for i, text in enumerate(a.answers)] for a in rows]
-    judge = scorer(config, answers, sandbox, parts=parts)
+    judge = scorer(config, answers, sandbox, objects=objects)
     try:
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):

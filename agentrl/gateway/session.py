@@ -26,9 +26,8 @@ from agentrl.gateway.forest import Forest
 from agentrl.gateway.halting import Halting
 from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
-from agentrl.rollout.episode import recorded
-from agentrl.rollout.loops.base import Environment
-from agentrl.rollout.seeds import seed_for
+from agentrl.rollout.episode import recorded, seed_for
+from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -50,7 +49,7 @@ class Session:
     """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
 
     trajectory: Trajectory
-    env: Environment
+    env: RolloutContext
     sampling: Sampling
     own_sampling: bool = False
     """Whether the agent's temperature and top_p count."""

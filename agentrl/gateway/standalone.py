@@ -10,7 +10,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.gateway.request import Refused
 from agentrl.gateway.server import LOCAL, Gateway
 from agentrl.gateway.session import Session
-from agentrl.rollout.loops.base import Environment
+from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -31,7 +31,7 @@ class OpenGateway(Gateway):
 
     def __init__(
         self,
-        env: Environment,
+        env: RolloutContext,
         sampling: Sampling,
         model: str,
         host: str = LOCAL,

@@ -7,25 +7,24 @@ Invariants:
 - a sampled token that stands for an image is not appended: the trajectory ends with the token before it.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD
-from agentrl.core.clocks import now
+from agentrl.core.clocks import listening, now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
-from agentrl.core.queueing import listening
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
-from agentrl.engines.engine import Engine, Generation, Sampling
-from agentrl.rollout.fire import redraw_first_token
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.seeds import seed_for
+from agentrl.engines.engine import Engine, FinishReason, Generation, Sampling
+from agentrl.rollout.first_token import redraw_first_token
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.message import Reply
@@ -33,6 +32,26 @@ from agentrl.trajectory.trajectory import Finish, Message, Outcome, Span, SpanKi
 
 SHORTEST_WAIT = 0.001
 """Seconds; a shorter wait is not recorded."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lengths in tokens; None is no limit."""
+
+    prompt_length: int
+    response_length: int
+    """All tokens after the first prompt, over all turns, from any source."""
+    model_length: int
+    """Longest sequence the engine takes."""
+    truncation: str = "error"
+    """Side of an overlong prompt that is cut: left, right, middle; error refuses it."""
+    images: int = sys.maxsize
+    """Images and videos of one conversation, including those of tools."""
+    assistant_turns: int | None = None
+    user_turns: int | None = None
+    parallel_calls: int = 8
+    consecutive_errors: int = 4
+    """Turns in a row with nothing but bad tool calls."""
 
 
 @dataclass
@@ -45,7 +64,7 @@ class Episode:
     limits: Limits
     sampling: Sampling
     """`max_new_tokens` is an upper bound; the trajectory's remaining budget is another. With `candidates` the first
-    token of the response is drawn at a high temperature (fire.py)."""
+    token of the response is drawn at a high temperature (first_token.py)."""
     schemas: list[dict[str, Any]]
     """Schemas of the tools in the prompt."""
     inference_template: bool = False
@@ -99,13 +118,16 @@ class Episode:
 
     async def generate(self) -> Reply:
         """Generate the model's next turn; sets `done` when the length or the turns are used up."""
-        turn = self.trajectory.turns
         drawn: list[int] = []
         lead = self.ledger.ids[-LEAD:]
+        finish: FinishReason | None = None
         with self.span("generate"):
-            generation = await self._draw(turn, drawn)
-            while generation.finish_reason == "abort" and self.room > 0:
-                generation = await self._draw(turn, drawn)
+            while finish is None or (finish == "abort" and self.room > 0):
+                request, ledger = self._request(len(drawn)), self.ledger
+                generation = await self.engine.generate(
+                    ledger.ids.snapshot(), request, key=self.trajectory.key, media=ledger.media
+                )
+                finish = self._append_generation(generation, request, drawn)
         reply = self.chat.parse(drawn, self.schemas, lead=lead)
         self._say([reply.message])
         self.trajectory.turns += 1
@@ -139,23 +161,27 @@ class Episode:
         if self.side is not None:
             self.trajectory.messages.extend({**message, "side": self.side} for message in messages)
 
-    async def _draw(self, turn: int, drawn: list[int]) -> Generation:
-        key = self.trajectory.key
-        sampling = replace(
+    def _request(self, drawn: int) -> Sampling:
+        """How to draw the rest of a turn of which `drawn` tokens are there."""
+        hot = self.sampling.candidates > 0 and not self.used
+        return replace(
             self.sampling,
-            max_new_tokens=min(self.sampling.max_new_tokens, self.room),
-            seed=seed_for(self.sampling.seed, key, turn, len(drawn)),
+            max_new_tokens=1 if hot else min(self.sampling.max_new_tokens, self.room),
+            candidates=self.sampling.candidates if hot else 0,
+            seed=seed_for(self.sampling.seed, self.trajectory.key, self.trajectory.turns, drawn),
             stop_token_ids=self.chat.stop_token_ids,
         )
-        hot = sampling.candidates > 0 and not self.used
-        asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
-        generation = await self.engine.generate(self.ledger.ids.snapshot(), asked, key=key, media=self.ledger.media)
-        generation = self._without_media_tokens(redraw_first_token(generation, sampling) if hot else generation)
+
+    def _append_generation(self, generation: Generation, request: Sampling, drawn: list[int]) -> FinishReason:
+        """Append the tokens of a generation to the ledger and to `drawn`; returns why it ended."""
+        generation = redraw_first_token(generation, request) if request.candidates else generation
+        generation = self._without_media_tokens(generation)
         version = generation.versions or generation.weight_version
+        turn = self.trajectory.turns
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
-        return generation
+        return generation.finish_reason
 
     def _without_media_tokens(self, generation: Generation) -> Generation:
         """Cut the generation before a token that stands for an image: a model error, scored by the text before it."""
@@ -214,3 +240,9 @@ def recorded(trajectory: Trajectory, kind: SpanKind) -> Iterator[None]:
     else:
         trajectory.spans.append(Span("wait", start, began))
     trajectory.spans.append(Span(kind, began, now()))
+
+
+def seed_for(base: int | None, *what: object) -> int:
+    """63-bit seed for (base, what...); the same on every machine and in every process."""
+    text = "/".join(str(part) for part in (base, *what))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

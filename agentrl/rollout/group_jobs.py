@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.garbage import deferred_collection, trim_heap
-from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, Scheduler
+from agentrl.rollout.batch_scheduler import UNSCORED, BatchRun
+from agentrl.rollout.gc_control import deferred_collection, trim_heap
+from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl.trajectory.wire import Packed, pack
@@ -88,27 +90,19 @@ class GroupJobs:
             asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
     async def _run(self, job: GroupJob) -> None:
+        def sampling(trajectory: Trajectory) -> Sampling:
+            return job.trajectories[trajectory.key][1]
+
         jobs = [Trajectory(job.row, key, sample) for key, (sample, _) in job.trajectories.items()]
+        scorer = self.scheduler.scorer if job.scored else UNSCORED
+        send = partial(self._send, job.number)
         try:
-            await self._all(job, jobs)
+            await self.scheduler.make(BatchRun(jobs, sampling, send, scorer, concurrent=True))
         except UserError as error:
             self.emit(Done(job.number, error=UserError(str(error))))
         except Exception as error:  # an error of agentrl's own; a copy, because not every error can travel
             log.exception("job %d", job.number)
             self.emit(Done(job.number, error=InfraError(f"{type(error).__name__}: {error}")))
-
-    async def _all(self, job: GroupJob, jobs: list[Trajectory]) -> None:
-        scorer = self.scheduler.scorer if job.scored else UNSCORED
-        scorer.expect([each.key for each in jobs])
-
-        def done(trajectory: Trajectory) -> None:
-            self._send(job.number, trajectory)
-
-        def sampling(each: Trajectory) -> Sampling:
-            return job.trajectories[each.key][1]
-
-        slots = self.scheduler.shared_slots()
-        await ConcurrentJobs(self.scheduler, jobs, sampling, done, None, slots, scorer).run()
 
     def _send(self, number: int, trajectory: Trajectory) -> None:
         trajectory.loop_lag = 0.0 if self._pulse is None else self._pulse.longest

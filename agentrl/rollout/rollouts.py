@@ -1,4 +1,4 @@
-"""Makes the trajectories of a run: engine, environment, scorer and scheduler."""
+"""Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -6,41 +6,56 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from agentrl.config.derived import group_size
 from agentrl.config.schema import Config
+from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
-from agentrl.core.stopping import Interrupted, interruptible, result_of
+from agentrl.core.stopping import Interrupted, StopRequest, result_of
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.rewards import Scorer
-from agentrl.rollout.environment import (
+from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
+from agentrl.rollout.building import (
     check_format,
     check_scores,
-    environment,
+    rollout_context,
     sandbox_for,
     scored_together,
     scorer,
 )
-from agentrl.rollout.fire import CANDIDATES
-from agentrl.rollout.garbage import trim_heap
+from agentrl.rollout.first_token import CANDIDATES
+from agentrl.rollout.gc_control import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
-from agentrl.rollout.parts import NO_PARTS, Parts
-from agentrl.rollout.scheduler import UNSCORED, Scheduler
-from agentrl.rollout.spread import GroupWorker, Spread
-from agentrl.rollout.stream import AdmittedBatch
-from agentrl.rollout.workers import OnDone
+from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.stream import AdmittedBatch, RolloutFuture
+from agentrl.rollout.template_check import record_mismatches
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
+from agentrl.rollout.worker_scheduler import GroupWorker, WorkerScheduler
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import VALIDATION, Trajectory
+from agentrl.trajectory.trajectory import VALIDATION, Outcome, Trajectory
 
-T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Carries a coroutine out to its end, always on the same event loop."""
+
+
+class Background(Protocol):
+    """Runs trajectories while the policy trains; see `agentrl.runtime.async_sampling`."""
+
+    def start(self, work: Coroutine[Any, Any, list[Trajectory]]) -> RolloutFuture:
+        """Begin `work`."""
+
+    def activity(self) -> dict[str, float]:
+        """Metrics of the engine since the last call: its idle time, and the requests that were interrupted."""
+
+    def close(self) -> None:
+        """Cancel what was started."""
 
 
 class Rollouts:
-    """Makes trajectories on a started `engine`. Raises UserError when settings and plugins do not fit."""
+    """Rows in, finished trajectories out, group by group. Raises UserError when settings and plugins do not fit."""
 
     def __init__(
         self,
@@ -48,72 +63,68 @@ class Rollouts:
         tokenizer: Any,
         engine: Engine,
         run: Run,
-        judge: Any = None,
-        parts: Parts = NO_PARTS,
         *,
+        background: Background | None = None,
+        workers: Sequence[GroupWorker] = (),
+        check_workers: Callable[[], None] = lambda: None,
+        stop: StopRequest | None = None,
+        judge: Any = None,
+        objects: UserObjects = NO_OBJECTS,
         scored: bool = True,
     ) -> None:
-        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says.
-        `parts`: objects in place of files. `scored`: false where rewards are computed elsewhere."""
-        self.config = config
-        self.engine = engine
-        self.run = run
+        """`engine`: started before rows are sampled. `background`: for `begin`. `workers`: they make all trajectories;
+        without any, this process does. `check_workers` is called where trajectories failed; it raises WorkerDied. A
+        `stop` request ends what runs. `judge`: as `scorer` says. `objects`: in place of files. `scored`: false where
+        rewards are computed elsewhere."""
+        self.config, self.engine, self.run, self.background = config, engine, run, background
+        self.workers, self.check_workers, self.stop = workers, check_workers, stop or StopRequest()
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.sandbox = sandbox_for(config)
-        self.env = environment(config, tokenizer, engine, self.sandbox, parts)
-        rollout = config.rollout
-        check_format(self.env, rollout.multi_turn.format)
-        judging = scorer(config, tokenizer, self.sandbox, judge, parts) if scored else UNSCORED
+        self.env = rollout_context(config, tokenizer, engine, self.sandbox, objects)
+        check_format(self.env, config.rollout.multi_turn.format)
+        judging = scorer(config, tokenizer, self.sandbox, judge, objects) if scored else UNSCORED
         if isinstance(judging, Scorer):
             check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
-        self.tasks = TaskRunner(rollout.containers, on_failure=config.reward.on_failure)
-        self.scheduler: Scheduler | Spread = Scheduler(
-            self.env,
-            self._loop_for,
-            judging,
-            max_concurrent=share_of(rollout.max_concurrent_trajectories, "rollout.max_concurrent_trajectories"),
-            timeout=rollout.trajectory_timeout,
-            retries=rollout.infra_retries,
-            retry_timeouts=rollout.retry_timeouts,
-            tasks=self.tasks,
-        )
+        self.tasks = TaskRunner(config.rollout.containers, on_failure=config.reward.on_failure)
+        self.scheduler = self._scheduler(judging)
 
-    def spread_over(self, workers: Sequence[GroupWorker]) -> None:
-        """Let `workers` make all trajectories from now on."""
-        rollout, scorer = self.config.rollout, self.scheduler.scorer
-        retries, here = max(1, rollout.infra_retries), scored_together(self.config)
-        self.scheduler = Spread(workers, scorer, rollout.max_concurrent_trajectories, retries, scored_here=here)
-
-    def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
-        """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores. `compare`
-        is left to the caller.
-
-        Raises TooManyDrops when all of them failed.
-        """
+    def sample(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """`rollout.n` trajectories a row; without `scored`, `scoring` waits for their scores. The caller compares them
+        with the template (`compare`). Raises TooManyDrops when all of them failed, Interrupted, and WorkerDied."""
         n, sampling = self.config.rollout.n, self._train_sampling()
-        return self._trajectories(rows, n, sampling, str(step), on_done, scored=scored, compared=False)
+        made = self._make(rows, n, sampling, str(step), on_done, scored=scored, compared=False)
+        self._unscored = [] if scored else made
+        return made
 
     def compare(self, trajectories: Sequence[Trajectory]) -> None:
-        """Record where the template would render conversations differently; may run in any thread."""
-        for trajectory in trajectories:
-            self.scheduler.compare(trajectory)
+        """Record where the template would render conversations of `sample` differently; may run in any thread. Workers
+        have compared theirs."""
+        for trajectory in () if self.workers else trajectories:
+            record_mismatches(self.env.chat, trajectory)
 
-    async def stream(self, batch: AdmittedBatch) -> list[Trajectory]:
-        """The same, scored, for a batch that runs beside others; a group's last one is greedy where ReMax asks for it.
+    def begin(self, batch: AdmittedBatch) -> RolloutFuture:
+        """Begin the trajectories of a batch, scored; they continue while the policy trains. A group's last one is
+        greedy where ReMax asks for it."""
+        assert self.background is not None
+        return self.background.start(self._stream(batch))
 
-        Raises TooManyDrops when all of them failed.
-        """
-        n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
-        made = await self.scheduler.run_beside(
-            batch.rows,
-            n=group_size(self.config),
-            sampling=lambda job: greedy if job.sample == n else sampling,
-            tag=str(batch.number),
-            finished=batch.finished,
-        )
-        await asyncio.to_thread(trim_heap)
+    def wait(self, future: RolloutFuture, poll: Callable[[], object]) -> list[Trajectory]:
+        """Wait for trajectories that were begun; `poll` is called several times a second, and may raise. Raises
+        TooManyDrops when all of them failed, Interrupted, and WorkerDied."""
+
+        def check() -> None:
+            self.stop.check()
+            poll()
+
+        self.stop.check()
+        with self._checking_workers() as made:
+            made += future.result(check)
         return made
+
+    def activity(self) -> dict[str, float]:
+        """Metrics of the engine since the last call; {} where it samples only between updates."""
+        return {} if self.background is None else self.background.activity()
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
@@ -127,7 +138,7 @@ class Rollouts:
             yield
             return
         with ThreadPoolExecutor(1, "scores") as thread:
-            scores = thread.submit(self.run, interruptible(self.scheduler.settle()))
+            scores = thread.submit(self.run, self.scheduler.settle())
             try:
                 yield
                 result_of(scores)
@@ -138,11 +149,11 @@ class Rollouts:
         check_drops(late, self.config.rollout.max_infra_drop_share)
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """One scored trajectory a row, at temperature 0."""
-        return self._trajectories(rows, 1, self._greedy_sampling(), f"greedy-{step}", on_done)
+        """One scored trajectory a row, at temperature 0. Raises as `sample`."""
+        return self._make(rows, 1, self._greedy_sampling(), f"greedy-{step}", on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """The same with `rollout.val_kwargs`."""
+        """`rollout.val_kwargs.n` scored trajectories a row, sampled by `rollout.val_kwargs`. Raises as `sample`."""
         val_kwargs = self.config.rollout.val_kwargs
         sampling = replace(
             self._sampling(),
@@ -150,7 +161,7 @@ class Rollouts:
             top_p=val_kwargs.top_p,
             top_k=val_kwargs.top_k,
         )
-        return self._trajectories(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
+        return self._make(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
 
     def prompt_length(self, row: Row) -> int:
         """Tokens of a row's first prompt, tools included."""
@@ -163,42 +174,77 @@ class Rollouts:
 
     def close(self) -> None:
         """Stop engine, tools, interactions and sandbox; if one fails, the others still stop."""
+        if self.background is not None:
+            self.background.close()
         self.run(self.end())
 
     async def end(self) -> None:
         """As `close`, on the event loop."""
         env = self.env
-        parts = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
+        held = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
-            for part in parts:
+            for part in held:
                 stack.push_async_callback(part.close)
 
-    def _trajectories(
-        self,
-        rows: Sequence[Row],
-        n: int,
-        sampling: Sampling,
-        tag: str,
-        on_done: OnDone,
-        *,
-        scored: bool = True,
-        compared: bool = True,
-    ) -> list[Trajectory]:
-        work = self.scheduler.run(
-            rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored, compared=compared
+    def _scheduler(self, scorer: TrajectoryScorer) -> BatchScheduler:
+        rollout = self.config.rollout
+        if self.workers:
+            return WorkerScheduler(
+                workers=self.workers,
+                scorer=scorer,
+                max_concurrent=rollout.max_concurrent_trajectories,
+                retries=max(1, rollout.infra_retries),
+                scored_here=scored_together(self.config),
+                stop=self.stop,
+            )
+        return Scheduler(
+            env=self.env,
+            loop_for=self._loop_for,
+            scorer=scorer,
+            max_concurrent=share_of(rollout.max_concurrent_trajectories, "rollout.max_concurrent_trajectories"),
+            timeout=rollout.trajectory_timeout,
+            retries=rollout.infra_retries,
+            retry_timeouts=rollout.retry_timeouts,
+            tasks=self.tasks,
+            stop=self.stop,
         )
-        made: list[Trajectory] = self.run(self._stopping(work))
-        if not scored:
-            self._unscored = made
+
+    def _make(
+        self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
+    ) -> list[Trajectory]:
+        """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
+        try:
+            with self._checking_workers() as made:
+                made += self.run(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options))
+        except Interrupted:
+            self.run(self.engine.abort())
+            raise
         return made
 
-    async def _stopping(self, work: Coroutine[Any, Any, T]) -> T:
-        """`work`, which a stop request cancels; the engine then samples nothing while the run saves."""
+    async def _stream(self, batch: AdmittedBatch) -> list[Trajectory]:
+        """The trajectories of a batch that runs while others do."""
+        n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
+        made = await self.scheduler.run_concurrently(
+            batch.rows,
+            n=group_size(self.config),
+            sampling=lambda job: greedy if job.sample == n else sampling,
+            tag=str(batch.number),
+            finished=batch.finished,
+        )
+        await asyncio.to_thread(trim_heap)
+        return made
+
+    @contextmanager
+    def _checking_workers(self) -> Iterator[list[Trajectory]]:
+        """Yields a list for trajectories; where some of them failed, a dead worker is the cause. Raises WorkerDied."""
+        made: list[Trajectory] = []
         try:
-            return await interruptible(work)
-        except Interrupted:
-            await self.engine.abort()
+            yield made
+        except InfraError:
+            self.check_workers()
             raise
+        if any(trajectory.outcome is Outcome.INFRA_ERROR for trajectory in made):
+            self.check_workers()
 
     def _train_sampling(self) -> Sampling:
         rollout = self.config.rollout

@@ -1,8 +1,8 @@
-"""Takes the groups of trajectories that a step trains on.
+"""Takes the groups of trajectories that a step trains on, and samples the held-out rows.
 
 Invariants: the rows of a step come from the stream alone, so a run that resumes draws the same ones. With
-`trainer.max_staleness=0`, rows are sampled when their step begins, and groups that a step does not keep are not used
-later; otherwise rows are sampled ahead, and groups that a step has no room for are used in the next one.
+`trainer.max_staleness=0`, rows are sampled when their step begins, and groups that a step does not train on are not
+used later; otherwise rows are sampled ahead, and groups that a step has no room for are used in the next one.
 """
 
 import math
@@ -16,13 +16,13 @@ from agentrl.algorithms.group_filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
+from agentrl.core.stopping import Interrupted
 from agentrl.data.splits import Splits
-from agentrl.rollout.staleness import staleness_metrics
-from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
-from agentrl.rollout.window import Taken
-from agentrl.rollout.workers import OnDone, RolloutWorkers
-from agentrl.tracking import rollout_metrics
+from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.stream import AdmittedBatch, Stream
+from agentrl.rollout.window import StepTiming, staleness_metrics
+from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.drops import check_drops
@@ -32,8 +32,8 @@ from agentrl.trajectory.trajectory import Trajectory
 # What verl calls the score itself, in its several versions.
 SCORE = ("score", "seq_reward", "seq_final_reward")
 
-Earned = Callable[[Trajectory], float]
-Look = Callable[[int, Mapping[int, Trajectory], int], object]
+ScoreFn = Callable[[Trajectory], float]
+OnFinishedGroups = Callable[[int, Mapping[int, Trajectory], int], object]
 """Gets a step, the trajectories of its batch that are finished, by index, group by group, and its number of groups."""
 
 
@@ -41,21 +41,24 @@ Look = Callable[[int, Mapping[int, Trajectory], int], object]
 class Groups:
     """The trajectories of a step, group by group."""
 
-    rolled: list[Trajectory] = field(default_factory=list)
+    sampled: list[Trajectory] = field(default_factory=list)
     """All of them."""
-    kept: list[Trajectory] = field(default_factory=list)
-    """Those of the prompts that are trained on, group by group."""
+    trained: list[Trajectory] = field(default_factory=list)
+    """Those of the prompts that are trained on."""
     metrics: Metrics = field(default_factory=dict)
     greedy: dict[str, Trajectory] = field(default_factory=dict)
-    """By row uid, the prompt's greedy answer, where the estimator asks for it."""
+    """Row uid -> the prompt's greedy answer, where the estimator asks for it."""
     baselines: dict[str, float] | None = None
-    """By row uid, its score; None: nobody asks for it."""
+    """Row uid -> the score of that answer; None: the estimator has no baseline."""
     version: int | None = None
-    """Of the policy that is trained, where tokens may be of older ones."""
+    """The version of the policy that is trained, where tokens may be of older ones."""
+    compared: Callable[[], object] = lambda: None
+    """Waits until all have been compared with the template."""
 
     def summary(self) -> Metrics:
         """Metrics of all trajectories, and those of the sampler."""
-        return rollout_metrics(self.rolled) | self.metrics
+        self.compared()
+        return rollout_metrics(self.sampled) | self.metrics
 
 
 class Sampler:
@@ -64,23 +67,21 @@ class Sampler:
     def __init__(
         self,
         config: Config,
-        workers: RolloutWorkers,
+        rollouts: Rollouts,
         stream: Stream,
         tracker: RunTracker,
         clock: Callable[[], float] = time.perf_counter,
-        look: Look = lambda step, finished, groups: None,
+        on_finished_groups: OnFinishedGroups = lambda step, finished, groups: None,
     ) -> None:
-        """`clock`: seconds; the waits for groups are measured with it. `look`: sees the groups of a step while the
-        trainer waits for them."""
-        self.config = config
-        self.workers = workers
-        self.stream = stream
-        self.tracker = tracker
-        self.ahead = config.trainer.max_staleness > 0
+        """`clock`: seconds; the waits for groups are measured with it. `on_finished_groups` is called several times a
+        second while the trainer waits for the groups of a step."""
+        self.config, self.rollouts, self.stream, self.tracker = config, rollouts, stream, tracker
+        self.begin = rollouts.begin if config.trainer.max_staleness > 0 else None
+        """Begins a batch ahead of its step; None: a step samples its own."""
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
-        self.clock, self.look = clock, look
+        self.score: ScoreFn = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
+        self.clock, self.on_finished_groups = clock, on_finished_groups
         self._waited, self._last, self._spare = 0.0, math.nan, False
 
     def __call__(self, step: int) -> Groups:
@@ -88,125 +89,138 @@ class Sampler:
 
         Raises TooManyDrops.
         """
-        filter_groups = self.config.algorithm.filter_groups
-        sample = self._dynamic(step) if filter_groups.enable else self._plain(step)
+        groups = Groups(compared=self.tracker.wait_for_background)
+        if self.config.algorithm.filter_groups.enable:
+            self._sample_until_enough_differ(step, groups)
+        else:
+            batch = self.stream.take(step, self.begin)
+            groups.sampled = groups.trained = self._sample(batch, groups, partial(self._while_waiting, step, batch))
+            self._check(step, groups.sampled)
         if has_baselines(self.config):
-            self._baselines(step, sample)
-        if self.ahead:
-            sample.version = step - 1
-            sample.metrics |= staleness_metrics(sample.kept, sample.version) | self.workers.activity()
-            self._look_further(sample.metrics)
-        return sample
+            self._add_baselines(step, groups)
+        if self.begin is not None:
+            groups.version = step - 1
+            groups.metrics |= staleness_metrics(groups.trained, groups.version) | self.rollouts.activity()
+            self._fit_window(groups.metrics)
+        return groups
 
-    def _look_further(self, metrics: Metrics) -> None:
+    def _fit_window(self, metrics: Metrics) -> None:
         """Sample as far ahead as the waits ask for; the first step has no time before it."""
         now, requests = self.clock(), metrics.get("perf/running_requests")
         if now > self._last and requests is not None:
-            self.stream.window.trains(Taken(now - self._last, self._waited, requests, self._spare))
+            self.stream.window.record(StepTiming(now - self._last, self._waited, requests, self._spare))
         self._waited, self._last = 0.0, now
 
-    def _baselines(self, step: int, sample: Groups) -> None:
+    def _add_baselines(self, step: int, groups: Groups) -> None:
         """The scores of greedy answers; rows that were sampled ahead have them already."""
-        rows = {t.row.uid: t.row for t in sample.kept}
-        if not self.ahead:
-            greedy = self._roll("baseline", list(rows.values()), len(rows), step, self.workers.greedy)
-            sample.greedy = {t.row.uid: t for t in greedy}
-        answers = [answer for uid, answer in sample.greedy.items() if uid in rows]
+        rows = {t.row.uid: t.row for t in groups.trained}
+        if self.begin is None:
+            with self.tracker.rollout_phase("baseline", len(rows)) as on_done:
+                greedy = self.rollouts.greedy(list(rows.values()), step, on_done)
+            groups.greedy = {t.row.uid: t for t in greedy}
+        answers = [answer for uid, answer in groups.greedy.items() if uid in rows]
         check_drops(answers, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
-        sample.baselines = {t.row.uid: self.earned(t) for t in answers if t.trainable}
-        sample.metrics["rollout/baseline_mean"] = sum(sample.baselines.values()) / max(len(sample.baselines), 1)
+        groups.baselines = {t.row.uid: self.score(t) for t in answers if t.trainable}
+        groups.metrics["rollout/baseline_mean"] = sum(groups.baselines.values()) / max(len(groups.baselines), 1)
 
-    def _plain(self, step: int) -> Groups:
-        groups = Groups()
-        batch = self.stream.take(step, partial(self._begin, ()))
-        groups.rolled = groups.kept = self._result(batch, groups, partial(self._look, step, batch))
-        self._check(step, groups.rolled)
-        return groups
-
-    def _dynamic(self, step: int) -> Groups:
+    def _sample_until_enough_differ(self, step: int, groups: Groups) -> None:
         """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476).
 
         Across an epoch's end the loader gives rows again that this step has had. Where rows are sampled when the step
         begins, those are left out; where they were sampled ahead, both groups count, as one larger group.
         """
         size, filter_groups = self.config.data.train_batch_size, self.config.algorithm.filter_groups
-        sample, groups, drawn, had = Groups(), list[list[Trajectory]](), 0, set[str]()
+        differing, drawn, had = list[list[Trajectory]](), 0, set[str]()
         most = limit_of(filter_groups.max_num_gen_batches) or self.stream.loader.steps_per_epoch
-        while len(groups) < size and drawn < most:
-            batch = self.stream.take(step, partial(self._begin, had), len(groups))
-            trajectories = self._result(batch, sample, partial(self._show, batch))
+        while len(differing) < size and drawn < most:
+            batch = self.stream.take(step, self.begin, len(differing))
+            trajectories = self._sample(batch, groups, partial(self._show_progress, batch), had)
             had |= {row.uid for row in batch.rows}
-            groups += kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep).values()
-            sample.rolled += trajectories
-            self._check(step, sample.rolled)  # other prompts must not quietly take the place of those that are lost
+            differing += kept_groups(trajectories, filter_groups.metric, self.score, filter_groups.keep).values()
+            groups.sampled += trajectories
+            self._check(step, groups.sampled)  # other prompts must not quietly take the place of those that are lost
             drawn += not batch.returned
-        sample.kept = [trajectory for group in groups[:size] for trajectory in group]
-        if self.ahead:
-            self._return(step, sample, groups[size:])
-        sample.metrics |= {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(min(len(groups), size))}
-        return sample
+        groups.trained = [trajectory for group in differing[:size] for trajectory in group]
+        if self.begin is not None:
+            self._return(step, groups, differing[size:])
+        kept = float(min(len(differing), size))
+        groups.metrics |= {"rollout/gen_batches": float(drawn), "rollout/kept_groups": kept}
 
-    def _return(self, step: int, sample: Groups, later: Sequence[list[Trajectory]]) -> None:
-        """Leave whole groups to the next step, which will count them."""
-        self.stream.give_back([[*group, *self._greedy_of(group, sample)] for group in later])
+    def _return(self, step: int, groups: Groups, later: Sequence[list[Trajectory]]) -> None:
+        """Leave whole groups, with their greedy answers, to the next step, which will count them."""
+        answers = [groups.greedy.get(group[0].row.uid) for group in later]
+        self.stream.give_back(
+            [group if answer is None else [*group, answer] for group, answer in zip(later, answers, strict=True)]
+        )
         keys = {t.key for group in later for t in group}
-        sample.rolled = [t for t in sample.rolled if t.key not in keys]
-        self.tracker.rolled(step, sample.rolled)
+        groups.sampled = [t for t in groups.sampled if t.key not in keys]
+        self.tracker.record_rollouts(step, groups.sampled)
 
-    def _greedy_of(self, group: Sequence[Trajectory], sample: Groups) -> list[Trajectory]:
-        answer = sample.greedy.get(group[0].row.uid)
-        return [] if answer is None else [answer]
+    def _sample(
+        self, batch: AdmittedBatch, groups: Groups, poll: Callable[[], object], had: Container[str] = ()
+    ) -> list[Trajectory]:
+        """The trajectories of a batch, without the rows that the step has `had`; `poll` is called during a wait."""
+        if self.begin is not None:
+            return self._wait(batch, groups, poll)
+        rows = [row for row in batch.rows if row.uid not in had]
+        if not rows:
+            return []
+        scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
+        with self.tracker.rollout_phase("rollout", len(rows) * self.config.rollout.n) as on_done:
+            made = self.rollouts.sample(rows, batch.number, on_done, scored=scored)
+        self.tracker.in_background(partial(self.rollouts.compare, made))
+        return made
 
-    def _result(self, batch: AdmittedBatch, sample: Groups, look: Callable[[], object]) -> list[Trajectory]:
-        """Wait for the trajectories of a batch, and `look` meanwhile; its greedy answers go to `sample`."""
-        assert batch.pending is not None
-        if not self.ahead:
-            return batch.pending.result()
+    def _wait(self, batch: AdmittedBatch, groups: Groups, poll: Callable[[], object]) -> list[Trajectory]:
+        """Wait for a batch that was begun; its greedy answers go to `groups`."""
+        assert batch.future is not None
         finished, under_way = self.stream.waiting()
-        sample.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
-        sample.metrics["perf/window"] = float(self.stream.window.size)
+        groups.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
+        groups.metrics["perf/window"] = float(self.stream.window.size)
         begun, self._spare = self.clock(), self.stream.spare()
         with self.tracker.phase("rollout"):
-            made = batch.pending.result(look)
+            made = self.rollouts.wait(batch.future, poll)
         self._waited += self.clock() - begun
-        sample.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
+        groups.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
         return [t for t in made if t.sample < self.config.rollout.n]
 
-    def _look(self, step: int, batch: AdmittedBatch) -> None:
-        self._show(batch)
+    def _while_waiting(self, step: int, batch: AdmittedBatch) -> None:
+        self._show_progress(batch)
         begun = self.clock()
-        self.look(step, batch.finished, len(batch.rows))
+        self.on_finished_groups(step, batch.finished, len(batch.rows))
         self._waited -= self.clock() - begun  # it has worked
 
-    def _show(self, batch: AdmittedBatch) -> None:
+    def _show_progress(self, batch: AdmittedBatch) -> None:
         self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
 
-    def _begin(self, had: Container[str], batch: AdmittedBatch) -> Pending:
-        if self.ahead:
-            return self.workers.begin(batch)
-        rows = [row for row in batch.rows if row.uid not in had]
-        scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
-        return Deferred(lambda: self._train(rows, batch.number, scored=scored) if rows else [])
-
-    def _check(self, step: int, rolled: list[Trajectory]) -> None:
+    def _check(self, step: int, sampled: list[Trajectory]) -> None:
         """Stop a step that lost too much; what was sampled is written before."""
-        self.tracker.rolled(step, rolled)
-        check_drops(rolled, self.config.rollout.max_infra_drop_share)
+        self.tracker.record_rollouts(step, sampled)
+        check_drops(sampled, self.config.rollout.max_infra_drop_share)
 
-    def _train(self, rows: Sequence[Row], number: int, *, scored: bool = True) -> list[Trajectory]:
-        rollout = partial(self.workers.rollout, scored=scored)
-        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, number, rollout)
 
-    def _roll(
-        self,
-        phase: str,
-        rows: Sequence[Row],
-        total: int,
-        step: int,
-        rollout: Callable[[Sequence[Row], int, OnDone], list[Trajectory]],
-    ) -> list[Trajectory]:
-        with self.tracker.rolling(phase, total) as on_done:
-            return rollout(rows, step, on_done)
+@dataclass(frozen=True)
+class Validation:
+    """Samples, records and measures `batches` of held-out rows with the current weights."""
+
+    rollouts: Rollouts
+    tracker: RunTracker
+    batches: Sequence[Sequence[Row]]
+    n: int
+    """Trajectories a row."""
+
+    def __call__(self, step: int) -> Metrics:
+        """`val/` metrics of the current weights; none without rows, or where a stop is requested meanwhile."""
+        total = sum(map(len, self.batches)) * self.n
+        try:
+            with self.tracker.rollout_phase("validate", total) as on_done:
+                sampled = [self.rollouts.validate(rows, step, on_done) for rows in self.batches]
+        except Interrupted:
+            self.tracker.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
+            return {}
+        trajectories = [trajectory for batch in sampled for trajectory in batch]
+        self.tracker.record_validation(step, trajectories)
+        return validation_metrics(trajectories) if trajectories else {}
 
 
 def stream_of(config: Config, splits: Splits) -> Stream:
@@ -216,11 +230,11 @@ def stream_of(config: Config, splits: Splits) -> Stream:
 
 
 def kept_groups(
-    trajectories: Sequence[Trajectory], metric: str, earned: Earned, keep: str = "differing"
+    trajectories: Sequence[Trajectory], metric: str, score: ScoreFn, keep: str = "differing"
 ) -> dict[str, list[Trajectory]]:
     """By row uid, the groups that the filter `keep` takes by the `metric` of their scored trajectories.
 
-    `earned` is a trajectory's score, what its turns got included. Raises UserError when a reward function does not
+    `score` gives a trajectory's score, turn rewards included. Raises UserError when a reward function does not
     return the metric, and for a filter that is not there or fails.
     """
     groups: dict[str, list[Trajectory]] = {}
@@ -229,13 +243,13 @@ def kept_groups(
     return {
         uid: group
         for uid, group in groups.items()
-        if keeps(keep, [_value(t, metric, earned) for t in group if t.scored], group)
+        if keeps(keep, [_value(t, metric, score) for t in group if t.scored], group)
     }
 
 
-def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
+def _value(trajectory: Trajectory, metric: str, score: ScoreFn) -> float:
     if metric in SCORE:
-        return earned(trajectory) - trajectory.length_penalty
+        return score(trajectory) - trajectory.length_penalty
     numbers = {name: value for name, value in trajectory.reward_extra.items() if isinstance(value, Real)}
     if metric not in numbers:
         known = ", ".join(dict.fromkeys(["score", *numbers]))

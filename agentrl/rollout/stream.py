@@ -26,14 +26,14 @@ from itertools import chain
 from typing import Any, Protocol
 
 from agentrl.data import Loader
-from agentrl.rollout.window import LEAST, Window
+from agentrl.rollout.window import MIN_BATCHES, StalenessWindow
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 
-class Pending(Protocol):
+class RolloutFuture(Protocol):
     """Trajectories that are being made."""
 
     def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
@@ -44,21 +44,6 @@ class Pending(Protocol):
 
     def done(self) -> bool:
         """Whether `result` returns or raises at once."""
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """Trajectories that are made when they are waited for."""
-
-    make: Callable[[], list[Trajectory]]
-
-    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
-        """Make them."""
-        return self.make()
-
-    def done(self) -> bool:
-        """They never are."""
-        return False
 
 
 @dataclass(eq=False)
@@ -73,15 +58,15 @@ class AdmittedBatch:
     rows: list[Row]
     finished: dict[int, Trajectory] = field(default_factory=dict)
     """By index in the batch, group by group."""
-    pending: Pending | None = None
-    """None: not begun in this process."""
+    future: RolloutFuture | None = None
+    """None: not begun in this process, or made when the step takes it."""
     returned: bool = False
     """Whether an earlier step gave these groups back."""
 
     def restart(self) -> None:
         """Begin again with what failed, if the batch is done."""
-        if self.pending is not None and self.pending.done():
-            self.pending, self.finished = None, self._sound()
+        if self.future is not None and self.future.done():
+            self.future, self.finished = None, self._sound()
 
     def state_dict(self, media: MediaTable) -> dict[str, Any]:
         """Plain data; images and videos go to `media`."""
@@ -93,7 +78,7 @@ class AdmittedBatch:
         return {i: t for i, t in dict(self.finished).items() if t.outcome is not Outcome.INFRA_ERROR}
 
 
-Begin = Callable[[AdmittedBatch], Pending]
+Begin = Callable[[AdmittedBatch], RolloutFuture]
 """Begins all trajectories of a batch that are not `finished`."""
 
 
@@ -104,7 +89,7 @@ class Stream:
         """`bound`: `trainer.max_staleness`; `batch_size`: groups that a step trains on; `n`: trajectories of a group;
         `last_step`: nothing is admitted that no step up to this one could train on."""
         self.loader, self.bound, self.batch_size, self.n, self.last_step = loader, bound, batch_size, n, last_step
-        self.window = Window(bound + 1, loader.batch_size * n)
+        self.window = StalenessWindow(bound + 1, loader.batch_size * n)
         self._queue = deque[AdmittedBatch]()
         self._restored = deque[AdmittedBatch]()
         """From a checkpoint: admitted before the loader's next rows."""
@@ -112,17 +97,19 @@ class Stream:
         self._step = self._numbered = 0
         self._before: tuple[dict[str, Any], list[AdmittedBatch]] = {}, []
 
-    def take(self, step: int, begin: Begin, kept: int = 0) -> AdmittedBatch:
-        """Admit rows as far as the bound allows, and remove the oldest batch; the caller waits for it.
+    def take(self, step: int, begin: Begin | None, kept: int = 0) -> AdmittedBatch:
+        """Admit rows as far as the bound allows, and remove the oldest batch, whose trajectories the caller waits for.
 
-        `kept`: groups that `step` has already taken and will train on.
+        `begin`: begins each batch that is admitted; None: the caller makes them. `kept`: groups that `step` has already
+        taken and will train on.
         """
         if step != self._step:
             self._step, self._taken = step, []
             self._before = self.loader.state_dict(), [*self._queue, *self._restored]
             self._numbered = self._numbered if self.bound else max(self._numbered + 1, step)
         for batch in self._admitted(step, kept):
-            batch.pending = batch.pending or begin(batch)
+            if begin is not None and batch.future is None:
+                batch.future = begin(batch)
         self._taken.append(self._queue.popleft())
         return self._taken[-1]
 
@@ -140,7 +127,7 @@ class Stream:
         With bound 0 they are drawn again; otherwise what is finished is kept.
         """
         if self.bound:
-            self._queue = deque([*self._taken, *(b for b in self._queue if b.pending is not None)])
+            self._queue = deque([*self._taken, *(b for b in self._queue if b.future is not None)])
             for batch in self._queue:
                 batch.restart()
         else:
@@ -156,7 +143,7 @@ class Stream:
 
     def spare(self) -> bool:
         """Whether the batch after the one that was taken is finished."""
-        following = next((batch.pending for batch in self._queue if not batch.returned), None)
+        following = next((batch.future for batch in self._queue if not batch.returned), None)
         return following is not None and following.done()
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,7 +165,7 @@ class Stream:
         queue = state.get("queue", ())
         self._restored = deque(chain.from_iterable(self._batches(saved, media, valid) for saved in queue))
         self._numbered = state.get("numbered", 0)
-        self.window = Window(self.bound + 1, self.loader.batch_size * self.n, state.get("window", LEAST))
+        self.window = StalenessWindow(self.bound + 1, self.loader.batch_size * self.n, state.get("window", MIN_BATCHES))
 
     @property
     def _queued(self) -> int:

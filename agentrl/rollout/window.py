@@ -1,51 +1,58 @@
-"""How many batches of rows are under way at once: as few as keep the trainer from waiting, at most `max_staleness` + 1.
+"""How many batches of rows are under way at once, and how old the tokens are that come of it.
 
-Each further batch makes all tokens one version older. It pays only where the trainer waits for a few slow conversations
-and the engine has room for more requests: on average it runs fewer than half of the trajectories of a batch. An engine
-that is slower than the trainer runs more, however many batches there are, and a further batch would only wait in it.
+The window is the smallest one that keeps the trainer busy, at most `max_staleness` + 1 batches. Each further batch
+makes all tokens one version older. It pays only where the trainer waits for a few slow conversations and the engine has
+room for more requests: on average it runs fewer than half of the trajectories of a batch. An engine that is slower than
+the trainer runs more, however many batches there are, and a further batch would only wait in it.
 """
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-LEAST = 2
+import numpy as np
+
+from agentrl.trajectory.trajectory import Trajectory
+
+MIN_BATCHES = 2
 """The batch that the trainer waits for or trains on, and the next one."""
-SHORT = 0.05
+MAX_WAIT_SHARE = 0.05
 """Share of the time that the trainer may wait: less is not worth a further version of age."""
-ROOM = 0.5
-"""Requests over a batch's trajectories, up to which an engine has room for more of them."""
+FULL_ENGINE_SHARE = 0.5
+"""Requests over a batch's trajectories, from which on an engine has no room for more of them."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepTiming:
     """How a step got its groups."""
 
     seconds: float
-    """Since the last step got its own."""
+    """Seconds since the previous step got its groups."""
     waited: float
-    """Seconds of them in which the trainer waited."""
+    """Seconds in which the trainer waited."""
     requests: float
-    """That the engine ran in them, on average."""
+    """Mean number of running requests in that time."""
     spare: bool
     """Whether the next batch was finished too: with one batch less under way, this one would have been."""
 
 
 @dataclass
-class Window:
-    """Looks at as many steps as it has places, so that each place was used once; then it grows or shrinks."""
+class StalenessWindow:
+    """Looks at as many steps as it has batches, so that each batch was used once; then it grows or shrinks."""
 
     most: int
     """`max_staleness` + 1."""
     trajectories: int
-    """Of a batch."""
-    size: int = LEAST
+    """Trajectories of a batch."""
+    size: int = MIN_BATCHES
     """Batches that may be begun and not yet trained on."""
-    _steps: list[Taken] = field(default_factory=list)
+    _steps: list[StepTiming] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.size = min(self.size, self.most)
 
-    def trains(self, step: Taken) -> None:
+    def record(self, step: StepTiming) -> None:
         """A step has got its groups."""
         self._steps.append(step)
         if len(self._steps) < self.size:
@@ -54,14 +61,46 @@ class Window:
         seconds = sum(step.seconds for step in steps)
         waited = sum(step.waited for step in steps) / seconds
         requests = sum(step.requests * step.seconds for step in steps) / seconds
-        if waited > SHORT and requests < ROOM * self.trajectories:
+        if waited > MAX_WAIT_SHARE and requests < FULL_ENGINE_SHARE * self.trajectories:
             self.size = min(max(self._wanted(waited, requests), self.size + 1), self.most)
         elif all(step.spare for step in steps):
-            self.size = max(self.size - 1, min(LEAST, self.most))
+            self.size = max(self.size - 1, min(MIN_BATCHES, self.most))
 
     def _wanted(self, waited: float, requests: float) -> int:
         """Batches with which the trainer would not wait, if conversations took as long as now; no more than would fill
-        the engine's room."""
+        the engine."""
         enough = self.size / (1 - waited) if waited < 1 else self.most
-        full = self.size * ROOM * self.trajectories / requests if requests else self.most
+        full = self.size * FULL_ENGINE_SHARE * self.trajectories / requests if requests else self.most
         return min(math.ceil(enough), int(full))
+
+
+def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """`staleness/` metrics of the model's tokens; {} without tokens.
+
+    A token's staleness is the number of updates between the weights that drew it and those that are trained, which have
+    `version`: mean, maximum, the share of tokens at each age, and the share in trajectories of several versions.
+    """
+    ages, mixed = Counter[int](), 0
+    for trajectory in trajectories:
+        own = _ages(trajectory, version)
+        ages += own
+        mixed += own.total() if len(own) > 1 else 0
+    total = ages.total()
+    if not total:
+        return {}
+    return {
+        "staleness/mean": sum(age * tokens for age, tokens in ages.items()) / total,
+        "staleness/max": float(max(ages)),
+        "staleness/mixed": mixed / total,
+        **{f"staleness/share_{age}": ages[age] / total for age in sorted(ages)},
+    }
+
+
+def _ages(trajectory: Trajectory, version: int) -> Counter[int]:
+    """Number of the model's tokens by their age."""
+    ages = Counter[int]()
+    for ledger in trajectory.ledgers:
+        drawn = ledger.versions.numpy()[ledger.mask.numpy() != 0]
+        found, tokens = np.unique(version - drawn, return_counts=True)
+        ages.update(dict(zip(found.tolist(), tokens.tolist(), strict=True)))
+    return ages

@@ -2,7 +2,6 @@
 
 from agentrl.runtime.local import LocalRuntime
 from agentrl.runtime.opening import open_runtime, read_splits
-from agentrl.runtime.runtime import Metrics, Runtime
-from agentrl.runtime.tracked import TrackedRuntime
+from agentrl.runtime.runtime import Runtime
 
-__all__ = ["LocalRuntime", "Metrics", "Runtime", "TrackedRuntime", "open_runtime", "read_splits"]
+__all__ = ["LocalRuntime", "Runtime", "open_runtime", "read_splits"]

@@ -5,63 +5,52 @@ With `trainer.max_staleness` > 0, a server that keeps its memory continues while
 samples from the parameters that the learner trains; servers get them by `publish_weights` before anything is sampled.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
-from agentrl.rollout.parts import NO_PARTS, Parts
-from agentrl.rollout.rollouts import Rollouts
-from agentrl.rollout.stream import AdmittedBatch, Pending
-from agentrl.rollout.workers import OnDone
-from agentrl.runtime.loop_runner import LoopRunner
+from agentrl.rollout.pausable_engine import PausableEngine
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
+from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.loop_thread import LoopThread
-from agentrl.runtime.sampling_ahead import SamplingAhead
+from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
-from agentrl.tracking import Waiting
-from agentrl.training import Batch
 from agentrl.training.learner import Learner
-from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Trajectory
 
 
-class LocalRuntime:
+class LocalRuntime(Runtime):
     """Builds learner and engine. Raises UserError if they do not fit."""
 
-    def __init__(self, config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
+    learner: Learner
+
+    def __init__(self, config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
-        servers, self.kernels, self.start_times = start.take(), start.kernels, start.times
+        super().__init__(start.times)
+        servers, self.kernels = start.take(), start.kernels
         self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
         self.memory = SharedMemory()
-        self._starting: tuple[RemoteEngine, float] | None = None
-        ahead = config.trainer.max_staleness > 0
-        self.runner: LoopRunner | LoopThread = LoopThread() if ahead else LoopRunner()
-        self.ahead: SamplingAhead | None = None
+        self.runner = self._open_loop(config)
         with ExitStack() as undo:
-            undo.callback(self.runner.close)
+            undo.callback(self.close)
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
             with self.start_times.phase("model"):
                 self.learner = Learner(config)
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
-            self.engine = self._engine(config, servers)
-            undo.callback(lambda: self.runner.run(self.engine.close()))
+            engine = self._engine(config, servers)
+            undo.callback(lambda: self.runner.run(engine.close()))
             if isinstance(self.runner, LoopThread):
-                remote = self._starting[0] if self._starting else None
-                self.ahead = SamplingAhead(self.runner, self.engine, remote, partial=config.rollout.partial_rollout)
-                self.engine = self.ahead.engine
-                undo.callback(self.ahead.close)
-            self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)
+                engine = self._pausable(engine, self.runner, partial=config.rollout.partial_rollout)
+            self.rollouts = self._open_rollouts(config, engine, objects=objects)
             undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
+        """Prepare training with the attention kernel that is assumed; once more where it is another one."""
         with self.kernels.assumed():
             self._prepare(total_steps)
         with self.start_times.phase("compile"):
@@ -70,85 +59,27 @@ class LocalRuntime:
         if not kept:
             self._prepare(total_steps)
 
+    def begins_early(self) -> bool:
+        """Whether `begin_update` is of use: the engine must not share memory with the trainer."""
+        asynchronous = self.async_sampling is not None and not self.async_sampling.shares_parameters
+        return asynchronous and not self.sleeps and self.learner.begins_early()
+
     def _prepare(self, total_steps: int) -> None:
         with self.start_times.phase("model"):
             self.learner.prepare(total_steps)
         with self.start_times.phase("compile"):
             self.learner.warm_up(self._servers_answer)
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
-        return self.rollouts.train(rows, step, on_done, scored=scored)
-
-    def compare(self, trajectories: Sequence[Trajectory]) -> None:
-        self.rollouts.compare(trajectories)
-
-    def begin(self, batch: AdmittedBatch) -> Pending:
-        assert self.ahead is not None
-        return self.ahead.begin(self.rollouts, batch)
-
-    @property
-    def containers(self) -> Mapping[str, int]:
-        return self.rollouts.tasks.phases
-
-    def activity(self) -> dict[str, float]:
-        return {} if self.ahead is None else self.ahead.activity()
-
-    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        return self.rollouts.greedy(rows, step, on_done)
-
-    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        if self.ahead is not None:
-            self.ahead.resume()
-        return self.rollouts.validate(rows, step, on_done)
-
-    def compute_logprobs(self, batch: Batch) -> Batch:
+    def _halt_engine(self) -> None:
+        """Before the policy computes: the engine sleeps, or stops at the present token."""
         if self.sleeps:
             with self.memory.freed_by_engine():
-                self.runner.run(self.engine.sleep())
-        elif self.ahead is not None:
-            self.ahead.pause()
-        with self.rollouts.scoring():
-            return self.learner.compute_logprobs(batch)
+                super()._halt_engine()
+        elif self.async_sampling is not None:
+            self.async_sampling.pause()
 
-    def begins_early(self) -> bool:
-        beside = self.ahead is not None and not self.ahead.shares_parameters and not self.sleeps
-        return beside and self.learner.begins_early()
-
-    def begin_update(self, part: Batch) -> None:
-        self.learner.begin_update(part)
-
-    def update(self, batch: Batch) -> dict[str, float]:
-        with nullcontext() if self.ahead is None else self.ahead.updating():
-            return self.learner.update(batch)
-
-    def publish_weights(self, version: int) -> None:
-        self._wait_for_servers()
-        if self.sleeps:
-            self.memory.leave_to_engine()
-        with self.start_times.phase("weights"):
-            self.runner.run(self.engine.update_weights(version))
-        if self.ahead is not None:
-            self.ahead.resume()
-        if self.sleeps:
-            self.learner.offload_parameters()
-
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
-        self.learner.save(folder, step, state, last, model_only)
-
-    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        return self.learner.load(path)
-
-    def prompt_length(self, row: Row) -> int:
-        return self.rollouts.prompt_length(row)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.rollouts.decode(ids)
-
-    def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.close()
-        self.rollouts.close()
-        self.runner.close()
+    def _free_memory(self) -> None:
+        self.memory.leave_to_engine()
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
@@ -156,21 +87,16 @@ class LocalRuntime:
             engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner.module, self.learner.score)
-        if remote.check is not None:
-            remote.check = self.start_times.timed("probe", remote.check)
+        remote = servers.engine(self.learner.module, self.learner.score, self.start_times)
         self._starting = remote, servers.launched
         return remote
+
+    def _pausable(self, engine: Engine, thread: LoopThread, *, partial: bool) -> PausableEngine:
+        """The engine of `async_sampling`, which is made here."""
+        pausable = PausableEngine(engine, partial=partial)
+        self.async_sampling = AsyncSampling(thread, pausable, engine if isinstance(engine, RemoteEngine) else None)
+        return pausable
 
     def _servers_answer(self) -> bool:
         """Whether servers that were starting are ready: the first rollout waits for nothing else."""
         return self._starting is not None and self.runner.run(self._starting[0].answers())
-
-    def _wait_for_servers(self) -> None:
-        """Wait until the servers answer, once."""
-        if self._starting is None:
-            return
-        (remote, launched), self._starting = self._starting, None
-        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
-            self.runner.run(remote.start())
-        self.start_times.served(launched)

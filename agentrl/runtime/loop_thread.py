@@ -20,7 +20,7 @@ TICK = 0.2
 
 
 class LoopThread:
-    """Runs coroutines on an event loop in a thread of its own; a `LoopRunner` that also starts work without waiting."""
+    """Runs coroutines on an event loop in a thread of its own; it also starts work without waiting."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -38,10 +38,10 @@ class LoopThread:
             started.cancel()
             raise
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "Started[T]":
+    def start(self, work: Coroutine[Any, Any, T]) -> "LoopFuture[T]":
         """Begin `work`, beside all other work."""
         self._check()
-        return Started(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
+        return LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread; safe to call twice."""
@@ -80,8 +80,8 @@ class LoopThread:
 
 
 @dataclass(frozen=True)
-class Started(Generic[T]):
-    """Work that was started."""
+class LoopFuture(Generic[T]):
+    """The result of work that was started."""
 
     future: Future[tuple[T | None, BaseException | None]]
     check: Callable[[], None]

@@ -7,33 +7,33 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.data.splits import Reader, Splits
 from agentrl.engines.starting import Start
-from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.training import load_processor
 from agentrl.training.sft.contract import SftRun
 from agentrl.training.sft.run import Run
 
 
-def open_runtime(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> Runtime:
-    """This process alone where that is enough, or else Ray. `parts`: objects in place of files; `start`: the servers
+def open_runtime(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> Runtime:
+    """This process alone where that is enough, or else Ray. `objects`: objects in place of files; `start`: the servers
     that are starting already. Raises UserError."""
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.runtime.local import LocalRuntime
 
-        return LocalRuntime(config, parts, start)
+        return LocalRuntime(config, objects, start)
     from agentrl.runtime.ray import open_on_ray
 
-    return open_on_ray(config, parts, start)
+    return open_on_ray(config, objects, start)
 
 
-def read_splits(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Splits:
+def read_splits(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJECTS) -> Splits:
     """The rows of a run, prompts measured as the runtime sees them. Raises UserError."""
 
     def processor() -> Any:
         return load_processor(config.model, runtime.tokenizer).processor
 
-    reader = Reader(config, runtime.tokenizer, runtime.prompt_length, processor, parts.rows, parts.validation)
-    return reader.splits()
+    measure = runtime.rollouts.prompt_length
+    return Reader(config, runtime.tokenizer, measure, processor, objects.rows, objects.validation).splits()
 
 
 def open_sft(config: SftConfig) -> SftRun:

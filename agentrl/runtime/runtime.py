@@ -1,42 +1,35 @@
-"""The protocol that `agentrl.train` uses: the work runs in this process (`LocalRuntime`) or on Ray (`RayRuntime`).
+"""A policy with its engine: rollouts and learner, and whose turn it is.
 
-The training loop is the same for both.
+The training loop is the same where the work runs in this process (`LocalRuntime`) and on Ray (`RayRuntime`).
+
+Invariant: a stop requested while a step samples or computes log-probs ends the step before any state of a checkpoint
+changes.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.rollout.workers import RolloutWorkers
+from agentrl.config.schema import Config
+from agentrl.core.stopping import StopRequest
+from agentrl.engines.engine import Engine
+from agentrl.engines.servers import RemoteEngine
+from agentrl.rollout.rollouts import Rollouts
+from agentrl.runtime.async_sampling import AsyncSampling
+from agentrl.runtime.loop_runner import LoopRunner
+from agentrl.runtime.loop_thread import LoopThread
+from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
-from agentrl.trajectory.row import Row
 
 
-class Runtime(RolloutWorkers, Protocol):
-    """One policy with its engine and tools."""
-
-    tokenizer: Any
-    """The policy's."""
-    start_times: StartTimes
-    """Seconds of the start, by cause."""
-
-    @property
-    def containers(self) -> Mapping[str, int]:
-        """Trajectories with a container in each phase of it, at any time; none where other machines make them."""
-
-    def prompt_length(self, row: Row) -> int:
-        """Number of tokens of a row's first prompt, with its tools."""
-
-    def prepare(self, total_steps: int) -> None:
-        """Prepare training for `total_steps` steps in total. The engine may still be starting."""
+class PolicyLearner(Protocol):
+    """The trained models, in this process or on all ranks: see `agentrl.training.learner.Learner`."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with old log-probs, reference log-probs and values, each only if the settings need it.
-
-        Rewards that are still being computed arrive meanwhile.
-        """
+        """The batch with old log-probs, reference log-probs and values, each only if the settings need it."""
 
     def begins_early(self) -> bool:
         """Whether `begin_update` is of use."""
@@ -47,11 +40,11 @@ class Runtime(RolloutWorkers, Protocol):
     def update(self, batch: Batch) -> Metrics:
         """Train on a batch that has advantages."""
 
-    def publish_weights(self, version: int) -> None:
-        """Give the engine the current weights as `version`. The first call waits until the engine has started."""
+    def offload_parameters(self) -> None:
+        """Move parameters to CPU memory, where the settings ask for it."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
-        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones. `model_only`: see `Learner.save`.
+        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones.
 
         Writing may continue after the return, except for the `last` one.
         """
@@ -59,8 +52,115 @@ class Runtime(RolloutWorkers, Protocol):
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Resume from a checkpoint; returns its step and its `state`. Raises UserError."""
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, special ones included."""
+
+class Runtime(ABC):
+    """Gives engine and learner their turns."""
+
+    tokenizer: Any
+    """The policy's."""
+    rollouts: Rollouts
+    """Make trajectories."""
+    learner: PolicyLearner
+    """Trains the policy."""
+
+    runner: LoopRunner | LoopThread
+    """Carries out coroutines."""
+
+    def __init__(self, start_times: StartTimes) -> None:
+        self.start_times = start_times
+        """Seconds of the start, by cause."""
+        self.phases = Phases()
+        """Seconds of a step, by phase."""
+        self.stop = StopRequest()
+        """Ends what samples."""
+        self.stack = ExitStack()
+        """Closes everything."""
+        self.async_sampling: AsyncSampling | None = None
+        """Trajectories continue while the policy trains (`trainer.max_staleness` > 0)."""
+        self.sleeps = False
+        """Whether the engine gives its memory back while the policy trains."""
+        self._starting: tuple[RemoteEngine, float] | None = None
+        """Servers that may not answer yet, and the `time.monotonic()` of their launch."""
+
+    @abstractmethod
+    def prepare(self, total_steps: int) -> None:
+        """Prepare training for `total_steps` steps in total. The engine may still be starting."""
+
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """The batch with the columns of `PolicyLearner.compute_logprobs`. Rewards that are still being computed arrive
+        meanwhile. Raises TooManyDrops, and Interrupted where a stop was requested."""
+        with self.phases("logprobs"):
+            self._halt_engine()
+            with self.rollouts.scoring():
+                batch = self.learner.compute_logprobs(batch)
+        self.stop.check()
+        return batch
+
+    @abstractmethod
+    def begins_early(self) -> bool:
+        """Whether `begin_update` is of use."""
+
+    def begin_update(self, part: Batch) -> None:
+        """Compute the gradients of whole groups; the time is that of the update."""
+        with self.phases("update"):
+            self.learner.begin_update(part)
+
+    def update(self, batch: Batch) -> Metrics:
+        """Train on a batch that has advantages; an empty one updates nothing."""
+        if not batch.num_sequences:
+            return {"rollout/nothing_to_learn": 1.0}
+        early = {"perf/early_share": 0.0} if self.begins_early() else {}
+        changing = nullcontext() if self.async_sampling is None else self.async_sampling.updating()
+        with self.phases("update", tokens=batch.num_tokens), changing:
+            return early | self.learner.update(batch)
+
+    def publish_weights(self, version: int) -> None:
+        """Give the engine the current weights as `version`. The first call waits until the engine has started."""
+        with self.phases("sync"):
+            self._wait_for_servers()
+            if self.sleeps:
+                self._free_memory()
+            if self.async_sampling is not None:
+                self.async_sampling.pause()
+            with self.start_times.phase("weights"):
+                self.runner.run(self.rollouts.engine.update_weights(version))
+            if self.async_sampling is not None:
+                self.async_sampling.resume()
+            if self.sleeps:
+                self.learner.offload_parameters()
 
     def close(self) -> None:
         """Stop engine and tools; safe to call twice."""
+        self.stack.close()
+
+    def _halt_engine(self) -> None:
+        """Before the policy computes: the engine gives its memory back where it sleeps."""
+        if self.sleeps:
+            self.runner.run(self.rollouts.engine.sleep())
+
+    @abstractmethod
+    def _free_memory(self) -> None:
+        """Leave the memory of a GPU to the engine."""
+
+    def _open_loop(self, config: Config) -> LoopRunner | LoopThread:
+        """The event loop of the run; `stack` closes it."""
+        runner = LoopThread() if config.trainer.max_staleness > 0 else LoopRunner()
+        self.stack.callback(runner.close)
+        return runner
+
+    def _open_rollouts(self, config: Config, engine: Engine, **options: Any) -> Rollouts:
+        """The rollouts of the run; `stack` closes them, with their engine."""
+        sampling = self.async_sampling
+        run = self.runner.run if sampling is None else sampling.run
+        rollouts = Rollouts(config, self.tokenizer, engine, run, background=sampling, stop=self.stop, **options)
+        self.stack.callback(rollouts.close)
+        return rollouts
+
+    def _wait_for_servers(self) -> None:
+        """Wait until the servers answer, once."""
+        if self._starting is None:
+            return
+        (_, launched), self._starting = self._starting, None
+        with self.start_times.phase("wait"):
+            self.runner.run(self.rollouts.engine.start())
+        self.start_times.served(launched)

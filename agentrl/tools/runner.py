@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from agentrl.core.clocks import queued
+from agentrl.core.clocks import began, queued
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.queueing import began
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import Threads, UserFunction
 from agentrl.tools.arguments import ArgumentCheck

@@ -1,13 +1,12 @@
-"""What a person sees of a run: metrics, loggers, live view, dumps, conversations."""
+"""Everything that a person sees of a run: metrics, loggers, live view, dumps, conversations."""
 
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps import Advantages, load_trajectories, trajectory_record, write_trajectories
 from agentrl.tracking.generations import Generation, generations
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
-from agentrl.tracking.memory import memory_metrics
 from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, validation_metrics
-from agentrl.tracking.phases import Phases
+from agentrl.tracking.phases import Phases, memory_metrics
 from agentrl.tracking.summary import before_after_table, summary
 from agentrl.tracking.waiting import Waiting
 

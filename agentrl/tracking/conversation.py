@@ -17,8 +17,8 @@ from rich.text import Text
 from agentrl.core.json_text import HALF
 from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
+from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import duration, figure
-from agentrl.tracking.text import Decode
 from agentrl.trajectory.trajectory import Trajectory
 
 BY_PROBABILITY = (
@@ -36,7 +36,7 @@ REPEATED = re.compile(r"(<[^<>\s]{1,64}>)\1{3,}")
 """Tokens that stand for a picture, say."""
 LINE_END = "↵"
 LAST_LINES = 5
-"""Of a program's output."""
+"""Lines of a program's output that are shown."""
 # Model and tools may write escape codes; those must show, not act on the reader's terminal.
 CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
 CONTROL |= dict.fromkeys(range(0xD800, 0xE000), HALF)
@@ -61,13 +61,16 @@ def conversation(
         if len(samples) > 1:
             body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record, number - 1)})", style="bold"))
         body += [Text(""), _stream(sample, max_prompt)]
-    body += [Text(""), *_calls(record), *_program(record), *_task(record), *_trouble(record), legend()]
+    body += [Text(""), *_calls(record), *_program(record), *_task(record)]
+    if record["error"]:
+        body.append(Text(str(record["error"]).translate(CONTROL), style="bold red"))
+    body.append(legend())
     name = title or str(record["key"])
     return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
 
 
 def legend() -> Text:
-    """What the colours mean."""
+    """Explain the colours."""
     text = Text("trained, by probability ", style="dim")
     low = "0"
     for bound, style in BY_PROBABILITY:
@@ -105,11 +108,11 @@ def _header(record: Record) -> Text:
 
 def _stream(sample: Record, max_prompt: int | None) -> Table:
     """A row a segment: who wrote it, and what."""
-    texts = token_texts(sample)
+    texts, starts = token_texts(sample), accumulate((segment["n"] for segment in sample["segments"]), initial=0)
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
-    for segment, start in zip(sample["segments"], _starts(sample), strict=True):
+    for segment, start in zip(sample["segments"], starts, strict=False):
         if segment["source"] == "model":
             label = Text(f"model {segment['turn'] + 1}", "bold green")
             grid.add_row(label, _trained(segment, start, sample["columns"], texts))
@@ -118,10 +121,6 @@ def _stream(sample: Record, max_prompt: int | None) -> Table:
             style = READ_ONLY[segment["source"]]
             grid.add_row(Text(segment["source"], style), _read_only(segment["text"], style, limit))
     return grid
-
-
-def _starts(sample: Record) -> list[int]:
-    return list(accumulate((segment["n"] for segment in sample["segments"]), initial=0))[:-1]
 
 
 def _trained(segment: Record, start: int, columns: Record, texts: list[str] | None) -> Text:
@@ -196,8 +195,3 @@ def _task(record: Record) -> Iterator[Text]:
     yield Text(f"container {task.get('container', '')}: {phases}", style="dim")
     for line in str(task.get("output", "")).rstrip().splitlines()[-LAST_LINES:]:
         yield Text(f"  {line.translate(CONTROL)}", style="dim")
-
-
-def _trouble(record: Record) -> Iterator[Text]:
-    if record["error"]:
-        yield Text(str(record["error"]).translate(CONTROL), style="bold red")

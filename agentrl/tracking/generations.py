@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.tracking.text import Decode
+from agentrl.tracking.dumps.text import Decode
 from agentrl.trajectory.trajectory import Trajectory
 
 COLUMNS = ("step", "row", "prompt", "response", "reward", "outcome")

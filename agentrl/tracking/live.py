@@ -43,7 +43,14 @@ class LiveView:
         self._clock = clock
         self._state = State(total_steps, title, started=clock())
         self._lock = threading.Lock()
-        self._live = self._make_live() if enabled and _can_redraw(self.console) else None
+        self._live: Live | None = None
+        if enabled and _can_redraw(self.console):
+            self._live = Live(
+                get_renderable=self._draw,
+                console=self.console,
+                refresh_per_second=REFRESH_PER_SECOND,
+                redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
+            )
         self._streams: list[tuple[logging.StreamHandler, object]] = []
 
     @property
@@ -105,14 +112,6 @@ class LiveView:
         # Neither markup nor wrapping nor colour: a line of a log.
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _make_live(self) -> Live:
-        return Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=REFRESH_PER_SECOND,
-            redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
-        )
-
     def _draw(self) -> RenderableType:
         with self._lock:
             return panel(self._state, self._clock(), self.console.width, self.console.height)
@@ -137,7 +136,7 @@ def _can_redraw(console: Console) -> bool:
 
 
 def _stream_handlers() -> list[logging.StreamHandler]:
-    """Those of every logger there is: libraries such as transformers keep their own."""
+    """Stream handlers of all loggers: libraries such as transformers keep their own."""
     loggers = [logging.root, *logging.Logger.manager.loggerDict.values()]
     handlers = [h for logger in loggers if isinstance(logger, logging.Logger) for h in logger.handlers]
     return [h for h in handlers if isinstance(h, logging.StreamHandler)]

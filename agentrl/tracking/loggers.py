@@ -31,7 +31,7 @@ TENSORBOARD_DIR = "tensorboard"
 MOST_UNWRITTEN = 10_000
 """Lines that wait for room on the disk."""
 ADDS = math.inf
-"""As `resume_step`: the run only adds to the record of the folder's run, it validates, say."""
+"""A `resume_step` of a run that only adds to the record of the folder's run: it validates, say."""
 KEY = "trainer.logger"
 
 

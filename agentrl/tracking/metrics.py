@@ -1,4 +1,4 @@
-"""What a batch of trajectories says about the run, as flat names and floats.
+"""Metrics of a batch of trajectories, as flat names and floats.
 
 Invariants:
 - pure: nothing is read but the trajectories, and the order they come in does not change a single bit;
@@ -17,7 +17,7 @@ from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Traje
 Metrics = dict[str, float]
 
 PHASES = ("build", "start", "set_up", "run", "verify")
-"""Of a trajectory with a container."""
+"""Phases of a trajectory with a container."""
 
 OTHER_TOOLS = "other"
 """Stands for names that no call got through to: a model may invent any number of them."""
@@ -66,7 +66,7 @@ def succeeded(trajectory: Trajectory, threshold: float = 1.0) -> float | None:
 
 
 def passed(trajectory: Trajectory, threshold: float = 1.0) -> bool:
-    """Whether it is a whole success."""
+    """Whether a trajectory is a whole success."""
     return (succeeded(trajectory, threshold) or 0.0) >= 1.0
 
 
@@ -174,7 +174,7 @@ def _call_shares(calls: Sequence[ToolCallRecord], trajectories: int) -> Metrics:
 
 
 def _tasks(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
-    """Of trajectories with a container: the share that succeeded, and where the others failed."""
+    """Metrics of trajectories with a container: the share that succeeded, and where the others failed."""
     tasks = [t for t in trajectories if isinstance(t.extra.get("task"), dict) and "seconds" in t.extra["task"]]
     if not tasks:
         return {}

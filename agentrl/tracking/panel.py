@@ -159,7 +159,7 @@ def _label(text: str) -> Text:
 
 
 def _figures(state: State, width: int) -> Table:
-    """As many columns of label and value as fit."""
+    """A grid of labels and values, with as many columns as fit."""
     columns = max(1, width // CELL_WIDTH)
     cells = [_cell(field, state.metrics) for field in FIELDS if field.value(state.metrics) is not None]
     grid = Table.grid()

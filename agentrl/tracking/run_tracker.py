@@ -1,42 +1,31 @@
-"""What a run leaves behind and shows while it goes: its folder, metrics, live view, dumps.
+"""Records a run: its folder, metrics, live view and dumps.
 
-Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
-sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
-beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
-costs a warning: it is counted, and the run continues.
+Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. Trajectories are
+dumped as soon as their advantages are known, and without them if the step ends before; they are on the disk when
+`wait_for_dumps` returns, or the run ends, however it does.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.core.plurals import plural
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
-from agentrl.tracking.dump_writer import DumpWriter
-from agentrl.tracking.dumps import reason
+from agentrl.tracking.dumps import dump_file
+from agentrl.tracking.dumps.writer import DumpWriter
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.phases import sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
-from agentrl.tracking.run_summary import closing, dump_file
 from agentrl.tracking.start_times import start_line
-from agentrl.tracking.writer import Writer
+from agentrl.tracking.summary import closing
 from agentrl.trajectory.trajectory import Trajectory
 
 Metrics = dict[str, float]
-
-log = logging.getLogger(__name__)
-
-GOES_ON = (
-    "the run continues without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
-    "trainer.rollout_data_dir and trainer.validation_data_dir to null"
-)
 
 
 class RunTracker:
@@ -48,10 +37,10 @@ class RunTracker:
         total_steps: int,
         resume_step: int,
         decode: Callable[[Sequence[int]], str],
-        tokenizer: Any = None,
+        phases: Phases | None = None,
     ) -> None:
-        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. With the `tokenizer`
-        of `decode` another process can write large dumps."""
+        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
+        runtime's."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -67,26 +56,25 @@ class RunTracker:
             project=trainer.project_name,
             experiment=trainer.experiment_name,
         )
-        self._phases = Phases(self.view.phase)
+        self.phase = phases or Phases()
+        """Times the body of a `with`."""
+        self.phase.watch(self.view.phase)
         self.records: list[Metrics] = []
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
-        self._tokens: dict[str, int] = {}
-        self._rolled: tuple[int, Sequence[Trajectory]] | None = None
-        self._dumps = DumpWriter(decode, tokenizer)
-        self._writer = Writer()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="beside")
-        self._beside: list[Future[None]] = []
-        self._unwritten: list[str] = []
+        self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
+        self._dumps = DumpWriter(decode)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
+        self._background: list[Future[None]] = []
         self._start: Metrics = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
-        self._stack.callback(self._close_writer)
-        self._stack.callback(self._write_rolled, {})
+        self._stack.callback(self._close_dumps)
+        self._stack.callback(self._write_rollouts, {})
         if self._begun and not self.trainer.val_only:
             self.view.note(resuming_from(self._begun, self._total))
         return self
@@ -99,19 +87,13 @@ class RunTracker:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
 
-    def started(self, metrics: Metrics) -> None:
+    def record_start(self, metrics: Metrics) -> None:
         """Show the `start/` metrics, and log them with the first training step."""
         self._start = metrics
         self.view.note(start_line(metrics))
 
-    def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
-        """Time the body; `tokens` gives a rate."""
-        if tokens:
-            self._tokens[name] = tokens
-        return self._phases(name)
-
     @contextmanager
-    def rolling(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
+    def rollout_phase(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
         """A phase that counts finished trajectories and their sampled tokens."""
         done = tokens = 0
 
@@ -121,88 +103,66 @@ class RunTracker:
             tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
             self.view.progress(done, total)
 
-        with self._phases(name):
+        with self.phase(name):
             yield count
-        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
+        self.phase.count(name, tokens)  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
-        self._write_rolled({})
-        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        self._write_rollouts({})
+        metrics = metrics | self.phase.metrics() | memory_metrics(metrics)
         if self.trainer.max_staleness:
             metrics |= sampling_ahead(metrics)
-        if self._unwritten:
-            metrics["perf/dumps_failed"] = float(len(self._unwritten))
+        if self._dumps.failures:
+            metrics["perf/dumps_failed"] = float(len(self._dumps.failures))
         if step > self._begun:
             metrics, self._start = metrics | self._start, {}
-        self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
         return metrics
 
-    def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a training step's trajectories for `trainer.rollout_data_dir`."""
-        self._rolled = step, trajectories
+        self._unwritten_rollouts = step, trajectories
         self.sampled = list(trajectories)
 
-    def trained(self, advantages: Callable[[], Advantages]) -> None:
+    def record_advantages(self, advantages: Callable[[], Advantages]) -> None:
         """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
-        self._write_rolled(advantages() if self.trainer.rollout_data_dir is not None else {})
+        self._write_rollouts(advantages() if self.trainer.rollout_data_dir is not None else {})
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def in_background(self, work: Callable[[], None]) -> None:
         """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""
-        self._beside.append(self._thread.submit(work))
+        self._background.append(self._thread.submit(work))
 
-    def catch_up(self) -> None:
-        """Wait for the work of `beside`, and raise its error."""
-        while self._beside:
-            self._beside.pop().result()
+    def wait_for_background(self) -> None:
+        """Wait for the work of `in_background`, and raise its error."""
+        while self._background:
+            self._background.pop().result()
 
-    def written(self) -> None:
+    def wait_for_dumps(self) -> None:
         """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
-        with self._phases("dump"):
-            self._writer.wait()
+        with self.phase("dump"):
+            self._dumps.wait()
 
-    def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
         self._dump(self.trainer.validation_data_dir, step, trajectories, {})
 
-    def _write_rolled(self, advantages: Advantages) -> None:
-        if self._rolled is not None:
-            self._dump(self.trainer.rollout_data_dir, *self._rolled, advantages)
-            self._rolled = None
+    def _write_rollouts(self, advantages: Advantages) -> None:
+        if self._unwritten_rollouts is not None:
+            self._dump(self.trainer.rollout_data_dir, *self._unwritten_rollouts, advantages)
+            self._unwritten_rollouts = None
 
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
-            with self._phases("dump"):
-                file = dump_file(folder, step)
-                self._writer(partial(self._write, file, step, trajectories, advantages, tuple(self._beside)))
+            with self.phase("dump"):
+                self._dumps.write(dump_file(folder, step), step, trajectories, advantages, tuple(self._background))
 
-    def _write(
-        self,
-        file: Path,
-        step: int,
-        trajectories: Sequence[Trajectory],
-        advantages: Advantages,
-        after: Sequence["Future[None]"],
-    ) -> None:
-        """Runs in the writer's thread. A full disk, or a user's object that cannot be written, must not end a run."""
-        wait(after)
-        try:
-            self._dumps.write(file, step, trajectories, advantages)
-        except Exception as error:
-            self._unwritten.append(f"{file} cannot be written: {reason(error)}")
-            if len(self._unwritten) == 1:
-                log.warning("%s; %s", self._unwritten[0], GOES_ON)
-
-    def _close_writer(self) -> None:
-        with self._dumps:
-            self._writer.close()
-            self._thread.shutdown()
-        if self._unwritten:
-            self.view.note(
-                f"{plural(len(self._unwritten), 'dump')} could not be written; the first: {self._unwritten[0]}"
-            )
+    def _close_dumps(self) -> None:
+        self._dumps.close()
+        self._thread.shutdown()
+        if failures := self._dumps.failures:
+            self.view.note(f"{plural(len(failures), 'dump')} could not be written; the first: {failures[0]}")

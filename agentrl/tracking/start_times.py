@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 CAUSES = ("imports", "model", "compile", "wait", "weights", "probe")
-"""One after the other; `server` runs beside the first four."""
+"""Causes in their order; `server` runs in parallel to the first four."""
 
 
 class StartTimes:

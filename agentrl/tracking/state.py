@@ -1,4 +1,4 @@
-"""What the live view knows: fed by calls from the training loop, read by the thread that draws.
+"""The state of the live view: fed by calls from the training loop, read by the thread that draws.
 
 Invariant: a reader sees whole values. Fields are replaced or appended to, never emptied and refilled.
 """
@@ -31,7 +31,7 @@ class State:
     containers: Mapping[str, int] = field(default_factory=dict)
     """Trajectories with a container in each phase of it, which the run counts."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last training step."""
+    """Metrics of the last training step."""
     rewards: list[float] = field(default_factory=list)
     successes: list[float] = field(default_factory=list)
     validations: list[tuple[int, dict[str, float]]] = field(default_factory=list)

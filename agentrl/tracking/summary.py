@@ -1,18 +1,31 @@
-"""The summary at the end of a run: validation results before and after, and the run's files."""
+"""The end of a run as a person sees it: figures before and after, the same prompts before and after, and its files.
+
+Read back from the run's own files, so that a run that was interrupted and resumed closes like an unbroken one.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.tracking.conversation import conversation
+from agentrl.tracking.dumps import Record, dump_file, load_trajectories
+from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import count, figure, share
 from agentrl.tracking.lines import sources
-from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR
+from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR, read_metrics
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import Trainer
 
 CHECKPOINTS = "checkpoints"
+PROMPT = 800
+"""Longest prompt to show, in characters: long tool schemas would fill the screen."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,18 @@ COMPARISONS = (
     Comparison("response tokens", "response_tokens_mean", count, 0),
     Comparison("truncated", "truncated", share, -1),
 )
+
+
+def closing(trainer: "Trainer", decode: Decode) -> Iterator[RenderableType]:
+    """Text to print after the last step, without parts that were not recorded."""
+    run_dir = Path(trainer.default_local_dir)
+    validated = [m for m in read_metrics(run_dir / METRICS_FILE) if any(name.startswith("val/") for name in m)]
+    if validated and validated[0]["step"] < validated[-1]["step"]:
+        first, last = validated[0], validated[-1]
+        yield before_after_table(first, last)
+        yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
+    dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
+    yield summary(run_dir, dumps=dumps)
 
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
@@ -98,3 +123,21 @@ def _step(path: Path) -> int:
 def _short(path: Path) -> str:
     path = path.resolve()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:
+    if trainer.validation_data_dir is None or trainer.log_val_generations < 1:
+        return
+    files = [dump_file(trainer.validation_data_dir, step) for step in (first, last)]
+    if not all(file.exists() for file in files):
+        return
+    before, after = ({record["key"].split("/", 1)[1]: record for record in load_trajectories(file)} for file in files)
+    shared = sorted(before.keys() & after.keys(), key=lambda key: _gain(before[key], after[key]))
+    for key in shared[: trainer.log_val_generations]:
+        yield conversation(before[key], decode, title=f"before (step {first})", max_prompt=PROMPT)
+        yield conversation(after[key], decode, title=f"after (step {last})", max_prompt=PROMPT)
+
+
+def _gain(before: Record, after: Record) -> float:
+    """Sort key: smallest for the prompt that improved most."""
+    return (before["reward"] or 0.0) - (after["reward"] or 0.0)

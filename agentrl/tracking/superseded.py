@@ -14,7 +14,7 @@ Records = tuple[dict[Path, str], list[Path]]
 def superseded_records(
     run_dir: Path, step: int, dumps: Sequence[str | None] = (), *, results: Iterable[Path] = ()
 ) -> Records:
-    """What a branch that begins after `step` leaves behind; with step 0, what a new run does: all there is.
+    """The records that a branch which begins after `step` replaces; with step 0 those of a new run: all there are.
 
     Dumps of later steps, for a viewer shows all there are; what is known of runs in services, for a service cannot
     take steps back; a copy of settings and metrics, which lose their later lines. `dumps`: folders of dumps; one
@@ -29,17 +29,15 @@ def superseded_records(
     if step:
         return moves | _named(known), [metrics, settings]
     moves |= _named(results)
-    if not moves and not _holds(metrics):  # a run that took no step: there is nothing to keep
+    if not moves and not (
+        metrics.exists() and metrics.stat().st_size
+    ):  # a run that took no step: there is nothing to keep
         return {}, []
     return moves | _named([metrics, settings, run_dir / TENSORBOARD_DIR, *known]), []
 
 
 def _named(files: Iterable[Path]) -> dict[Path, str]:
     return {file: file.name for file in files if file.exists()}
-
-
-def _holds(file: Path) -> bool:
-    return file.exists() and file.stat().st_size > 0
 
 
 def _within(folder: Path, run_dir: Path) -> bool:

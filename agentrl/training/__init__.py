@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from agentrl.training.perf.cpu import tune_cpu
     from agentrl.training.perf.device import device_for
     from agentrl.training.update.actor import PolicyActor
-    from agentrl.training.update.advantages import ComputeAdvantages, advantages_of
+    from agentrl.training.update.advantages import ComputeAdvantages
 
 _NAMES = {
     "update.actor": "PolicyActor",
-    "update.advantages": "ComputeAdvantages advantages_of",
+    "update.advantages": "ComputeAdvantages",
     "batches.batch": "Batch",
     "model.export": "save_pretrained",
     "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
@@ -32,7 +32,6 @@ __all__ = [
     "Batch",
     "ComputeAdvantages",
     "PolicyActor",
-    "advantages_of",
     "device_for",
     "load_model",
     "load_processor",

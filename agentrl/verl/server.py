@@ -6,9 +6,8 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.episode import Episode
-from agentrl.rollout.loops.base import Environment
-from agentrl.rollout.seeds import seed_for
+from agentrl.rollout.episode import Episode, seed_for
+from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.agent_loop import TokenOutput
@@ -32,7 +31,7 @@ class Drawn:
 class ServerManager:
     """One conversation's way to the engine."""
 
-    def __init__(self, env: Environment, trajectory: Trajectory, sampling: Sampling) -> None:
+    def __init__(self, env: RolloutContext, trajectory: Trajectory, sampling: Sampling) -> None:
         self.env, self.trajectory, self.sampling = env, trajectory, sampling
         self.drawn: list[Drawn] = []
 
@@ -113,7 +112,7 @@ def kept(stops: Sequence[str], ids: Sequence[int], decode: Callable[[Sequence[in
     return high
 
 
-def media_for(env: Environment, images: Sequence[Any] | None, videos: Sequence[Any] | None) -> list[Medium]:
+def media_for(env: RolloutContext, images: Sequence[Any] | None, videos: Sequence[Any] | None) -> list[Medium]:
     """Images and videos as an engine takes them."""
     parts = [{"type": "image", "image": image} for image in images or ()]
     parts += [{"type": "video", "video": video} for video in videos or ()]

@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import token_texts
-from agentrl.tracking.index import KINDS, Index, read_lines
+from agentrl.tracking.dumps.index import KINDS, Index, read_lines
 from agentrl.view.curves import AXES, Curves
 from agentrl.view.runs import FOLDERS, Run
 from agentrl.view.table import Row, Table

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.tracking.index import COLUMNS, Index, read_index
+from agentrl.tracking.dumps.index import COLUMNS, Index, read_index
 
 Row = dict[str, Any]
 Wanted = Callable[[Row], bool]

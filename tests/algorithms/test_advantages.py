@@ -265,6 +265,7 @@ def test_a_tools_reward_counts_for_the_turns_up_to_it():
     assert ADVANTAGES["grpo"](*packing.columns, norm_by_std=False).tolist() == [0, 0.5, 0, 0.5, 0, -0.5, 0, -0.5]
 
 
+@pytest.mark.prevents("returns stop at tool tokens; a reward on a masked token disappears")
 def test_returns_pass_through_tool_tokens():
     # model, tool, tool, model with the reward: the first action is credited, and not discounted by the tool's tokens
     packing = pack_up([(0, 0, [(0.0, False), (0.0, True), (0.0, False), (0.0, False), (1.0, True)])])
@@ -306,6 +307,7 @@ def columns_for(packing: Packing) -> dict[str, torch.Tensor]:
     return {"values": torch.zeros(len(packing.rewards)), "baselines": torch.zeros(len(packing.trajectory))}
 
 
+@pytest.mark.prevents("a group whose rewards are all equal moves the policy")
 @pytest.mark.parametrize("name", [*GROUPED, "reinforce_plus_plus"])
 @pytest.mark.parametrize("rewards", [[0.1, 0.1, 0.1], [1.0], [0.0, 0.0]])
 def test_nothing_to_compare_gives_exactly_zero(name, rewards):

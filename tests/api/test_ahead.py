@@ -111,10 +111,10 @@ class BesideAServer(LocalRuntime):
         return self.learner.begins_early()
 
     def begin_update(self, part: Batch) -> None:
-        assert self.ahead is not None
-        self.ahead.pause()
+        assert self.async_sampling is not None
+        self.async_sampling.pause()
         super().begin_update(part)
-        self.ahead.resume()
+        self.async_sampling.resume()
 
     def update(self, batch: Batch) -> dict[str, float]:
         if self.learner.reference is not None:
@@ -193,6 +193,7 @@ def run_until_killed(settings: Settings, rows: Rows) -> None:
                 deadly.append(1)
 
 
+@pytest.mark.prevents("an asynchronous run that is killed loses finished rollouts, or trains on them twice")
 def test_a_killed_run_trains_on_every_trajectory_once(settings: Settings, rows: Rows) -> None:
     folder = settings["trainer"]["default_local_dir"]
     process = Process(run_until_killed, settings, rows)

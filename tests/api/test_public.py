@@ -52,10 +52,10 @@ def test_functions_keep_their_names_beside_the_packages(name: str) -> None:
 
 def test_packages_that_share_a_name_are_packages() -> None:
     import agentrl.training as package
-    from agentrl.rollout.seeds import seed_for
+    from agentrl.rollout.episode import seed_for
 
     assert package.Batch is agentrl.training.Batch
-    assert seed_for(1, "a", 0, 0) == agentrl.rollout.seeds.seed_for(1, "a", 0, 0)
+    assert seed_for(1, "a", 0, 0) == agentrl.rollout.episode.seed_for(1, "a", 0, 0)
 
 
 def test_a_wrong_name_is_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.runtime.tracked import TrackedRuntime
+from agentrl.runtime import Runtime
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 Settings = dict[str, Any]
@@ -171,15 +171,15 @@ def test_a_run_that_lost_a_process_continues_by_itself(
     settings: Settings, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     updates: list[int] = []
-    whole = TrackedRuntime.update
+    whole = Runtime.update
 
-    def update(observed: TrackedRuntime, batch: Any) -> dict[str, float]:
+    def update(observed: Runtime, batch: Any) -> dict[str, float]:
         updates.append(1)
         if len(updates) == 2:
             raise WorkerDied("rank 1 died")
         return whole(observed, batch)
 
-    monkeypatch.setattr(TrackedRuntime, "update", update)
+    monkeypatch.setattr(Runtime, "update", update)
     settings["trainer"]["save_freq"] = 1
     steps = [step.number for step in agentrl.training(settings, rows=rows, reward=score)]
     assert steps == [1, 2]

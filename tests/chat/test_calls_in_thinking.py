@@ -40,6 +40,7 @@ CALLS = (
 FORMATS = [format for format in PARSERS.names if format != "gpt_oss"]
 
 
+@pytest.mark.prevents("a call inside thinking is run, or lost silently")
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("tag", "close"), TAGS)
 def test_a_call_within_thinking_is_not_run(format: str, tag: str, close: str) -> None:

@@ -65,6 +65,9 @@ LOOKING = {
 }
 
 
+@pytest.mark.prevents(
+    "the system prompt (`/no_think`), the tools or the number of calls change the tokens of later turns"
+)
 @pytest.mark.parametrize("name", LOOKING)
 def test_a_template_that_looks_back_sees_the_true_conversation(name: str) -> None:
     source, messages, tools = LOOKING[name]
@@ -145,6 +148,7 @@ def named_chat(folder: Path, **more: str) -> Chat:
     return Chat(AutoTokenizer.from_pretrained(folder), **more)
 
 
+@pytest.mark.prevents("named templates: the prompt uses one, observations another")
 def test_named_templates_prompt_and_observations_use_the_same_one(tmp_path: Path) -> None:
     chat = named_chat(tmp_path)
     messages = [user("x"), calls("1"), result("1"), calls("2", start=1), result("2", 1), answer("3")]

@@ -11,7 +11,7 @@ from agentrl.chat import Chat, formats
 from agentrl.chat.formats import FALLBACK
 from agentrl.core.errors import UserError
 from agentrl.core.points import PARSERS
-from agentrl.rollout.environment import check_format
+from agentrl.rollout.building import check_format
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.message import Parsed
 from tests.chat import realia

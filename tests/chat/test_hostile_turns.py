@@ -163,6 +163,7 @@ def test_every_format_has_its_markers() -> None:
     assert MARKERS.keys() == set(FORMATS)
 
 
+@pytest.mark.prevents("one hostile turn (1 MB of one tag, of spaces, of brackets) stops all conversations")
 @pytest.mark.parametrize("format", FORMATS)
 def test_work_grows_with_the_text_at_most(format: str) -> None:
     bad = next((p for p in patterns(MARKERS[format]) if grows_faster_than_the_text(format, p)), None)

@@ -42,6 +42,7 @@ def a_conversation(rng: random.Random, pair: Pair) -> list[dict]:
     return messages
 
 
+@pytest.mark.prevents("each turn renders the whole history again")
 @pytest.mark.parametrize("pair", PAIRS, ids=case_id)
 def test_parts_make_the_whole(pair: Pair) -> None:
     chat, rng = chat_for(pair), random.Random(0)

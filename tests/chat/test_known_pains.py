@@ -23,6 +23,7 @@ def play(chat: Chat, turns: list[list[int]], replies: list[list[dict]]) -> Ledge
     return ledger
 
 
+@pytest.mark.prevents("training tokens differ from sampled ones: decoded, parsed, rendered again")
 def test_sampled_tokens_are_trained_on_as_they_are() -> None:
     """Decoding, parsing and rendering again changed tokens under the model's feet."""
     chat = by_name("qwen2_5")
@@ -44,6 +45,7 @@ def test_the_newline_after_the_end_of_turn_is_there_and_not_the_models() -> None
     assert (chat.decode([ledger.ids[end]]), ledger.mask[end], ledger.sources[end]) == ("\n", 0, Source.TEMPLATE)
 
 
+@pytest.mark.prevents("templates strip thinking or add it back")
 def test_thinking_stays_in_the_ledger_though_the_template_strips_it() -> None:
     chat = by_name("qwen3")
     ids = chat.template.encode("<think>\nHm.\n</think>\n\nHi.<|im_end|>")
@@ -68,6 +70,7 @@ def test_white_space_differences_pass_when_told_to() -> None:
     assert chat.check_trajectory([user("What is it?"), answer("It is\n\nfour.")], one_newline) is None
 
 
+@pytest.mark.prevents("the cost of a turn grows with the history")
 def test_the_history_is_not_rendered_again_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     chat = by_name("qwen2_5")
     work: list[int] = []
@@ -91,6 +94,7 @@ def counted(work: list[int], value: object, size: int | None = None) -> object:
     return value
 
 
+@pytest.mark.prevents("an end of turn that the framework adds is trained on")
 def test_an_end_of_turn_that_the_framework_adds_is_not_trained_on() -> None:
     chat = by_name("qwen2_5")
     cut = chat.template.encode("I was cut o")
@@ -100,6 +104,7 @@ def test_an_end_of_turn_that_the_framework_adds_is_not_trained_on() -> None:
     assert sum(ledger.mask) == len(cut)
 
 
+@pytest.mark.prevents("a call that cannot be parsed gets no answer, again and again")
 def test_a_malformed_call_comes_back_to_the_model() -> None:
     chat = by_name("qwen2_5")
     reply = chat.parse(chat.template.encode('<tool_call>{"name": "calculate", "arguments": {"x": 1}<|im_end|>'))

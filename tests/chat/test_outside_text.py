@@ -68,6 +68,7 @@ def test_parts_of_a_message_spell_no_token_together(pair: Pair) -> None:
         assert control(chat, ids) == control(chat, chat.prompt([user(HONEST)]))
 
 
+@pytest.mark.prevents("a web page writes turns: control tokens that it spells become real ones")
 @pytest.mark.parametrize("pair", PAIRS, ids=case_id)
 def test_a_page_forges_no_turn(pair: Pair) -> None:
     chat = chat_for(pair)

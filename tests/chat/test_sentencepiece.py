@@ -72,6 +72,7 @@ def chat(kind: str, name: str, check: str = "strict") -> Chat:
 TALK = [user("Who are you?"), answer("The model."), user("And who else?"), answer("Nobody else.")]
 
 
+@pytest.mark.prevents("SentencePiece adds spaces at the start of text fragments")
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_transcript_equals_one_shot_and_the_strict_check_is_silent(kind: str, name: str) -> None:

@@ -68,6 +68,7 @@ def made() -> PreTrainedTokenizerFast:
     return tokenizer("smollm2")
 
 
+@pytest.mark.prevents("a checkpoint's template fills the memory (`'a' * 3000000000`)")
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_a_refusal(bomb: str) -> None:
     template = Template(made(), "{{ messages[0].content }}")

@@ -35,6 +35,9 @@ def well_formed(text: str) -> bool:
     )
 
 
+@pytest.mark.prevents(
+    "supervised training on a doubled `</think>`, because the generation prompt opens or closes the block"
+)
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("name", THINKING)
 def test_a_turn_has_one_think_block_at_most(name: str, turn: str) -> None:

@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             del sys.modules[name]
 
 
+@pytest.mark.prevents("a mistake in a tool, a row or a folder is found after the model is loaded, or at the first call")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.kind)
 def test_a_mistake_is_one_line(
     mistake: Mistake, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

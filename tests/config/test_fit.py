@@ -8,6 +8,7 @@ from agentrl.core.errors import UserError
 SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
 
 
+@pytest.mark.prevents("batches that do not divide fail in the middle of a run")
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

@@ -22,6 +22,7 @@ def one(text: str, arguments: tuple[str, ...] = ()) -> list[list[str]]:
     return [[MARK.sub(r"<\1>", word) for word in source.words] for source in read_sources(Path("run.sh"), arguments)]
 
 
+@pytest.mark.prevents("a check of a launch script reads other settings than the shell passes")
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -131,6 +131,7 @@ def test_verls_whole_file_composes() -> None:
         compose(["algorithm.filter_groups.metric=null"], checks=())
 
 
+@pytest.mark.prevents("a script written for another framework trains with other defaults")
 @needs_verl
 @pytest.mark.parametrize(
     ("name", "schema"), [("ppo_trainer", Config), ("sft_trainer_engine", SftConfig), ("evaluation", EvalConfig)]

@@ -54,6 +54,9 @@ async def test_state_stays(shell: Shell) -> None:
     assert await shell.run("pwd; echo $EXPORTED $plain; double 21; false", 30) == Answer("/usr\n1 2\n42\n", 1)
 
 
+@pytest.mark.prevents(
+    "a terminal loses its state after `exit` or a timeout, or shows a background job's output as another command's"
+)
 @pytest.mark.parametrize("end", ["set -e; sh -c 'exit 3'; echo no", "sleep 30"])
 async def test_state_outlives_the_end_of_the_shell(shell: Shell, end: str) -> None:
     await shell.run("cd /usr; export EXPORTED='a  b'; plain=\"it's\"", 30)
@@ -63,6 +66,7 @@ async def test_state_outlives_the_end_of_the_shell(shell: Shell, end: str) -> No
     assert (await shell.run('pwd; echo "$EXPORTED" $plain', 30)).output == "/usr\na  b it's\n"
 
 
+@pytest.mark.prevents("a command of the model never ends, asks for input, or floods the disk with output")
 async def test_ctrl_c_ends_a_whole_list_of_commands(shell: Shell) -> None:
     for command in ("while true; do true; done; echo next", "x=$(sleep 30); echo next"):
         assert await shell.run(command, 0.2) == Answer("", 130, "timeout")

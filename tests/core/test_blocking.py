@@ -9,7 +9,7 @@ import pytest
 from agentrl.core.blocking import LoopWatch
 from agentrl.core.user_code import UserFunction
 
-PATIENCE = 0.08
+MAX_BLOCKED_SECONDS = 0.08
 
 
 class Search:
@@ -38,7 +38,7 @@ class Search:
 async def lines(fn, *args, timeout=None, times=1, **options) -> list[str]:
     """What the watch reports of a call."""
     said: list[str] = []
-    watch = LoopWatch(PATIENCE, report=said.append)
+    watch = LoopWatch(MAX_BLOCKED_SECONDS, report=said.append)
     with watch.watching():
         for _ in range(times):
             await UserFunction(fn, **options).run(args, {}, timeout=timeout)
@@ -46,8 +46,11 @@ async def lines(fn, *args, timeout=None, times=1, **options) -> list[str]:
     return said
 
 
+@pytest.mark.prevents("an `async` tool that blocks (`requests.get`) silently stops every trajectory and every timeout")
 async def test_the_culprit_is_named_with_its_line_and_the_fix() -> None:
-    (line,) = await lines(Search().execute, 4 * PATIENCE, owner="tool 'search'", fix="set config.in_thread: true")
+    (line,) = await lines(
+        Search().execute, 4 * MAX_BLOCKED_SECONDS, owner="tool 'search'", fix="set config.in_thread: true"
+    )
     assert line.startswith("tool 'search': Search.execute blocks the event loop at test_blocking.py:")
     assert "(time.sleep(seconds)" in line
     assert "await asyncio.to_thread(...)" in line
@@ -56,37 +59,37 @@ async def test_the_culprit_is_named_with_its_line_and_the_fix() -> None:
 
 
 async def test_once_for_each_culprit() -> None:
-    assert len(await lines(Search().execute, 3 * PATIENCE, times=3)) == 1
+    assert len(await lines(Search().execute, 3 * MAX_BLOCKED_SECONDS, times=3)) == 1
 
 
 async def test_one_that_outlasts_its_timeout_is_said_so() -> None:
-    said = await lines(Search().execute, 6 * PATIENCE, timeout=2 * PATIENCE)
-    assert f"no timeout worked, including its own of {2 * PATIENCE:g} s" in said[-1]
+    said = await lines(Search().execute, 6 * MAX_BLOCKED_SECONDS, timeout=2 * MAX_BLOCKED_SECONDS)
+    assert f"no timeout worked, including its own of {2 * MAX_BLOCKED_SECONDS:g} s" in said[-1]
 
 
 async def test_many_short_calls_that_hold_it_up_together() -> None:
-    watch = LoopWatch(PATIENCE, report=lambda _: None)
+    watch = LoopWatch(MAX_BLOCKED_SECONDS, report=lambda _: None)
     with watch.watching():
         await asyncio.gather(*(UserFunction(Search().execute).run((0.02,), {}, timeout=60) for _ in range(40)))
     assert list(watch.found) == ["Search.execute"]
 
 
 async def test_what_a_task_of_its_own_does_is_named_by_the_code() -> None:
-    (line,) = await lines(Search().gather, 4 * PATIENCE)
+    (line,) = await lines(Search().gather, 4 * MAX_BLOCKED_SECONDS)
     assert line.startswith("Search.fetch blocks the event loop")
 
 
 @pytest.mark.parametrize("fn", [Search().patient, Search().plain])
 async def test_what_waits_or_runs_in_a_thread_is_fine(fn) -> None:
-    assert await lines(fn, 4 * PATIENCE) == []
+    assert await lines(fn, 4 * MAX_BLOCKED_SECONDS) == []
 
 
 async def test_in_a_thread_the_timeout_holds() -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError):
-        await lines(Search().execute, 30, timeout=PATIENCE, in_thread=True)
+        await lines(Search().execute, 30, timeout=MAX_BLOCKED_SECONDS, in_thread=True)
     assert time.monotonic() - start < 15
-    assert await lines(Search().execute, 4 * PATIENCE, in_thread=True) == []
+    assert await lines(Search().execute, 4 * MAX_BLOCKED_SECONDS, in_thread=True) == []
 
 
 async def test_in_a_thread_async_code_works_and_ends_after_its_timeout() -> None:
@@ -112,7 +115,7 @@ async def test_in_a_thread_async_code_works_and_ends_after_its_timeout() -> None
 
 
 async def test_a_first_import_is_not_blamed(tmp_path, monkeypatch) -> None:
-    (tmp_path / "blocking_first_import.py").write_text(f"import time\ntime.sleep({4 * PATIENCE})\n")
+    (tmp_path / "blocking_first_import.py").write_text(f"import time\ntime.sleep({4 * MAX_BLOCKED_SECONDS})\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert await lines(Search().imports, 0) == []
 
@@ -131,6 +134,6 @@ async def test_a_loop_that_agentrl_holds_up_is_measured_and_blames_nobody() -> N
 
 
 async def test_a_run_warns_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), LoopWatch(PATIENCE).watching():
-        await UserFunction(Search().execute).run((4 * PATIENCE,), {}, timeout=60)
+    with caplog.at_level(logging.WARNING), LoopWatch(MAX_BLOCKED_SECONDS).watching():
+        await UserFunction(Search().execute).run((4 * MAX_BLOCKED_SECONDS,), {}, timeout=60)
     assert "Search.execute blocks the event loop" in caplog.text

@@ -41,6 +41,9 @@ def watched(host: Host, monkeypatch: pytest.MonkeyPatch, busy: list[int], idle: 
     return host.idle()
 
 
+@pytest.mark.prevents(
+    "a run on a busy machine is many times slower: OpenMP threads spin while one thread waits for its core"
+)
 @pytest.mark.parametrize(
     ("busy", "idle", "threads"),
     [

@@ -71,6 +71,7 @@ def test_an_adapter_leaves_its_base_model_alone(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_model.safetensors", "model.safetensors"]
 
 
+@pytest.mark.prevents("a full disk leaves half a model in place of a whole one")
 @pytest.mark.parametrize("library", ["safetensors", "torch", "python"])
 def test_a_full_disk_spoils_no_model(tmp_path: Path, library: str) -> None:
     import torch

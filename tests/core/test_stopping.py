@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agentrl.core.stopping import Interrupted, StopRequest, interruptible
+from agentrl.core.stopping import Interrupted, StopRequest
 from agentrl.tracking.resume_notes import how_to_resume
 
 BY_PATH = "the same command with trainer.resume_mode=auto and without trainer.resume_from_path"
@@ -18,7 +18,7 @@ BY_PATH = "the same command with trainer.resume_mode=auto and without trainer.re
 def test_the_first_is_noted_and_the_second_raises(number: signal.Signals) -> None:
     said = threading.Event()
     before = signal.getsignal(number)
-    with StopRequest(said.set) as stop:
+    with StopRequest().catching(said.set) as stop:
         stop.check()
         os.kill(os.getpid(), number)
         assert said.wait(10)
@@ -30,29 +30,30 @@ def test_the_first_is_noted_and_the_second_raises(number: signal.Signals) -> Non
     assert signal.getsignal(number) is before
 
 
-def run(work: Callable[[], object]) -> None:
+def run(stop: StopRequest, work: Callable[[], object]) -> None:
     async def wait() -> None:
-        work()
-        await asyncio.sleep(60)
+        with stop.cancelling():
+            work()
+            await asyncio.sleep(60)
 
     with asyncio.Runner() as runner:
-        runner.run(interruptible(wait()))
+        runner.run(wait())
 
 
 def test_what_can_be_cancelled_is() -> None:
-    with StopRequest(), pytest.raises(Interrupted):
-        run(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with StopRequest().catching() as stop, pytest.raises(Interrupted):
+        run(stop, lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
 def test_a_request_that_came_before_begins_nothing() -> None:
     def fail() -> None:
         raise AssertionError
 
-    with StopRequest() as stop:
+    with StopRequest().catching() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.requested
         with pytest.raises(Interrupted):
-            run(fail)
+            run(stop, fail)
 
 
 def test_a_runner_goes_on_after_a_cancelled_run() -> None:
@@ -60,12 +61,13 @@ def test_a_runner_goes_on_after_a_cancelled_run() -> None:
         return 1
 
     async def stopped() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(60)
+        with stop.cancelling():
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60)
 
-    with asyncio.Runner() as runner, StopRequest():
+    with asyncio.Runner() as runner, StopRequest().catching() as stop:
         with pytest.raises(Interrupted):
-            runner.run(interruptible(stopped()))
+            runner.run(stopped())
         assert runner.run(one()) == 1
 
 

@@ -9,7 +9,8 @@ import pytest
 from agentrl.config import compose
 from agentrl.core.errors import UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, container_provider
-from agentrl.doctor import Finding, diagnose
+from agentrl.doctor.diagnosis import diagnose
+from agentrl.doctor.finding import Finding
 from agentrl.doctor.preflight import check_rows
 from agentrl.tasks import images
 from agentrl.tasks.models import tiny

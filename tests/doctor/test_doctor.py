@@ -7,7 +7,8 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config import compose
-from agentrl.doctor import Diagnosis, Finding, diagnose
+from agentrl.doctor.diagnosis import Diagnosis, diagnose
+from agentrl.doctor.finding import Finding
 from agentrl.tasks.models import tiny
 
 REWARD = """

@@ -7,7 +7,8 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.core.resources import share
-from agentrl.doctor import Diagnosis, template
+from agentrl.doctor import template
+from agentrl.doctor.diagnosis import Diagnosis
 from agentrl.doctor.finding import Finding
 from tests.chat import realia
 from tests.chat.pairs import PAIRS, by_name, chat_for

@@ -28,6 +28,7 @@ def play(prompt, openai_url, key):
 """
 
 
+@pytest.mark.prevents("interactions silently do not run with one of the engines")
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

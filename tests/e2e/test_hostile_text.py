@@ -132,6 +132,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.prevents("one odd text (half a surrogate pair, 5,000 digits) ends the run, and every resume of it")
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_run_over_hostile_texts_ends_like_any_other(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inference: bool

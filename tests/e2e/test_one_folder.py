@@ -42,6 +42,7 @@ def said(capfd: pytest.CaptureFixture[str]) -> str:
     return " ".join((captured.out + captured.err).split())
 
 
+@pytest.mark.prevents("Ctrl-C loses the work since the last checkpoint")
 @pytest.mark.timeout(600)
 def test_an_interrupted_run_and_other_experiments_in_its_folder(
     tmp_path: Path, settings: list[str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout import rollouts
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl.training import PolicyActor
@@ -20,7 +20,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison that finds something, and ends only when the update has begun."""
     update = PolicyActor.update
 
-    def compare(self: Scheduler, trajectory: Trajectory) -> None:
+    def compare(chat: object, trajectory: Trajectory) -> None:
         if not updating.wait(60):
             raise TimeoutError("the update waits for the comparison")
         trajectory.extra["template_mismatch"] = f"in {trajectory.key}"
@@ -29,7 +29,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         updating.set()
         return update(self, batch)
 
-    monkeypatch.setattr(Scheduler, "compare", compare)
+    monkeypatch.setattr(rollouts, "record_mismatches", compare)
     monkeypatch.setattr(PolicyActor, "update", telling)
     updating.clear()
 

@@ -7,7 +7,7 @@ import torch
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.prefix import BLOCK, PrefixIndex
 from agentrl.engines.hf.slot_pool import CachedSequence, Shape
-from agentrl.rollout.garbage import deferred_collection
+from agentrl.rollout.gc_control import deferred_collection
 
 SHAPE = Shape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.core.clocks import listening
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.queueing import listening
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf import HFEngine, slots
 from agentrl.engines.hf.slots import SlotRunner
@@ -175,6 +175,7 @@ async def test_memory_goes_with_the_last_release() -> None:
         assert (await subject.health())["kv_bytes"] == 0
 
 
+@pytest.mark.prevents("out of memory when a colocated engine wakes")
 async def test_sleep_frees_the_cache_and_wake_goes_on() -> None:
     model = tiny.llama()
     async with engine(model) as subject:

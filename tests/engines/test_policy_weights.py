@@ -152,6 +152,7 @@ def test_an_adapter_of_tied_embeddings_is_refused(changes: dict[str, Any]) -> No
     PolicyWeights(tiny.lora(tiny.llama(tie_word_embeddings=False), **changes))
 
 
+@pytest.mark.prevents("weight sync: wrong values with small buckets, missing adapters")
 @pytest.mark.parametrize("most", [1, 3000, 1 << 30])
 def test_buckets_hold_everything_once_and_keep_their_size(most: int) -> None:
     named = [(f"t{i}", torch.randn(i, 7).to(d)) for i, d in enumerate([torch.float32, torch.bfloat16] * 10, start=1)]

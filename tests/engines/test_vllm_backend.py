@@ -144,6 +144,7 @@ async def test_a_dead_server_is_lost() -> None:
     await http.close()
 
 
+@pytest.mark.prevents("engine and trainer need different versions of PyTorch")
 async def test_a_missing_engine_says_how_to_get_it(tmp_path: Path) -> None:
     backend = VLLM(SETTINGS)  # under this interpreter, which has no vLLM
     port = free_port()

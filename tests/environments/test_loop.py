@@ -13,7 +13,7 @@ from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Sampling
 from agentrl.environments.loop import EnvironmentAgent
 from agentrl.environments.rows import environment_rows
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
@@ -36,11 +36,11 @@ async def play(name: str, *turns: str, row: int = 0, **limits: Any) -> Trajector
     return trajectory
 
 
-def made(script: Callable[[str, int], Any], **limits: Any) -> Environment:
+def made(script: Callable[[str, int], Any], **limits: Any) -> RolloutContext:
     env, _ = environment(script, **{"response_length": 4000, "prompt_length": 4000, "model_length": 8000} | limits)
     env.shared.update(SHARED)
     SHARED.setdefault("all", env.shared)
-    return Environment(**vars(env) | {"shared": SHARED})
+    return RolloutContext(**vars(env) | {"shared": SHARED})
 
 
 async def test_a_game_is_a_conversation_and_only_new_text_is_appended() -> None:

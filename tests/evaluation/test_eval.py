@@ -11,7 +11,7 @@ from agentrl.cli.main import main
 from agentrl.core.errors import InfraError
 from agentrl.data.files import read_records
 from agentrl.engines.hf.engine import HFEngine
-from agentrl.runtime import LocalRuntime
+from agentrl.rollout.rollouts import Rollouts
 from tests.evaluation.conftest import row
 
 ANSWERS = [["It is 1.", "2"], ["2", "2"], ["boom", "3"], ["x", "4"]]
@@ -114,7 +114,7 @@ def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, asked = tmp_path / "answers.jsonl", []
-    rollout = LocalRuntime.rollout
+    rollout = Rollouts.sample
 
     def dying(self, rows, step, on_done):
         asked.append(len(rows))
@@ -123,7 +123,7 @@ def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
         rollout(self, rows[:4], step, on_done)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalRuntime, "rollout", dying)
+    monkeypatch.setattr(Rollouts, "sample", dying)
     assert main(["generate", *arguments(home, out)]) == 130
     part = out.with_name("answers.jsonl.part")
     with part.open("a") as stream:

@@ -150,6 +150,7 @@ def test_an_answer_that_is_wrapped_twice_is_one_answer():
     assert ToolResponse(text=ToolResponse(text="42")).text == "42"
 
 
+@pytest.mark.prevents("a tool with a pool of Ray actors needs a cluster for a search")
 async def test_a_search_tool_with_a_pool_of_ray_actors(tmp_path, url):
     tools = tools_of(tmp_path, my_search__py=TOOL, tools__yaml=YAML.format(url=url))
     sessions = [tools.open(f"k{i}", {}, None) for i in range(6)]
@@ -176,7 +177,7 @@ def test_a_neighbour_of_the_same_name_comes_first(tmp_path, url):
 def test_ray_itself_is_as_it_was(tmp_path):
     before = sys.modules.get("ray")
     (tmp_path / "with_ray.py").write_text("import ray\nclass Tool:\n    get = staticmethod(ray.get)\n")
-    kind = find_class("with_ray.Tool", beside=tmp_path, where="test")
+    kind = find_class("with_ray.Tool", folder=tmp_path, where="test")
     assert kind.get is in_process.get
     assert sys.modules.get("ray") is before
 
@@ -196,7 +197,7 @@ def test_without_ray_its_other_parts_are_refused_in_a_line(tmp_path):
     code = (
         "import sys; sys.modules['ray'] = None\n"
         "from pathlib import Path\nfrom agentrl.core.plugins import find_class\n"
-        f"find_class('wants.Tool', beside=Path({str(tmp_path)!r}), where='tools.yaml: tools[0]')\n"
+        f"find_class('wants.Tool', folder=Path({str(tmp_path)!r}), where='tools.yaml: tools[0]')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "UserError: tools.yaml: tools[0]: wants.Tool" in done.stderr
@@ -300,7 +301,7 @@ def test_an_import_that_fails_inside_a_module_is_not_called_missing(tmp_path, mo
     (tmp_path / "in_a_package").mkdir()
     (tmp_path / "in_a_package" / "tool.py").write_text("import no_such_thing\n")
     with pytest.raises(UserError, match="in_a_package.tool.T: ModuleNotFoundError: No module named 'no_such_thing'"):
-        find_class("in_a_package.tool.T", beside=tmp_path / "elsewhere", where="tools.yaml: tools[0]")
+        find_class("in_a_package.tool.T", folder=tmp_path / "elsewhere", where="tools.yaml: tools[0]")
 
 
 SERVER = """

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.check import check_sources
+from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
-from agentrl.cli.main import Parser, main, parse
+from agentrl.cli.main import main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.config.sources import read_sources

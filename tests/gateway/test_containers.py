@@ -83,6 +83,7 @@ async def test_ends_are_outcomes_and_leave_nothing(tmp_path: Path, engine: Engin
         await play(written(tmp_path, "", command="x", image="127.0.0.1:1/none"), says())
 
 
+@pytest.mark.prevents("containers, networks or processes outlive a killed run; a command outlives its timeout")
 @pytest.mark.docker
 def test_nothing_outlives_a_killed_trainer(tmp_path: Path, engine: Engine, client: Any) -> None:
     path = entry(tmp_path, engine, ASK + "sleep 600")

@@ -48,6 +48,7 @@ class Writer(ScriptedEngine):
         return Generation(ids[:end], [-0.5] * len(ids[:end]), "stop" if end else "length", 3)
 
 
+@pytest.mark.prevents("an engine draws on after a client's stop string")
 @pytest.mark.parametrize("chat", [make_chat()], ids=["bytes"])
 @pytest.mark.parametrize(
     ("text", "stops"),

@@ -69,7 +69,7 @@ async def test_the_scheduler_runs_many_at_once(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN, max_concurrent=2)
     env, engine = environment(says("Yes", "No"), model_length=2048)
     kind = loop_class("mine", path)
-    scheduler = Scheduler(env, lambda _: kind, Scored(), max_concurrent=4, timeout=60, retries=0)  # type: ignore[arg-type]
+    scheduler = Scheduler(env=env, loop_for=lambda _: kind, scorer=Scored(), max_concurrent=4, timeout=60, retries=0)
     made = await scheduler.run([row("r:0"), row("r:1")], n=2, sampling=Sampling(64, seed=1), tag="1")
     assert [t.turns for t in made] == [2, 2, 2, 2]
     assert sorted(engine.prompts) == sorted(t.key for t in made)
@@ -122,6 +122,7 @@ time.sleep(600)
 """Starts three processes that do not end, two of them in sessions of their own."""
 
 
+@pytest.mark.prevents("an agent program leaves processes behind")
 async def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.touch()
@@ -245,6 +246,7 @@ print(sorted(name for name in os.environ if "SECRET" in name), os.environ["GIVEN
 """
 
 
+@pytest.mark.prevents("an agent program reads the trainer's tokens, or fills the disk")
 async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,7 +42,9 @@ async def run(path: str, *rows: Row, provider: str = "local") -> list[Trajectory
     env, _ = environment(says("The answer is 5 .", "Sure ."), model_length=2048)
     kind = loop_class("mine", path)
     tasks = TaskRunner(Containers(provider=provider))
-    scheduler = Scheduler(env, lambda _: kind, Scored(), 4, 60, 0, tasks=tasks)  # type: ignore[arg-type]
+    scheduler = Scheduler(
+        env=env, loop_for=lambda _: kind, scorer=Scored(), max_concurrent=4, timeout=60, retries=0, tasks=tasks
+    )
     try:
         return await scheduler.run(rows, n=1, sampling=Sampling(64, seed=1), tag="1")
     finally:
@@ -67,6 +69,7 @@ async def test_a_program_beside_the_container_knows_its_name(tmp_path: Path) -> 
     assert done.extra["task"]["output"] == "5"
 
 
+@pytest.mark.prevents("an agent program reads its row to learn how it is verified")
 async def test_an_agent_does_not_know_how_its_task_is_verified() -> None:
     hidden = row(container={"verify": "test -e answer"}, index=3)
     assert about(hidden)["extra_info"] == {"index": 3}

@@ -52,6 +52,7 @@ def assert_all_ended_once(interactions):
     assert book(interactions).turns == {}
 
 
+@pytest.mark.prevents("interactions, MCP and tool classes of older versions are gone")
 async def test_a_conversation(interactions):
     session = interactions.open("k", {"mood": "glad"})
     await session.start()

@@ -21,9 +21,9 @@ from agentrl.data import read_rows
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf import HFEngine
 from agentrl.interactions import load_interactions
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment, ToolAgent
-from agentrl.rollout.window import Window
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.loops import RolloutContext, ToolAgent
+from agentrl.rollout.window import StalenessWindow
 from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps import load_trajectories, write_trajectories
 from agentrl.train import train
@@ -78,13 +78,13 @@ def module(place: Path) -> Any:
     return load_model(Model(path=str(place)), device=CPU, seed=0)
 
 
-def environment(place: Path, engine: Any, colour: str, **limits: Any) -> Environment:
+def environment(place: Path, engine: Any, colour: str, **limits: Any) -> RolloutContext:
     tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     tools = load_tools(None, __file__, max_response=100, unit="characters", side="right", tokenizer=tokenizer)
     bounds = {"prompt_length": 2048, "response_length": 512, "model_length": 4096, "assistant_turns": 2} | limits
     first: Any = CallsFirst(chat, engine, colour)
-    return Environment(first, chat, tools, load_interactions(None), Limits(**bounds))
+    return RolloutContext(first, chat, tools, load_interactions(None), Limits(**bounds))
 
 
 def row_of(folder: Path) -> Any:
@@ -96,7 +96,7 @@ def row_of(folder: Path) -> Any:
 
 async def rolled(
     place: Path, module: Any, row: Any, count: int = 2, colour: str = "blue", **limits: Any
-) -> tuple[Environment, list[Trajectory]]:
+) -> tuple[RolloutContext, list[Trajectory]]:
     engine = HFEngine(module, max_num_seqs=8, max_model_len=4096)
     await engine.start()
     try:
@@ -232,7 +232,8 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
 
 def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three batches are begun with the first step and finished before the second: the resumed run samples none."""
-    monkeypatch.setattr("agentrl.rollout.stream.Window", lambda most, batch, _=0: Window(most, batch, most))
+    widest = lambda most, batch, _=0: StalenessWindow(most, batch, most)  # noqa: E731
+    monkeypatch.setattr("agentrl.rollout.stream.StalenessWindow", widest)
     scored: list[str] = []
 
     def reward(data_source: str, solution_str: str, ground_truth: str) -> float:

@@ -131,6 +131,7 @@ def _gone(file: Path) -> bool:
     return True
 
 
+@pytest.mark.prevents("a reward function hangs, or spins on after its time limit")
 @pytest.mark.parametrize("what", ["spins", "holds the lock of Python", "has children"])
 async def test_a_call_that_hangs_is_ended_with_all_that_it_started(what: str, tmp_path: Path) -> None:
     threads = threading.active_count()

@@ -172,6 +172,7 @@ def test_long_answers_cost_more_and_more(tokens: int, expected: float) -> None:
     assert Overlong(limit=100, buffer=10, factor=0.5).penalty(tokens) == pytest.approx(expected)
 
 
+@pytest.mark.prevents("the overlong penalty counts tool tokens")
 async def test_the_overlong_penalty_counts_the_models_tokens_only(module: str) -> None:
     # Six tokens after the prompt, three of them the model's: over a limit of 5, were the whole span counted.
     scoring = scorer(module, "later", "naive")

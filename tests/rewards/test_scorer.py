@@ -77,6 +77,7 @@ async def seen(subject: Trajectory) -> dict[str, Any]:
     return got
 
 
+@pytest.mark.prevents("reward functions read tool output as the model's text")
 async def test_the_function_sees_the_models_words_only() -> None:
     assert (await seen(trajectory()))["solution_str"] == "call\nanswer-7\nanswer-9"
 
@@ -138,6 +139,7 @@ async def test_dicts_keep_all_their_values_and_numbers_as_floats() -> None:
     assert subject.reward_extra == {"score": 1.0, "acc": 1.0, "pred": "42", "len": 3.0}
 
 
+@pytest.mark.prevents("rewards of tools and turns are collected and ignored")
 async def test_scores_add_up() -> None:
     subject = trajectory(tool_rewards={"a": 0.5, "b": 0.25}, interaction_score=1.0)
     await scored(lambda **_: 2.0, subject, tool_weight=2.0, interaction_weight=0.1)

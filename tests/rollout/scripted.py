@@ -11,8 +11,8 @@ from agentrl.chat import Chat
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import InteractionSet, load_interactions
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.loops import RolloutContext
 from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.tools import ToolSet, load_tools
 from agentrl.trajectory.row import Row
@@ -86,11 +86,11 @@ def environment(
     inference_template: bool = False,
     chat: Chat | None = None,
     **limits: Any,
-) -> tuple[Environment, ScriptedEngine]:
+) -> tuple[RolloutContext, ScriptedEngine]:
     chat = chat or make_chat(inference_template=inference_template)
     engine = ScriptedEngine(chat, script)
     bounds = {"prompt_length": 512, "response_length": 512, "model_length": 1024} | limits
-    env = Environment(
+    env = RolloutContext(
         engine,  # type: ignore[arg-type]
         chat,
         tools or no_tools(),

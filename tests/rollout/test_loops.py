@@ -60,6 +60,7 @@ def test_a_yaml_that_lists_no_loops_is_named(folder: Path, text: str) -> None:
         loop_class("x", "loops.yaml")
 
 
+@pytest.mark.prevents("a row without `agent_name` silently trains without tools")
 def test_a_row_without_agent_name_meets_the_tools() -> None:
     assert loop_class(loop_name(None, None, multi_turn=True)).uses_tools
     assert not loop_class(loop_name(None, None, multi_turn=False)).uses_tools

@@ -22,9 +22,12 @@ class Scripted:
     def __init__(self):
         self.rolled: list[tuple[str, list[str]]] = []
 
-    def rollout(self, rows, step, on_done, *, scored=True):
+    def sample(self, rows, step, on_done, *, scored=True):
         self.rolled.append(("train", [row.uid for row in rows]))
         return [self.trajectory(row, i, r) for row in rows for i, r in enumerate(row.extra_info["rewards"])]
+
+    def compare(self, trajectories):
+        """Nothing to record."""
 
     def greedy(self, rows, step, on_done):
         self.rolled.append(("greedy", [row.uid for row in rows]))
@@ -43,11 +46,17 @@ class Quiet:
     def __init__(self):
         self.dump = None
 
-    def rolling(self, name, total):
+    def rollout_phase(self, name, total):
         return nullcontext(lambda _: None)
 
-    def rolled(self, step, trajectories):
+    def record_rollouts(self, step, trajectories):
         self.dump = step, list(trajectories)
+
+    def in_background(self, work):
+        work()
+
+    def wait_for_background(self):
+        """Nothing runs."""
 
 
 def sampler(groups, *overrides, batch=2, greedy=0.25):
@@ -59,7 +68,7 @@ def sampler(groups, *overrides, batch=2, greedy=0.25):
 
 
 def uids(sample):
-    return list(dict.fromkeys(t.row.uid for t in sample.kept))
+    return list(dict.fromkeys(t.row.uid for t in sample.trained))
 
 
 DIFFER, SAME = [1.0, 0.0], [1.0, 1.0]
@@ -70,7 +79,7 @@ def test_a_step_takes_one_batch():
     sample, runtime = sampler([SAME, DIFFER, SAME, DIFFER])
     got = sample(1)
     assert uids(got) == ["r0", "r1"]
-    assert got.kept is got.rolled
+    assert got.trained is got.sampled
     assert got.baselines is None
     assert runtime.rolled == [("train", ["r0", "r1"])]
 
@@ -79,7 +88,7 @@ def test_dynamic_sampling_draws_until_enough_groups_differ():
     sample, runtime = sampler([SAME, DIFFER, SAME, SAME, DIFFER, DIFFER, DIFFER, DIFFER], FILTER)
     got = sample(1)
     assert uids(got) == ["r1", "r4"]  # the third batch's second prompt is one too many
-    assert len(got.rolled) == 12
+    assert len(got.sampled) == 12
     assert got.metrics == {"rollout/gen_batches": 3.0, "rollout/kept_groups": 2.0}
     assert runtime.rolled[-1] == ("train", ["r4", "r5"])
 
@@ -89,7 +98,7 @@ def test_dynamic_sampling_stops_and_trains_on_what_there_is():
     assert uids(sample(1)) == ["r1"]
     assert len(runtime.rolled) == 1
     sample, runtime = sampler([SAME, SAME, SAME, SAME], FILTER, "algorithm.filter_groups.max_num_gen_batches=0")
-    assert sample(1).kept == []
+    assert sample(1).trained == []
     assert len(runtime.rolled) == 2  # an epoch, and no endless loop
 
 
@@ -139,7 +148,7 @@ def test_a_step_that_lost_too_much_stops_before_it_is_trained_on(more):
 def test_refills_do_not_hide_what_is_lost():
     """Whole groups lost: other prompts would take their place, batch after batch, and nobody would know."""
     sample, runtime = sampler([SAME, DIFFER, LOST, LOST, LOST, DIFFER, DIFFER, DIFFER], FILTER)
-    runtime.rollout([], 0, None)
+    runtime.sample([], 0, None)
     sample.config.rollout.max_infra_drop_share = 0.4
     with pytest.raises(TooManyDrops, match="took 4 of 8 trajectories"):
         sample(1)
@@ -158,14 +167,14 @@ def test_failures_do_not_make_a_group_differ():
         Row("r0", [], extra_info={"rewards": [1.0, None, 1.0]}),
         Row("r1", [], extra_info={"rewards": [None, None]}),
     ]
-    assert kept_groups(runtime.rollout(rows, 1, None), "score", lambda t: t.reward) == {}
+    assert kept_groups(runtime.sample(rows, 1, None), "score", lambda t: t.reward) == {}
 
 
 def test_remax_asks_for_one_greedy_answer_a_prompt():
     sample, runtime = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax")
     got = sample(1)
     assert runtime.rolled[-1] == ("greedy", ["r0", "r1"])
-    assert len(got.kept) == 4  # the greedy answers are not trained on
+    assert len(got.trained) == 4  # the greedy answers are not trained on
     assert got.baselines == {"r0": 0.25, "r1": 0.25}
 
 
@@ -183,7 +192,7 @@ def test_dynamic_sampling_draws_no_row_twice_in_a_step():
     got = sample(1)
     drawn = [uid for _, rows in runtime.rolled for uid in rows]
     assert drawn == ["r0", "r1", "r2"]
-    assert len({t.key for t in got.rolled}) == len(got.rolled) == 6
+    assert len({t.key for t in got.sampled}) == len(got.sampled) == 6
     assert got.metrics == {"rollout/gen_batches": 4.0, "rollout/kept_groups": 1.0}
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from agentrl.data import Loader
-from agentrl.rollout.seeds import seed_for
+from agentrl.rollout.episode import seed_for
 from tests.rollout.test_stream import FILTER, Quiet, Workers, sampler, stored, train
 
 STEPS = 14
@@ -21,18 +21,24 @@ class Repeatable(Workers):
         trajectory.reward = 1.0 if flat else float(trajectory.sample)
         return trajectory
 
-    def rollout(self, rows, step, on_done, *, scored=True):
+    def sample(self, rows, step, on_done, *, scored=True):
         class Batch:
             number, finished = step, {}
 
         Batch.rows = rows
         return [self.make(Batch, i, self.version) for i in range(len(rows) * self.n)]
 
+    def compare(self, trajectories):
+        """Nothing to record."""
+
 
 class Open(Quiet):
     @contextmanager
-    def rolling(self, phase, total):
+    def rollout_phase(self, phase, total):
         yield lambda trajectory: None
+
+    def in_background(self, work):
+        work()
 
 
 def begun(bound, overrides, workers, gen, state=None, window=None):
@@ -50,9 +56,9 @@ def taken(sample, workers, steps):
     """By step: keys and versions of the trained tokens, and the sampler's counts."""
     for step, groups in train(sample, workers, steps):
         for batch in sample.stream._queue:
-            if batch.pending is not None:
-                batch.pending.result()  # finished at this version in both runs
-        versions = [(t.key, t.ledgers[0].versions.numpy().tolist()) for t in groups.kept]
+            if batch.future is not None:
+                batch.future.result()  # finished at this version in both runs
+        versions = [(t.key, t.ledgers[0].versions.numpy().tolist()) for t in groups.trained]
         yield step, versions, groups.metrics.get("rollout/gen_batches"), groups.metrics.get("perf/window")
 
 
@@ -87,10 +93,10 @@ def test_another_bound_holds_from_the_first_resumed_step(before, after, flat):
             trained.update(key for key, _ in versions)
         again = begun(after, overrides, workers, 4, sample.stream.state_dict())
         for step, groups in train(again, workers, range(killed + 1, STEPS + 1)):
-            ages = [step - 1 - v for t in groups.kept for v in t.ledgers[0].versions.numpy().tolist()[2:]]
+            ages = [step - 1 - v for t in groups.trained for v in t.ledgers[0].versions.numpy().tolist()[2:]]
             assert max(ages, default=0) <= after
-            assert len(groups.kept) == 8
-            trained.update(t.key for t in groups.kept)
+            assert len(groups.trained) == 8
+            trained.update(t.key for t in groups.trained)
         assert set(trained.values()) == {1}
 
 
@@ -102,7 +108,7 @@ def test_smaller_batches_take_the_rows_of_a_larger_one():
     again, _ = sampler(1, workers=workers, rows=37, batch=2)
     again.stream.load_state_dict(stored(state))
     for step, groups in train(again, workers, range(2, 9)):
-        assert len(groups.kept) == 4
+        assert len(groups.trained) == 4
         assert groups.metrics["staleness/max"] <= 1, step
 
 
@@ -123,4 +129,4 @@ def test_no_limit_of_batches_is_an_epoch(most):
     workers = Repeatable(flat=1.0)
     sample = begun(0, [FILTER, f"algorithm.filter_groups.max_num_gen_batches={most}"], workers, 4)
     (_, groups), *_ = train(sample, workers, [1])
-    assert (groups.kept, groups.metrics["rollout/gen_batches"]) == ([], 9)
+    assert (groups.trained, groups.metrics["rollout/gen_batches"]) == ([], 9)

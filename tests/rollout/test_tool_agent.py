@@ -9,7 +9,7 @@ import pytest
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSet, load_interactions
-from agentrl.rollout.loops import Environment, SingleTurn, ToolAgent
+from agentrl.rollout.loops import RolloutContext, SingleTurn, ToolAgent
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import calls, environment, make_chat, row, says, tools_from
@@ -73,7 +73,7 @@ class JudgeInteraction(BaseInteraction):
 JUDGE_YAML = "interaction:\n  - class_name: judge.JudgeInteraction\n    config: {}\n"
 
 
-async def play(env: Environment, **extra_info: object) -> Trajectory:
+async def play(env: RolloutContext, **extra_info: object) -> Trajectory:
     trajectory = Trajectory(row(**extra_info), "k", 0)
     await ToolAgent(env).run(trajectory, Sampling(100, seed=7))
     for ledger in trajectory.ledgers:
@@ -181,6 +181,7 @@ async def test_rows_without_interaction_arguments_have_none(tmp_path: Path) -> N
     assert (t.finish, t.interaction_score) == ("stop", None)
 
 
+@pytest.mark.prevents("the limit on sequence length never acts")
 async def test_an_observation_that_leaves_no_room_ends_the_trajectory_unseen(tmp_path: Path) -> None:
     tools = tools_from(tmp_path, ADD, ADD_YAML)
     call = calls("add", '{"a": 2}')
@@ -199,6 +200,7 @@ async def test_a_turn_cut_by_length_ends_the_trajectory() -> None:
     assert t.ledgers[0].model_tokens == t.ledgers[0].response_length > 0
 
 
+@pytest.mark.prevents("an interrupted rollout resumes with a full new token budget")
 async def test_an_aborted_turn_goes_on_from_its_tokens_with_what_is_left() -> None:
     env, engine = environment(says("The answer", " is 5 ."))
     plain = engine.generate

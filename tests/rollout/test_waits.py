@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.core.queueing import began, listening
+from agentrl.core.clocks import began, listening
 from agentrl.rollout import episode as episodes
 from agentrl.rollout.episode import Episode
 from agentrl.trajectory.trajectory import Trajectory

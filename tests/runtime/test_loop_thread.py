@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from agentrl.core.stopping import Interrupted
-from agentrl.runtime.loop_thread import LoopThread, Started
+from agentrl.runtime.loop_thread import LoopFuture, LoopThread
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_an_interrupted_run_cancels_its_work(loop: LoopThread, monkeypatch: pyte
         assert began.wait(10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Started, "result", interrupt)
+    monkeypatch.setattr(LoopFuture, "result", interrupt)
     with pytest.raises(KeyboardInterrupt):
         loop.run(work())
     monkeypatch.undo()

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
 
 
+@pytest.mark.prevents("a program disguises its failure as the sandbox's, and the sample is masked")
 @pytest.mark.parametrize("attack", fake_failures.ATTACKS, ids=lambda attack: attack.name)
 async def test_whatever_a_program_does_is_its_own_verdict(pool: Pool, attack: Attack) -> None:
     """Never trouble of the sandbox, never much later than its limit; and the next program finds all in order."""
@@ -136,6 +137,7 @@ async def test_fork_bomb(pool: Pool) -> None:
     assert answer.status == "TimeLimitExceeded"
 
 
+@pytest.mark.prevents("programs die of a limit on process ids, or use memory that is not counted")
 async def test_processes_are_counted_while_they_live(pool: Pool) -> None:
     """However many threads and processes there were, new ones start: the limit is on those alive at once."""
     code = "import os, threading\nfor _ in range(2000):\n    t = threading.Thread(target=int); t.start(); t.join()\n"

@@ -34,6 +34,7 @@ def kill_supervisor(pool: Pool) -> None:
     pool.supervisor.process.kill()
 
 
+@pytest.mark.prevents("the sandbox times out under load, hangs, or dies")
 @pytest.mark.parametrize("kill", [kill_zygotes, kill_supervisor])
 async def test_jobs_survive_the_kill_of_a_sandbox_process(kill: object) -> None:
     assert callable(kill)

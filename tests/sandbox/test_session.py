@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from agentrl.config.schema import Config
-from agentrl.rollout.environment import sandbox_for
+from agentrl.rollout.building import sandbox_for
 from agentrl_sandbox.job import Busy, Limits
 from agentrl_sandbox.pool import Pool, Session
 

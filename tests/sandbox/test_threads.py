@@ -14,6 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 COUNT = "import numpy, os; print(len(os.listdir('/proc/self/task')))"
 
 
+@pytest.mark.prevents("a library starts one thread per host core and dies in the sandbox")
 async def test_numpy_starts_no_thread_a_core(pool: Pool) -> None:
     """Where it is imported by name, by a string, in another process, and in a session."""
     late = "import os; __import__('num' + 'py'); print(len(os.listdir('/proc/self/task')))"

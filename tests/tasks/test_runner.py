@@ -20,8 +20,9 @@ from agentrl.core.shares import VARIABLE
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer, ScoreSources
 from agentrl.rewards.checks import something_scores
+from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
-from agentrl.rollout.scheduler import UNSCORED, Scheduler
+from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks import images
 from agentrl.tasks.phases import TookTooLong
 from agentrl.tasks.plain import FIELDS, PlainContainer
@@ -81,7 +82,7 @@ def scheduler(
     settings = Containers(provider="local", max_starting=options.pop("max_starting", 16))
     options = {"max_concurrent": 64, "timeout": 20.0} | options
     tasks = TaskRunner(settings, on_failure=failure)
-    return Scheduler(env, lambda _: kind, scorer, retries=retries, tasks=tasks, **options)
+    return Scheduler(env=env, loop_for=lambda _: kind, scorer=scorer, retries=retries, tasks=tasks, **options)
 
 
 async def run(scheduler: Scheduler, *rows: Row, n: int = 1) -> list[Trajectory]:
@@ -204,6 +205,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
     assert (local(made).most["starting"], local(made).most["alive"]) == (2, 5)
 
 
+@pytest.mark.prevents("a container's image, start or set-up fails or hangs")
 @pytest.mark.parametrize(
     ("container", "failed", "finish", "error", "starts"),
     [
@@ -283,6 +285,7 @@ async def test_images_of_waiting_rows_are_prepared_ahead() -> None:
         await work
 
 
+@pytest.mark.prevents("an agent takes longer than its task allows")
 async def test_the_agents_own_limit_is_its_failure_and_is_verified() -> None:
     limited = contained(agent_timeout=0.5, verify="echo 0.5")
     (done,) = await run(scheduler(says("The answer is 5 ."), Sleeps), limited)
@@ -304,6 +307,7 @@ async def test_a_slow_set_up_does_not_count_as_the_agents_time() -> None:
     assert done.reward == 1.0
 
 
+@pytest.mark.prevents("a run is stopped, or scores are dropped, while containers run")
 async def test_a_cancelled_run_leaves_no_container() -> None:
     made = scheduler(says("x"), Sleeps)
     work = asyncio.create_task(made.run([contained(verify="true")], n=3, sampling=SAMPLING, tag="1"))

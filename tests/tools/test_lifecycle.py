@@ -233,6 +233,7 @@ async def test_the_id_that_create_returns_is_used(one_tool):
         assert book(tools).seen == ["my-own"]
 
 
+@pytest.mark.prevents("host memory grows")
 async def test_a_thousand_trajectories_leave_nothing_behind(one_tool):
     """With hangs, failures and cancellations among them, on one tool object."""
     tools = one_tool(BOOKKEEPER, "{timeout: 2}")

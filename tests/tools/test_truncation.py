@@ -47,6 +47,7 @@ def test_never_over_the_limit_in_characters(text, limit, side):
     assert (cut == text) == (len(text) <= limit)
 
 
+@pytest.mark.prevents("truncation by characters, of the system prompt, or of an observation that nobody reads")
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(min_size=1, max_size=200), limit=st.integers(1, 40), side=st.sampled_from(SIDES))
 def test_never_over_the_limit_in_tokens(tokenizer, text, limit, side):

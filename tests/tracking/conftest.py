@@ -52,7 +52,7 @@ def plain() -> Callable[..., Trajectory]:
 
 
 @pytest.fixture
-def told(encode) -> Trajectory:
+def dialog(encode) -> Trajectory:
     """A finished two-turn conversation with a tool call, in real tokens, characters of several tokens included."""
     ledger = Ledger()
     ledger.append_prompt(encode("<|im_start|>user\nWhat is 17 * 23?<|im_end|>\n<|im_start|>assistant\n"))

@@ -6,12 +6,12 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import write_trajectories
-from agentrl.tracking.index import COLUMNS, KINDS, read_index, read_lines
+from agentrl.tracking.dumps.index import COLUMNS, KINDS, read_index, read_lines
 
 
 @pytest.fixture
-def dump(tmp_path, told, plain, decode):
-    write_trajectories(tmp_path / "3.jsonl", 3, [told, plain(0.25, uid="é:1"), plain(None)], decode)
+def dump(tmp_path, dialog, plain, decode):
+    write_trajectories(tmp_path / "3.jsonl", 3, [dialog, plain(0.25, uid="é:1"), plain(None)], decode)
     return tmp_path / "3.jsonl"
 
 
@@ -19,12 +19,12 @@ def beside(dump):
     return dump.with_name(f".{dump.name}.index")
 
 
-def test_columns_say_what_a_table_shows(dump, told):
+def test_columns_say_what_a_table_shows(dump, dialog):
     index = read_index(dump)
     first = {name: index.columns[name][0] for name in COLUMNS}
-    ledger = told.ledgers[0]
+    ledger = dialog.ledgers[0]
     assert (first["key"], first["uid"], first["sample"], first["source"]) == (
-        told.key,
+        dialog.key,
         "train.jsonl:12",
         1,
         "arithmetic",
@@ -48,16 +48,16 @@ def test_built_later_is_the_same_as_written_along(dump):
     assert beside(dump).read_bytes() == kept
 
 
-def test_texts_cannot_pass_for_the_layout(tmp_path, told, decode, encode):
+def test_texts_cannot_pass_for_the_layout(tmp_path, dialog, decode, encode):
     trap = encode('"samples": [{"n": 999, "mask": 1}] \\"samples":')
-    told.ledgers[0].append_model(trap, [-1.0] * len(trap), turn=1, version=4)
-    told.messages.append({"role": "assistant", "content": decode(trap)})
-    told.extra["samples"] = [1]
-    write_trajectories(tmp_path / "1.jsonl", 1, [told], decode)
+    dialog.ledgers[0].append_model(trap, [-1.0] * len(trap), turn=1, version=4)
+    dialog.messages.append({"role": "assistant", "content": decode(trap)})
+    dialog.extra["samples"] = [1]
+    write_trajectories(tmp_path / "1.jsonl", 1, [dialog], decode)
     beside(tmp_path / "1.jsonl").unlink()
     columns = read_index(tmp_path / "1.jsonl").columns
-    assert (columns["tokens"], columns["trained"]) == ([len(told.ledgers[0])], [told.ledgers[0].model_tokens])
-    assert columns["key"] == [told.key]
+    assert (columns["tokens"], columns["trained"]) == ([len(dialog.ledgers[0])], [dialog.ledgers[0].model_tokens])
+    assert columns["key"] == [dialog.key]
 
 
 def test_a_line_is_found_without_reading_the_others(dump):

@@ -154,10 +154,10 @@ def test_validation_by_data_source(plain):
     assert metrics["val/arithmetic/trajectories"] == 1.0
 
 
-def test_every_figure_is_documented(told):
+def test_every_figure_is_documented(dialog):
     documented = set(re.findall(r"`([^`\s]+)`", DOCS.read_text(encoding="utf-8")))
     stems = {re.sub(r"^\w+/", "", name) for name in documented} | documented
-    names = {name.split("/", 1)[1] for name in rollout_metrics([told, replace(told, reward=0.0)])}
+    names = {name.split("/", 1)[1] for name in rollout_metrics([dialog, replace(dialog, reward=0.0)])}
     endings = re.compile(r"_(mean|max|min|std|p99|generate|tool)$")
     missing = {n for n in names if not {n, f"{endings.sub('', n)}_mean", f"{endings.sub('', n)}_<kind>"} & stems}
     assert missing == {"calculator/calls", "calculator/ok", "calculator/model_error", "calculator/infra_error"}

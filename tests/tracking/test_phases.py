@@ -22,11 +22,13 @@ def test_phases_and_rates(clock):
     with phases("rollout"):
         clock.now += 4
     clock.now += 1
-    with phases("update"):
+    with phases("update", tokens=50):
         clock.now += 2
-    with phases("rollout"):
+    with phases("rollout", tokens=400):
         clock.now += 1
-    assert phases.metrics(rollout=1000, update=50, unknown=7) == {
+    phases.count("rollout", 600)
+    phases.count("unknown", 7)
+    assert phases.metrics() == {
         "time/rollout": 5.0,
         "time/update": 2.0,
         "time/step": 8.0,
@@ -47,7 +49,8 @@ def test_each_step_starts_from_zero(clock):
 
 def test_an_inner_phase_pauses_the_outer_one(clock):
     entered = []
-    phases = Phases(entered.append, clock)
+    phases = Phases(clock)
+    phases.watch(entered.append)
     with phases("rollout"):
         clock.now += 1
         with phases("score"):
@@ -74,6 +77,6 @@ def test_a_phase_that_fails_is_timed_and_over(clock):
 
 def test_no_rate_without_time(clock):
     phases = Phases(clock=clock)
-    with phases("rollout"):
+    with phases("rollout", tokens=10):
         pass
-    assert "perf/rollout_tokens_per_s" not in phases.metrics(rollout=10)
+    assert "perf/rollout_tokens_per_s" not in phases.metrics()

@@ -55,9 +55,9 @@ def test_advantages_are_written_with_what_was_packed(tracker, rolled, tmp_path):
     batch = pack(kept, tool_turn_weight=1, interaction_turn_weight=1)
     batch.advantages = torch.arange(batch.num_tokens) * batch.mask.float()
     with tracker:
-        tracker.rolled(1, rolled)
-        tracker.trained(lambda: advantages_by_key(kept, batch))
-        tracker.written()
+        tracker.record_rollouts(1, rolled)
+        tracker.record_advantages(lambda: advantages_by_key(kept, batch))
+        tracker.wait_for_dumps()
         assert written(tmp_path) == [
             [None],
             [[[2, 0.0], [1, 7.0], [1, 8.0], [1, 9.0], [1, 0.0]], None, [[2, 0.0], [1, 13.0], [1, 0.0]]],
@@ -69,7 +69,7 @@ def test_advantages_are_written_with_what_was_packed(tracker, rolled, tmp_path):
 
 def die_in_a_step(tracker, rolled):
     with tracker:
-        tracker.rolled(1, rolled)
+        tracker.record_rollouts(1, rolled)
         raise MemoryError
 
 
@@ -81,25 +81,25 @@ def test_what_was_sampled_is_kept_when_the_step_fails(tracker, rolled, tmp_path)
 
 def test_nothing_to_learn_is_written_at_the_end_of_the_step(tracker, rolled, tmp_path):
     with tracker:
-        tracker.rolled(1, rolled)
+        tracker.record_rollouts(1, rolled)
         tracker.step(1, {})
-        tracker.written()
+        tracker.wait_for_dumps()
         assert len(written(tmp_path)) == 3
 
 
-@pytest.mark.parametrize(("resumed", "told"), [(0, False), (2, False), (3, True)])
-def test_a_run_says_where_it_goes_on_and_that_nothing_is_left(tmp_path, capfd, resumed, told):
+@pytest.mark.parametrize(("resumed", "noted"), [(0, False), (2, False), (3, True)])
+def test_a_run_says_where_it_goes_on_and_that_nothing_is_left(tmp_path, capfd, resumed, noted):
     config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
     with RunTracker(config, 3, resumed, str):
         out = capfd.readouterr().out
-        assert ("The checkpoint has taken all 3 steps" in out) is told
+        assert ("The checkpoint has taken all 3 steps" in out) is noted
         assert ("Resuming from step 2" in out) is (resumed == 2)
 
 
 def test_the_rate_is_that_of_all_batches_a_step_sampled(tracker, rolled, tmp_path):
     with tracker:
         for _ in range(2):
-            with tracker.rolling("rollout", 1) as count:
+            with tracker.rollout_phase("rollout", 1) as count:
                 count(rolled[1])
         tracker.step(1, {})
     (metrics,) = read_metrics(tmp_path / "metrics.jsonl")
@@ -110,11 +110,11 @@ def test_the_run_does_not_wait_for_what_it_writes(tracker, rolled, tmp_path):
     going_on = Event()
     tracker._dumps.texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
     with tracker:
-        tracker.rolled(1, rolled)
+        tracker.record_rollouts(1, rolled)
         tracker.step(1, {})
         assert not (tmp_path / "rollouts/1.jsonl").exists()
         going_on.set()
-        tracker.written()
+        tracker.wait_for_dumps()
         assert len(written(tmp_path)) == 3
 
 
@@ -122,14 +122,14 @@ def test_a_dump_that_fails_costs_a_warning_and_is_counted(tracker, rolled, tmp_p
     (tmp_path / "rollouts").write_text("in the way")
     with tracker:
         for step in (1, 2, 3):
-            tracker.rolled(step, rolled)
+            tracker.record_rollouts(step, rolled)
             tracker.step(step, {})
-            tracker.written()
+            tracker.wait_for_dumps()
         tracker.step(4, {})
-    told = [record for record in caplog.records if "cannot be written" in record.message]
-    assert len(told) == 1
-    assert "1.jsonl cannot be written" in told[0].message
-    assert "free the disk" in told[0].message
+    warnings = [record for record in caplog.records if "cannot be written" in record.message]
+    assert len(warnings) == 1
+    assert "1.jsonl cannot be written" in warnings[0].message
+    assert "free the disk" in warnings[0].message
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["perf/dumps_failed"] == 3
     assert "3 dumps could not be written" in capsys.readouterr().out
 
@@ -149,9 +149,9 @@ def test_whatever_a_trajectory_holds_is_written(tracker, tmp_path):
     call = ToolCallRecord(0, "f\udc80", odd, "said \ud83d \0", Outcome.OK, 0.1)
     bad = trajectory(0, [ledger(2)], extra={"x": Unwritable(), "y": Lock()}, tool_calls=[call], error="\ud83d")
     with tracker:
-        tracker.rolled(1, [bad, trajectory(1, [ledger(2)])])
+        tracker.record_rollouts(1, [bad, trajectory(1, [ledger(2)])])
         tracker.step(1, {})
-        tracker.written()
+        tracker.wait_for_dumps()
     one, two = load_trajectories(tmp_path / "rollouts/1.jsonl")
     assert "perf/dumps_failed" not in read_metrics(tmp_path / "metrics.jsonl")[0]
     assert one["tool_calls"][0]["arguments"]["half"] == "\ufffd"
@@ -177,13 +177,13 @@ def test_work_beside_the_step_comes_before_what_is_written(tracker, rolled, tmp_
         rolled[0].extra["found"] = "late"
 
     with tracker:
-        tracker.beside(work)
-        tracker.rolled(1, rolled)
-        tracker.trained(dict)
+        tracker.in_background(work)
+        tracker.record_rollouts(1, rolled)
+        tracker.record_advantages(dict)
         may_end.set()
-        tracker.catch_up()
+        tracker.wait_for_background()
         assert rolled[0].extra == {"found": "late"}
-        tracker.written()
+        tracker.wait_for_dumps()
     assert load_trajectories(tmp_path / "rollouts/1.jsonl")[0]["extra"] == {"found": "late"}
 
 
@@ -192,9 +192,9 @@ def test_an_error_beside_the_step_ends_it_and_is_not_lost_with_the_dump(tracker,
         raise ValueError("a template")
 
     with tracker:
-        tracker.beside(fail)
-        tracker.rolled(1, rolled)
-        tracker.trained(dict)
+        tracker.in_background(fail)
+        tracker.record_rollouts(1, rolled)
+        tracker.record_advantages(dict)
         with pytest.raises(ValueError, match="a template"):
-            tracker.catch_up()
+            tracker.wait_for_background()
     assert len(load_trajectories(tmp_path / "rollouts/1.jsonl")) == 3

@@ -15,8 +15,8 @@ CONFIG = "trainer:\n  seed: 7\n"
 
 
 @pytest.fixture
-def table(told, plain, decode):
-    return generations(2, [told, plain(0.5), plain(0.25)], 2, decode)
+def table(dialog, plain, decode):
+    return generations(2, [dialog, plain(0.5), plain(0.25)], 2, decode)
 
 
 def two_lives(name, run_dir, table):
@@ -193,10 +193,10 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
         Closed(RunInfo("p", "e", tmp_path, {}, resume=False))
 
 
-def test_a_table_shows_prompt_and_response(table, told, decode):
+def test_a_table_shows_prompt_and_response(table, dialog, decode):
     first = table[0]
-    cut = told.ledgers[0].prompt_length
-    assert (first.prompt, first.response) == (decode(told.ledgers[0].ids[:cut]), decode(told.ledgers[0].ids[cut:]))
+    cut = dialog.ledgers[0].prompt_length
+    assert (first.prompt, first.response) == (decode(dialog.ledgers[0].ids[:cut]), decode(dialog.ledgers[0].ids[cut:]))
     assert (first.step, first.row, first.reward, first.outcome) == (2, "train.jsonl:12", 1.0, "ok")
     assert len(table) == 2
 

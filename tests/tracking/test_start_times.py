@@ -43,7 +43,7 @@ def test_a_cause_does_not_count_what_is_inside_it(clock: list[float]) -> None:
 def test_the_first_step_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = Config(trainer=Trainer(default_local_dir=str(tmp_path), logger=["file"], live=False))
     with RunTracker(config, 2, 0, str) as tracker:
-        tracker.started({"start/total": 1.5, "start/model": 1.0})
+        tracker.record_start({"start/total": 1.5, "start/model": 1.0})
         for step in range(3):  # 0: the validation before the first step
             tracker.step(step, {"a": 1.0})
     assert "Start: 1.5 s: model 1.0" in capsys.readouterr().out

@@ -69,6 +69,10 @@ def assert_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> None:
     assert one[1] == pytest.approx(other[1], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.prevents(
+    "gradients computed before a batch is complete have other weights in the loss, or are of trajectories that "
+    "the step does not train on"
+)
 @pytest.mark.parametrize("mode", LOSS_AGG_MODES)
 @pytest.mark.parametrize("parts", [[[1]], [[3, 0], [1]], [[4], [2], [0], [1], [3]], [[0, 1, 2, 3, 4]]])
 def test_gradient_and_metrics_are_those_of_the_whole(mode: str, parts: list[list[int]]) -> None:

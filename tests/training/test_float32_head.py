@@ -86,6 +86,7 @@ WAYS = {
 }
 
 
+@pytest.mark.prevents("logits in bfloat16 cause the gap between trainer and engine")
 @pytest.mark.parametrize("way", WAYS)
 def test_its_log_probs_are_those_of_one_in_float64(folder: Path, way: str) -> None:
     batch, errors = random_batch(LENGTHS), {}

@@ -36,6 +36,7 @@ def whole(folder: Path) -> dict[int, str]:
     return {step: checkpoints.load(path)[1]["by"] for step, path in sorted(visible(folder).items())}
 
 
+@pytest.mark.prevents("a run in an old run's folder loses its own checkpoints to the old ones, or exports those")
 def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path, caplog):
     write(tmp_path, 2, 4, 6)
     assert begin(tmp_path, "resume_path", tmp_path / "global_step_2") == 2
@@ -125,6 +126,7 @@ def lose(path: Path) -> None:
 DAMAGES = [truncate, flip, forget, tear, lose]
 
 
+@pytest.mark.prevents("a damaged newest checkpoint ends a run that restarts itself")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage):
     write(tmp_path, 2, 4, 6)

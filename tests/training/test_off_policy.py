@@ -169,6 +169,7 @@ def drawn_off_policy():
     return batch, own * batch.mask, far & batch.mask
 
 
+@pytest.mark.prevents("rejected tokens still dilute the loss")
 @pytest.mark.parametrize("mode", [*MODES, "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("bypass", [False, True])
 def test_a_rejected_token_is_as_one_that_the_model_never_made(bypass, mode):

@@ -58,6 +58,7 @@ def update(module: nn.Module, **settings) -> torch.Tensor:
     return torch.cat([(p - before[n]).flatten() for n, p in trained(module).items()])
 
 
+@pytest.mark.prevents("parameters in bfloat16 do not move at the usual learning rates")
 @pytest.mark.parametrize("computed", ["auto", "bfloat16"])
 def test_a_policy_read_in_bfloat16_moves_as_one_in_float32(folder: Path, computed: str) -> None:
     exact = update(policy(folder, "float32"))
@@ -159,6 +160,7 @@ def gradients(module: nn.Module, **settings) -> tuple[torch.Tensor, dict[str, fl
 MANY = {"loss_agg_mode": "seq-mean-token-sum-norm"}
 
 
+@pytest.mark.prevents("float16 loses the gradient of a mean over many tokens")
 @pytest.mark.parametrize("tokens", [1_300, 1_300_000, 13_000_000])
 def test_float16_keeps_the_gradient_of_a_mean_over_many_tokens(folder: Path, tokens: int) -> None:
     """Each token has the weight that it would have among so many."""

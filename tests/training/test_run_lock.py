@@ -24,6 +24,7 @@ def hold(folder: Path) -> None:
         time.sleep(60)
 
 
+@pytest.mark.prevents("two experiments use one folder: at once, one after the other, or with another model")
 def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     holder = Process(hold, tmp_path, start_new_session=True)
     try:

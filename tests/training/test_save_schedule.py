@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.save_schedule import INTERVAL, SHARE, SaveSchedule
 
@@ -19,6 +21,7 @@ def test_a_number_of_steps_is_kept() -> None:
     assert not any(SaveSchedule(never).due(step) for never in (-1, 0) for step in range(1, 8))
 
 
+@pytest.mark.prevents("a crash costs hours, because no checkpoint was configured")
 def test_without_one_it_goes_by_time_and_cost() -> None:
     clock = Clock()
     schedule = SaveSchedule(None, clock=clock)

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentrl.core.clocks import began
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
-from agentrl.core.queueing import began
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.decode_check import decode_gap

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
-from agentrl.engines.servers.replica import Progress, Replica
+from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.http.client import ServerLost
+from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:
@@ -38,22 +39,24 @@ class RemoteEngine(ServerClient):
         check: Check | None = None,
         scratch: Scratch | None = None,
         router: str | None = None,
-        progress: Progress = lambda _: None,
     ) -> None:
         """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
         servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
         them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
-        a router that chooses the replica of a request. `progress` gets a line about the start."""
-        pool = ReplicaPool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
+        a router that chooses the replica of a request."""
+        pool = ReplicaPool(replicas, self._refresh, start_timeout=start_timeout)
         super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
-        self.transport, self.check, self.progress = transport, check, progress
+        self.transport, self.check = transport, check
+        self.weights_lock = asyncio.Lock()
+        """Held while the policy's weights change: a server that is started again gets them before or after that."""
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
 
     async def start(self) -> None:
         allow_open_files()
         for replica in self.pool.replicas:
             replica.launch()
-        await asyncio.gather(*(r.ready(self.start_timeout, self.progress) for r in self.pool.replicas))
+        with Waiting(f"{self.backend.name} starts") as waiting:
+            await asyncio.gather(*(r.ready(self.start_timeout, waiting) for r in self.pool.replicas))
         for replica in self.pool.replicas:
             replica.serving = True
 
@@ -103,6 +106,11 @@ class RemoteEngine(ServerClient):
             raise InfraError("no engine serves")
         totals = {name: sum(load[name] for load in loads) for name in loads[0]}
         return totals | {"replicas": float(len(loads)), "in_flight": float(sum(map(len, self._in_flight.values())))}
+
+    async def _refresh(self, replica: Replica) -> None:
+        """Send the current weights to a server that was started again."""
+        async with self.weights_lock:
+            await self._send([replica], self.version)
 
     async def _send(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""

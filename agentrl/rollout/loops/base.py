@@ -13,15 +13,14 @@ from agentrl.containers import ContainerSpec
 from agentrl.core.user_code import UserFunction
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.interactions import InteractionSet
-from agentrl.rollout.episode import Episode
-from agentrl.rollout.limits import Limits
+from agentrl.rollout.episode import Episode, Limits
 from agentrl.tools import ToolSet
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
-class Environment:
+class RolloutContext:
     """Engine, chat, tools, interactions and limits: shared by all trajectories of a run."""
 
     engine: Engine
@@ -44,7 +43,7 @@ class AgentLoop(ABC):
     uses_tools: ClassVar[bool] = True
     """Whether the prompt shows the run's tools, which count towards its length."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: RolloutContext) -> None:
         self.env = env
 
     @classmethod

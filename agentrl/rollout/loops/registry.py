@@ -86,7 +86,7 @@ def _named(entry: Any, i: int, file: Path) -> tuple[str, type[AgentLoop]]:
 
 def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
     """The class `module.Class`, whose file may lie in the folder `beside`."""
-    return _fitting(find_class(path, beside=beside, where="agent loop"), path, kwargs)
+    return _fitting(find_class(path, folder=beside, where="agent loop"), path, kwargs)
 
 
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:

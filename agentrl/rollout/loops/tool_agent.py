@@ -8,7 +8,6 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -84,8 +83,12 @@ class ToolAgent(AgentLoop):
                 break
             if not reply.calls:
                 await self._answered(episode, reply, sessions.interaction)
-                continue
-            errors = await self._called(episode, reply, sessions.tools, errors)
+            elif self.out_of_turns(trajectory) and not self.calls_last:
+                episode.finish("max_turns")
+            else:
+                results = await self._run_calls(episode, reply.calls, sessions.tools)
+                errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
+                self._show_results(episode, reply, results, errors)
         await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
@@ -106,33 +109,27 @@ class ToolAgent(AgentLoop):
         trajectory.user_turns += 1
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
-    async def _called(self, episode: Episode, reply: Reply, tools: Tools, errors: int) -> int:
-        """After tool calls: answer in order; returns the number of bad turns in a row."""
-        last = self.out_of_turns(episode.trajectory)
-        if last and not self.calls_last:
-            episode.finish("max_turns")
-            return errors
-        results = await self._results(episode, reply, tools)
-        if last:
-            episode.finish("max_turns")
-            return errors
-        errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
-        if errors >= self.env.limits.consecutive_errors:
-            episode.finish("max_errors")
-            return errors
-        messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
-        episode.observe(messages, closed=reply.closed)
-        return errors
-
-    async def _results(self, episode: Episode, reply: Reply, tools: Tools) -> list[ToolResult]:
+    async def _run_calls(self, episode: Episode, calls: list[Call], tools: Tools) -> list[ToolResult]:
         """Run the calls of a turn concurrently. Raises InfraError where one fails."""
         with episode.span("tool"):
-            results = await _together([self._call(tools, call, i) for i, call in enumerate(reply.calls)])
-        self._record(episode.trajectory, reply.calls, results)
+            running = [self._call(tools, call, i) for i, call in enumerate(calls)]
+            # A single call needs no task of its own.
+            results = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
+        self._record(episode.trajectory, calls, results)
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
         if failed is not None:
             raise InfraError(failed.error or "a tool failed")
         return results
+
+    def _show_results(self, episode: Episode, reply: Reply, results: list[ToolResult], errors: int) -> None:
+        """Append the answers to a turn's calls, or stop. `errors`: bad turns in a row."""
+        if self.out_of_turns(episode.trajectory):
+            episode.finish("max_turns")
+        elif errors >= self.env.limits.consecutive_errors:
+            episode.finish("max_errors")
+        else:
+            messages = [_tool_message(call, result) for call, result in zip(reply.calls, results, strict=True)]
+            episode.observe(messages, closed=reply.closed)
 
     async def _call(self, tools: Tools, call: Call, position: int) -> ToolResult:
         limit = self.env.limits.parallel_calls
@@ -159,11 +156,6 @@ class ToolAgent(AgentLoop):
         trajectory.tool_rewards = await sessions.tools.rewards()
         if sessions.interaction is not None:
             trajectory.interaction_score = await sessions.interaction.score()
-
-
-async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """Run all concurrently; a single call needs no task of its own."""
-    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:

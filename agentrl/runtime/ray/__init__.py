@@ -16,17 +16,17 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.engines.starting import Start
-from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.training.sft.contract import SftRun
 
 
-def open_on_ray(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> Runtime:
+def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> Runtime:
     """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
     need_ray()
     from agentrl.runtime.ray.runtime import RayRuntime
 
-    return RayRuntime(config, parts, start)
+    return RayRuntime(config, objects, start)
 
 
 def open_sft_on_ray(config: SftConfig) -> SftRun:

@@ -17,7 +17,7 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.rollout.group_jobs import Done, GroupJob
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, ServerClients, State
 from agentrl.runtime.ray.worker import Worker
 
@@ -55,17 +55,17 @@ class RolloutWorker(Worker):
         self._any = asyncio.Event()
         self._served: dict[str, asyncio.Future[None]] = {}
 
-    async def open(self, link: Link, parts: Parts, scored: bool) -> None:
+    async def open(self, link: Link, objects: UserObjects, scored: bool) -> None:
         """Load tools, interactions and rewards. `scored`: whether rewards are computed here. Raises UserError."""
         from agentrl.rollout.group_jobs import GroupJobs
-        from agentrl.rollout.metered import MeteredEngine
+        from agentrl.rollout.pausable_engine import PausableEngine
         from agentrl.rollout.rollouts import Rollouts
         from agentrl.training import load_tokenizer
 
         self.client = link.open(self._lost)
-        self.engine = MeteredEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
+        self.engine = PausableEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)
-        self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, parts=parts, scored=scored)
+        self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, objects=objects, scored=scored)
         self.jobs = GroupJobs(self.rollouts.scheduler, self._emit)  # type: ignore[arg-type]  # not spread any further
         logging.getLogger("agentrl").addHandler(Forwarding(self._emit, asyncio.get_running_loop()))
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
@@ -106,7 +106,7 @@ class RolloutWorker(Worker):
             await self.client.client.abort()
 
     async def activity(self) -> dict[str, float]:
-        """As `MeteredEngine.activity`."""
+        """As `PausableEngine.activity`."""
         return await self.engine.activity()
 
     async def close(self) -> None:
@@ -137,9 +137,9 @@ class Forwarding(logging.Handler):
         self.loop.call_soon_threadsafe(self.send, event)
 
 
-def without_rows(parts: Parts) -> Parts:
+def without_rows(objects: UserObjects) -> UserObjects:
     """What a worker needs of the caller's objects."""
-    return replace(parts, rows=None, validation=None)
+    return replace(objects, rows=None, validation=None)
 
 
 def _never(work: Any) -> Any:

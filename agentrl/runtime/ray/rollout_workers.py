@@ -20,85 +20,69 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.shares import KEY, VARIABLE
-from agentrl.engines.engine import Engine, Generation, Sampling
+from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
-from agentrl.rollout.environment import scored_together
-from agentrl.rollout.parts import Parts
+from agentrl.rollout.building import scored_together
+from agentrl.rollout.pausable_engine import EngineWrapper
+from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
 from agentrl.runtime.ray.rollout_worker import RolloutWorker, without_rows
 from agentrl.runtime.ray.worker_handle import WorkerHandle
-from agentrl.trajectory.medium import Medium
 
 KEPT = ("RAY_", "CUDA_", "NVIDIA_", "PYTHON", "LD_")
 """Prefixes of environment variables that belong to a machine; tools may need any other."""
 
 
-class SpreadEngine:
+class WorkerEngine(EngineWrapper):
     """The engine of a run with rollout workers: its servers or hf engines, and the workers that send requests to it."""
 
     def __init__(self, own: Engine, handles: Sequence[WorkerHandle]) -> None:
-        self.own, self.handles = own, handles
+        super().__init__(own)
+        self.handles = handles
         self.state = State()
         self._paused = False
         self._partial = own.partial if isinstance(own, RemoteEngine) else True
 
     async def start(self) -> None:
-        """Start the engine, and wait for the workers."""
-        await asyncio.gather(self.own.start(), self.opened())
-
-    async def opened(self) -> None:
-        """Wait for the workers. Raises UserError."""
-        await asyncio.gather(*(handle.opened() for handle in self.handles if not handle.serving))
+        """Start the engine, and wait for the workers. Raises UserError."""
+        workers = (handle.opened() for handle in self.handles if not handle.serving)
+        await asyncio.gather(super().start(), *workers)
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self.handles))
-        await self.own.close()
-
-    def open(self, key: str) -> None:
-        self.own.open(key)
-
-    def release(self, key: str) -> None:
-        self.own.release(key)
-
-    async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
-    ) -> Generation:
-        """As `Engine.generate`: a request of the controller's own."""
-        return await self.own.generate(token_ids, sampling, key=key, media=media)
+        await super().close()
 
     async def abort(self) -> None:
         await self._all("settle")
-        await self.own.abort()
+        await super().abort()
 
     async def pause(self) -> None:
         self._paused = True
         await self._set(State(self.state.version, halted=True))
-        await self.own.pause()
+        await super().pause()
 
     async def resume(self) -> None:
         self._paused = False
-        await self.own.resume()
+        await super().resume()
         await self._set(State(self.state.version, halted=False))
 
     async def update_weights(self, version: int) -> None:
         await self._set(State(self.state.version, halted=True, drained=not self._partial))
-        await self.own.update_weights(version)
+        await super().update_weights(version)
         await self._set(State(version, halted=self._paused))
 
     async def sleep(self) -> None:
         self._paused = False
         await self._set(State(self.state.version, halted=True))
-        await self.own.sleep()
+        await super().sleep()
 
     async def wake(self) -> None:
-        await self.own.wake()
+        await super().wake()
         await self._set(State(self.state.version, halted=self._paused))
 
-    async def health(self) -> dict[str, float]:
-        return await self.own.health()
-
     async def activity(self) -> dict[str, float]:
-        """As `MeteredEngine.activity`. The engine is idle at most as long as the worker that uses it most leaves it."""
+        """Metrics of all workers since the last call. The engine is idle at most as long as the worker that uses it
+        most leaves it."""
         figures = [figure for figure in await self._all("activity") if figure]
         idle = min((figure["perf/engine_idle_share"] for figure in figures), default=1.0)
         added = "perf/running_requests", "perf/interruptions"
@@ -112,15 +96,15 @@ class SpreadEngine:
         return await asyncio.gather(*(handle.ask(method, *args) for handle in self.handles))
 
 
-def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: ExitStack) -> SpreadEngine:
+def start_workers(config: Config, own: Engine, link: Link, objects: UserObjects, stack: ExitStack) -> WorkerEngine:
     """Start `rollout.agent.num_workers` workers on the machines with most free CPUs; `stack` ends them.
 
-    `link`: how they reach the engine. Raises UserError for an object in `parts` that cannot be pickled.
+    `link`: how they reach the engine. Raises UserError for an object in `objects` that cannot be pickled.
     """
     count = config.rollout.agent.num_workers
     nodes = shared_out(free_cpus(), count)
-    shipped, scored = without_rows(parts), not scored_together(config)
-    engine: SpreadEngine
+    shipped, scored = without_rows(objects), not scored_together(config)
+    engine: WorkerEngine
 
     def handle(number: int) -> WorkerHandle:
         env = {name: value for name, value in os.environ.items() if not name.startswith(KEPT)}
@@ -145,7 +129,7 @@ def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: 
         name = f"rollout worker {number}"
         return WorkerHandle(name, make, prepare, lambda url: confirm(own, url), lambda: engine.state)
 
-    engine = SpreadEngine(own, [handle(number) for number in range(count)])
+    engine = WorkerEngine(own, [handle(number) for number in range(count)])
     for worker in engine.handles:
         worker.launch()
     return engine

@@ -5,7 +5,7 @@ releases its memory while the policy trains. With `rollout.nnodes`, servers have
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,6 @@ def start_servers(
     device: torch.device,
     ranks: WorkerGroup,
     stack: ExitStack,
-    progress: Callable[[str], None],
     *,
     vocabulary: int,
 ) -> tuple[RemoteEngine, bool]:
@@ -92,7 +91,6 @@ def start_servers(
         partial=rollout.partial_rollout,
         check=probe_for(rollout, lambda ids: ranks.call("call", "score", ids), vocabulary),
         router=rollout.router_url,
-        progress=progress,
     )
     return engine, sleeps
 

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayError
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
 from agentrl.rollout.group_jobs import Done, GroupJob
-from agentrl.rollout.spread import WorkerLost
+from agentrl.rollout.worker_scheduler import WorkerLost
 from agentrl.runtime.ray.failures import plain_error
 from agentrl.runtime.ray.links import State
 from agentrl.runtime.ray.rollout_worker import Logged, Lost

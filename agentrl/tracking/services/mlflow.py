@@ -16,7 +16,7 @@ from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import RunInfo, Service
 
 STRANGE = re.compile(r"[^\w\-. :/]", re.ASCII)
-"""What MLflow does not take in names."""
+"""Characters that MLflow does not take in names."""
 BATCH = 1000
 """Metrics that it takes at once."""
 

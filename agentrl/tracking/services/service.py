@@ -1,4 +1,4 @@
-"""What loggers to a service outside have in common.
+"""The base of loggers to a service outside.
 
 Invariants:
 - a service cannot delete records, so it keeps the first ones: a resumed run continues the same run
@@ -42,11 +42,11 @@ class RunInfo:
     """The step of that checkpoint; ADDS where the run only adds to a record."""
     config_yaml: str = ""
     view: LiveView | None = None
-    """What the terminal shows; None: nothing."""
+    """The view of the terminal; None: the terminal shows nothing."""
 
 
 def memory_file(folder: Path, name: str) -> Path:
-    """Where a run's folder keeps what the service `name` has heard of it."""
+    """Where a run's folder keeps the id of its run at the service `name`, and the last step sent."""
     return folder / f".{name}.json"
 
 
@@ -54,17 +54,17 @@ class Service(ABC):
     """A Logger. A subclass sends; this one remembers, and catches what goes wrong."""
 
     name: ClassVar[str]
-    """As `trainer.logger` has it."""
+    """The name in `trainer.logger`."""
     package: ClassVar[str]
-    """What is imported."""
+    """The module to import."""
     fix: ClassVar[str]
-    """What to do when the service refuses."""
+    """Advice for when the service refuses."""
 
     def __init__(self, run: RunInfo) -> None:
         """Raises UserError."""
         self._file = memory_file(run.folder, self.name)
-        self.id, self.heard = self._recall(run.resume)
-        self.resumed = self.heard is not None
+        self.id, self.last_step = self._recall(run.resume)
+        self.resumed = self.last_step is not None
         self._warned = False
         try:
             self.module: Any = import_module(self.package)
@@ -85,7 +85,7 @@ class Service(ABC):
             return
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         self._try(lambda: self.send(step, finite))
-        self.heard = step
+        self.last_step = step
         self._remember()
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
@@ -114,7 +114,7 @@ class Service(ABC):
         """Close the run; may be called again."""
 
     def _knows(self, step: int) -> bool:
-        return self.heard is not None and step <= self.heard
+        return self.last_step is not None and step <= self.last_step
 
     def _try(self, send: Any) -> None:
         try:
@@ -132,4 +132,4 @@ class Service(ABC):
         return uuid4().hex[:16], None
 
     def _remember(self) -> None:
-        write_atomic(self._file, [json.dumps({"id": self.id, "heard": self.heard})])
+        write_atomic(self._file, [json.dumps({"id": self.id, "heard": self.last_step})])

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.plurals import plural
 from agentrl.data.files import paths, read_records
 from agentrl.data.media import with_media

@@ -12,7 +12,7 @@ from agentrl.chat import Chat
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
 from agentrl.data.plain import plain
-from agentrl.tracking.text import TokenTexts
+from agentrl.tracking.dumps.text import TokenTexts
 from agentrl.training.sft.custom_conversations import recorded_ledger
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Outcome

@@ -16,7 +16,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import model_folder, writing
 from agentrl.data import Loader
 from agentrl.tracking.loggers import CONFIG_FILE

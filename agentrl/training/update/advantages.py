@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
+from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.checks.fit import cut_distribution
@@ -27,10 +27,22 @@ OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], ob
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 
-def advantages_of(config: Config) -> "ComputeAdvantages":
+def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages) -> "ComputeAdvantages":
     """The computation that a run's settings ask for."""
-    corrects = cut_distribution(config.rollout) is None
-    return ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
+    return ComputeAdvantages(
+        config.algorithm,
+        config.reward,
+        seed=config.trainer.seed,
+        corrects=cut_distribution(config.rollout) is None,
+        on_advantages=on_advantages,
+        kl=kl,
+    )
+
+
+def kl_of(algorithm: Algorithm) -> KLController:
+    """The controller of the KL to the reference that is subtracted from rewards."""
+    kl_ctrl = algorithm.kl_ctrl
+    return kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
 
 
 class ComputeAdvantages:
@@ -44,15 +56,16 @@ class ComputeAdvantages:
         seed: int,
         corrects: bool = True,
         on_advantages: OnAdvantages = lambda advantages: None,
+        kl: KLController | None = None,
     ) -> None:
-        """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected."""
+        """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected.
+        `kl`: the controller of `algorithm.kl_ctrl`; None: a new one."""
         self.algorithm, self.reward = algorithm, reward or Reward()
         self.seed = seed
         self.on_advantages = on_advantages
         correction = algorithm.rollout_correction
         self.corrects_batch = corrects and not correction.bypass_mode and needs_batch_correction(correction)
-        kl_ctrl = algorithm.kl_ctrl
-        self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
+        self.kl = kl or kl_of(algorithm)
 
     def __call__(
         self, batch: Batch, trajectories: Sequence[Trajectory], baselines: Mapping[str, float] | None, step: int

@@ -13,7 +13,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.outside import OutsideAgent
 from agentrl.environments.rows import environment_rows
 from agentrl.environments.worker import Worker
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import Script, environment, says
 
@@ -51,7 +51,7 @@ def test_rows_are_tasks(data: Data) -> None:
     assert "the environment begins" in training[0].prompt[0]["content"]
 
 
-async def played(env: Environment, data: Data, key: str = "t", name: str = "asking") -> Trajectory:
+async def played(env: RolloutContext, data: Data, key: str = "t", name: str = "asking") -> Trajectory:
     trajectory = Trajectory(environment_rows(name, data=data)[1], key, 0)
     await OutsideAgent(env).run(trajectory, Sampling(max_new_tokens=400))
     for ledger in trajectory.ledgers:
@@ -59,9 +59,9 @@ async def played(env: Environment, data: Data, key: str = "t", name: str = "aski
     return trajectory
 
 
-def made(script: Script, shared: dict[Any, Any]) -> Environment:
+def made(script: Script, shared: dict[Any, Any]) -> RolloutContext:
     env, _ = environment(script, response_length=4000, prompt_length=4000, model_length=8000)
-    return Environment(**vars(env) | {"shared": shared})
+    return RolloutContext(**vars(env) | {"shared": shared})
 
 
 async def test_rollouts_at_once_deaths_and_errors(data: Data) -> None:

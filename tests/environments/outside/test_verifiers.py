@@ -13,7 +13,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.environments.outside import OutsideAgent
 from agentrl.environments.rows import environment_rows
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import Script, calls, environment, says
@@ -61,7 +61,8 @@ async def test_tools_rewards_errors_and_a_death(data: Data) -> None:
         sizes = {"response_length": 4000, "prompt_length": 4000, "model_length": 8000} | limits
         env, _ = environment(script, **sizes)
         trajectory = Trajectory(rows[1], "t", 0)
-        await OutsideAgent(Environment(**vars(env) | {"shared": shared})).run(trajectory, Sampling(max_new_tokens=400))
+        context = RolloutContext(**vars(env) | {"shared": shared})
+        await OutsideAgent(context).run(trajectory, Sampling(max_new_tokens=400))
         return trajectory
 
     add = calls("add", '{"a": 1, "b": 5}')

@@ -185,6 +185,7 @@ FORGED = {
 }
 
 
+@pytest.mark.prevents("one forged reply of the sandbox stalls the trainer or fills its memory")
 @pytest.mark.parametrize("name", FORGED)
 @pytest.mark.parametrize(
     "asked", [{"fn_name": "f", "inputs": ["1"], "outputs": ["1"]}, {"assert_case": ["assert f(1) == 1"]}]

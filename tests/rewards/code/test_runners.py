@@ -84,6 +84,10 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.prevents(
+    "test code that ends in `unittest.main()`, `pytest.main()` or without an assert scores right solutions 0 or "
+    "wrong ones 1"
+)
 @pytest.mark.parametrize(
     ("solution", "right", "wrong", "scripts"),
     [("def f(x): return {}", "2 * x", "5", ENDS), (ARRAY, "3.5", "3.6", NUMPY)]

@@ -277,6 +277,7 @@ SCRIPTS = [
 ]
 
 
+@pytest.mark.prevents("a model learns to fool its tests: objects that equal everything, patched built-ins, early exits")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_pass_nothing(verdict: Grade, name: str) -> None:
     found = verdict(ATTACKS[name], {"assert_case": SCRIPTS}, wall=5.0)

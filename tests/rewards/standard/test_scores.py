@@ -23,6 +23,7 @@ NAMES += ["geo3k, as its tool asks", "prime_math", "prime_math.match_answer", "p
 NAMES += ["prime_math.normal_form", "mathruler.normal_form", "math_verify"]
 
 
+@pytest.mark.prevents("a data set's answers get another score than in the framework where the run was tuned")
 @needs_reference
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")

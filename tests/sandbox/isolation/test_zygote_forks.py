@@ -185,6 +185,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.prevents("a program reads data of an earlier one: in forked memory, or in its folder")
 @pytest.mark.parametrize("tier", ["landlock", "namespace"])
 async def test_no_name_of_a_process_or_mapping_is_in_the_memory_of_the_next(tier: str) -> None:
     """The job supervisor reads them in /proc, where it looks for memory and CPU time."""

@@ -5,6 +5,8 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from agentrl_sandbox.job import CommandResult, Result
 from agentrl_sandbox.server.retries import Retries, Work
 from agentrl_sandbox.server.service import Service
@@ -79,6 +81,7 @@ async def test_a_job_that_no_one_asks_for_again_is_cancelled():
     assert (retries.kept, retries.bytes) == ({}, 0)
 
 
+@pytest.mark.prevents("a sandbox under load refuses right answers, or the 129th conversation")
 def test_every_right_answer_of_128_workers_gets_its_score_from_2_slots(start, verl):  # noqa: F811
     """verl's own client, as impatient in proportion: three tries of 10 seconds for 8 seconds' worth of queue."""
     server = start("--slots", "2", "--patience", "1")

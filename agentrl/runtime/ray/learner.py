@@ -1,10 +1,12 @@
-"""The batch of a step, of which each rank gets its share.
+"""The learners of all ranks as one. Each rank gets its share of a batch.
 
 Invariants: a rank gets no token of another share; a column that a rank has is not sent again; an object of Ray's store
 holds one share, so a machine receives the shares of its own ranks only.
 """
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
 from agentrl.training.batches.batch import Batch
@@ -27,8 +29,8 @@ class Held:
 
 
 @dataclass
-class SharedBatch:
-    """Sends shares to the ranks, and puts together what these compute."""
+class RayLearner:
+    """Sends shares to the ranks, and puts together what these compute; other calls go to all of them."""
 
     ranks: WorkerGroup
     each: int
@@ -38,6 +40,14 @@ class SharedBatch:
     held: Held | None = None
     begun: set[int] = field(default_factory=set)
     """Keys of the sequences whose update has begun."""
+
+    def prepare(self, total_steps: int) -> None:
+        """Create actor, reference and critic for a run of `total_steps` steps."""
+        self.ranks.call("call", "prepare", total_steps)
+
+    def warm_up(self) -> None:
+        """Compile the passes of a step."""
+        self.ranks.call("call", "warm_up")
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """`Learner.compute_logprobs` on all ranks; nothing is sent where it would compute nothing."""
@@ -49,6 +59,11 @@ class SharedBatch:
         batch = with_columns(batch, plan.shares, computed[:: self.each])
         self.held = Held(replace(batch), plan.shares)
         return batch
+
+    def begins_early(self) -> bool:
+        """Whether `begin_update` is of use."""
+        early: bool = self.ranks.call("call", "begins_early")
+        return early
 
     def begin_update(self, part: Batch) -> None:
         """`Learner.begin_update` on all ranks."""
@@ -67,6 +82,19 @@ class SharedBatch:
         )
         metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
         return metrics
+
+    def offload_parameters(self) -> None:
+        """Move parameters to CPU memory, where the settings ask for it."""
+        self.ranks.call("call", "offload_parameters")
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of `step`; each rank writes its share."""
+        self.ranks.call("call", "save", folder.absolute(), step, state, last, model_only)
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Restore a checkpoint: (its step, the run's state). Raises UserError."""
+        loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
+        return loaded
 
     def _plan(self, batch: Batch) -> Plan:
         plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares, self.begun))

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.config import compose
 from agentrl.data.splits import Reader
-from agentrl.rollout.environment import environment, limits
+from agentrl.rollout.building import limits, rollout_context
 from tests.chat import realia
 
 PROMPT = [{"role": "user", "content": "What is 1 and 1?"}]
@@ -18,7 +18,7 @@ def test_arguments_reach_the_chat_template() -> None:
     tokenizer.chat_template = realia.template("qwen3")
 
     def opening(*overrides: str) -> str:
-        env = environment(compose(overrides, config_name="train", checks=()), tokenizer, None, None)
+        env = rollout_context(compose(overrides, config_name="train", checks=()), tokenizer, None, None)
         return env.chat.decode(env.chat.prompt(PROMPT))
 
     assert "</think>" not in opening()

@@ -1,4 +1,4 @@
-"""Makes the environment of a run's trajectories, and their scorer, from the settings."""
+"""Builds what the trajectories of a run share, and their scorer, from the settings."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from agentrl.chat.byte_level import without_special
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
-from agentrl.core.limit import limit_of
+from agentrl.core.numbers import limit_of
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
@@ -25,18 +25,18 @@ from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_f
 from agentrl.rewards.managers import MANAGERS, Manager, custom_manager, manager_class, manager_for
 from agentrl.rewards.overlong import overlong_penalty
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment, own_loops
-from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.episode import Limits
+from agentrl.rollout.loops import RolloutContext, own_loops
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
 
 log = logging.getLogger(__name__)
 
 
-def environment(
-    config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox, parts: Parts = NO_PARTS
-) -> Environment:
+def rollout_context(
+    config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox, objects: UserObjects = NO_OBJECTS
+) -> RolloutContext:
     """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
     multi_turn = config.rollout.multi_turn
     chat = Chat(
@@ -49,9 +49,9 @@ def environment(
         stop_token_ids=stop_token_ids(config.model),
     )
     tools = load_tools(
-        multi_turn.tool_config_path if multi_turn.enable and parts.tools is None else None,
-        multi_turn.function_tool_path if multi_turn.enable and parts.tools is None else None,
-        given=parts.tools or (),
+        multi_turn.tool_config_path if multi_turn.enable and objects.tools is None else None,
+        multi_turn.function_tool_path if multi_turn.enable and objects.tools is None else None,
+        given=objects.tools or (),
         max_response=multi_turn.max_tool_response_length,
         unit=multi_turn.tool_response_unit,
         side=multi_turn.tool_response_truncate_side,
@@ -59,10 +59,10 @@ def environment(
         sandbox=sandbox,
     )
     interactions = load_interactions(
-        multi_turn.interaction_config_path if multi_turn.enable and parts.interactions is None else None,
-        given=parts.interactions or (),
+        multi_turn.interaction_config_path if multi_turn.enable and objects.interactions is None else None,
+        given=objects.interactions or (),
     )
-    return Environment(
+    return RolloutContext(
         engine,
         chat,
         tools,
@@ -74,7 +74,7 @@ def environment(
     )
 
 
-def check_format(env: Environment, given: str | None) -> None:
+def check_format(env: RolloutContext, given: str | None) -> None:
     """Warn when the format does not read the template's calls. Raises UserError when tools could not be called at all,
     and no format is `given`."""
     unread = env.chat.unread() if len(env.tools) else None
@@ -85,7 +85,7 @@ def check_format(env: Environment, given: str | None) -> None:
     log.warning("%s", unread)
 
 
-def check_scores(env: Environment, scorer: Scorer) -> None:
+def check_scores(env: RolloutContext, scorer: Scorer) -> None:
     """Warn of scores of tools and interactions that are reported and not added to the reward."""
     tools, interactions = scorer.left_out
     scoring = [name for name, runner in env.tools.runners.items() if runner.scores]
@@ -130,11 +130,13 @@ def limits(config: Config) -> Limits:
     )
 
 
-def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, parts: Parts = NO_PARTS) -> Scorer:
+def scorer(
+    config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, objects: UserObjects = NO_OBJECTS
+) -> Scorer:
     """The scorer of the run's trajectories. `judge`: the reward model's network, when another process has loaded it.
     Raises UserError."""
     reward, multi_turn = config.reward, config.rollout.multi_turn
-    function, manager = _reward_function(config, tokenizer, parts.reward)
+    function, manager = _reward_function(config, tokenizer, objects.reward)
     tools = multi_turn.tool_config_path or multi_turn.function_tool_path
     return Scorer(
         function,
@@ -147,14 +149,14 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, 
         sources=ScoreSources(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            loops=own_loops(config.rollout) or (function is None and scored_by_itself(config, parts)),
+            loops=own_loops(config.rollout) or (function is None and scored_by_itself(config, objects)),
         ),
     )
 
 
-def scored_by_itself(config: Config, parts: Parts) -> bool:
+def scored_by_itself(config: Config, objects: UserObjects) -> bool:
     """Whether the rollout itself sets the reward of rows."""
-    return parts.rows[0].scores_itself if parts.rows else scored_by_rollout(config.data)
+    return objects.rows[0].scores_itself if objects.rows else scored_by_rollout(config.data)
 
 
 def _reward_function(

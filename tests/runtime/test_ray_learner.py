@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl.runtime.ray.shared_batch import SharedBatch
+from agentrl.runtime.ray.learner import RayLearner
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.dealing import Layout, Plan
 from agentrl.training.batches.splitting import deal, mini_batches
@@ -74,7 +74,7 @@ def check_shares(group: Group, batch: Batch) -> None:
 
 def test_columns_go_to_one_rank_each_and_come_back(batch: Batch) -> None:
     group = Group()
-    shared = SharedBatch(group, 1)
+    shared = RayLearner(group, 1)
     computed = shared.compute_logprobs(batch)
     assert torch.equal(computed.old_logprobs, -batch.ids.float())
     final = scored(computed)
@@ -89,7 +89,7 @@ def test_columns_go_to_one_rank_each_and_come_back(batch: Batch) -> None:
 
 def test_nothing_is_sent_where_nothing_is_computed(batch: Batch) -> None:
     group = Group(scores_first=False)
-    shared = SharedBatch(group, 1)
+    shared = RayLearner(group, 1)
     assert shared.compute_logprobs(batch) is batch
     assert not group.sent
     shared.update(final := scored(batch))
@@ -98,14 +98,14 @@ def test_nothing_is_sent_where_nothing_is_computed(batch: Batch) -> None:
 
 def test_other_shares_are_sent_in_full(batch: Batch) -> None:
     group = Group()
-    shared = SharedBatch(group, 1)
+    shared = RayLearner(group, 1)
     computed = scored(shared.compute_logprobs(batch))
     computed.advantages[: computed.cu_seqlens[5]] = 0.0  # sequences without gradient are dealt apart
     shared.update(computed)
     check_shares(group, computed)
     assert all(torch.equal(held.old_logprobs, -held.ids.float()) for held in group.held)
     left = computed.select(range(4, 12))  # the others have no score
-    group, shared = Group(), SharedBatch(Group(), 1)
+    group, shared = Group(), RayLearner(Group(), 1)
     shared.compute_logprobs(batch)
     shared.update(left)
     assert sorted(i for held in shared.ranks.held for i in held.place.tolist()) == list(range(8))
@@ -117,7 +117,7 @@ def test_ranks_that_split_tokens_have_one_share() -> None:
             return Plan(deal(layout.lengths, [range(len(layout.lengths))], RANKS // 2, hidden=64), True)
 
     group, batch = Pairs(), random_batch(LENGTHS)
-    computed = SharedBatch(group, 2).compute_logprobs(batch)
+    computed = RayLearner(group, 2).compute_logprobs(batch)
     assert torch.equal(computed.old_logprobs, -batch.ids.float())
     assert [held.place.tolist() for held in group.held[::2]] == [held.place.tolist() for held in group.held[1::2]]
     assert len(group.sent[0]) == 2

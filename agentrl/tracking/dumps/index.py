@@ -1,4 +1,4 @@
-"""What a dump holds, in small columns beside it: finding one trajectory of 100,000 without reading the others.
+"""The index of a dump: small columns in a hidden file, to find one trajectory of 100,000 without reading the others.
 
 Invariants:
 - an index is made of the dump alone, and the same whether it was written along with it or built later;
@@ -63,22 +63,23 @@ class Index:
     def __len__(self) -> int:
         return len(self.columns["key"])
 
-    def add(self, record: Record, length: int) -> None:
-        """Take in the next line, `length` bytes long without its line end."""
-        for name, value in zip(COLUMNS, (self.position, length, *_summary(record)), strict=True):
+    def add(self, line: bytes) -> None:
+        """Take in the next line, without its end. Raises ValueError, KeyError or TypeError for no trajectory."""
+        record = _skimmed(line)
+        for name, value in zip(COLUMNS, (self.position, len(line), *_summary(record)), strict=True):
             self.columns[name].append(value)
         self.spans.append(_spans(record["spans"]))
         self.versions.append(_versions(record))
-        self.position += length + 1
+        self.position += len(line) + 1
 
     def save(self, dump: Path) -> None:
-        """Write it beside its dump."""
+        """Write the index to its hidden file."""
         head = {"version": VERSION, "size": self.position, "tail": _tail(dump), "columns": self.columns}
         write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans, self.versions)))
 
 
 def read_index(dump: Path) -> Index:
-    """The index of a dump: the one beside it where that fits, else a new one. Raises UserError for no dump."""
+    """Read the index of a dump, or build it where there is none that fits. Raises UserError for another file."""
     index = _saved(dump)
     if index is None:
         index = _built(dump)
@@ -112,7 +113,7 @@ def _built(dump: Path) -> Index:
             if not line.endswith(b"\n"):
                 break  # torn: somebody is still writing it
             try:
-                index.add(_skimmed(line), len(line) - 1)
+                index.add(line[:-1])
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{dump}, line {number}, is no trajectory; fix or remove that line") from None
     return index

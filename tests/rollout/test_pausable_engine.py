@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.rollout import metered
-from agentrl.rollout.metered import MeteredEngine
+from agentrl.rollout import pausable_engine
+from agentrl.rollout.pausable_engine import PausableEngine
 
 
 class Clock:
@@ -39,7 +39,7 @@ class Held:
 @pytest.mark.parametrize("stops", ["pause", "sleep", "update_weights"])
 async def test_without_partial_rollouts_a_request_ends_before_the_engine_stops(stops: str) -> None:
     inner = Held()
-    engine = MeteredEngine(inner, partial=False)  # type: ignore[arg-type]
+    engine = PausableEngine(inner, partial=False)  # type: ignore[arg-type]
     request = asyncio.create_task(engine.generate([1], Sampling(1), key="a"))
     await asyncio.sleep(0)
     stop = asyncio.create_task(getattr(engine, stops)(*[1] * (stops == "update_weights")))
@@ -66,9 +66,9 @@ def figures(idle: float, requests: float, interruptions: int) -> dict[str, float
 @pytest.mark.parametrize("stops", ["pause", "sleep"])
 async def test_idle_is_without_requests_or_held_back(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(metered, "time", clock)
+    monkeypatch.setattr(pausable_engine, "time", clock)
     inner = Held()
-    engine = MeteredEngine(inner)  # type: ignore[arg-type]
+    engine = PausableEngine(inner)  # type: ignore[arg-type]
     clock.now = 2  # idle: nothing to do
     request = asyncio.create_task(engine.generate([1], Sampling(1), key="a"))
     await asyncio.sleep(0)

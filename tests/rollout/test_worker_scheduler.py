@@ -13,7 +13,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.rollout.group_jobs import Done, GroupJob, GroupJobs
 from agentrl.rollout.loops import SingleTurn
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.rollout.spread import Spread, WorkerLost
+from agentrl.rollout.worker_scheduler import WorkerLost, WorkerScheduler
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl.trajectory.wire import unpack
@@ -43,7 +43,10 @@ class Scorer:
 
 def scheduler(script: Callable[[str, int], str | Exception], most: int = 64) -> tuple[Scheduler, ScriptedEngine]:
     env, engine = environment(script)
-    return Scheduler(env, lambda _: SingleTurn, Scorer(), max_concurrent=most, timeout=30.0, retries=0), engine
+    made = Scheduler(
+        env=env, loop_for=lambda _: SingleTurn, scorer=Scorer(), max_concurrent=most, timeout=30.0, retries=0
+    )
+    return made, engine
 
 
 @dataclass(eq=False)
@@ -115,7 +118,11 @@ async def start() -> AsyncIterator[Start]:
         await worker.end.close()
 
 
-def watched(spread: Spread) -> list[int]:
+def spread_over(workers: list[Worker], most: int = 64, retries: int = 1, **options: bool) -> WorkerScheduler:
+    return WorkerScheduler(workers=workers, scorer=Scorer(), max_concurrent=most, retries=retries, **options)
+
+
+def watched(spread: WorkerScheduler) -> list[int]:
     """Gets the number of trajectories under way whenever a job is sent."""
     loads = list[int]()
     for worker in spread.workers:
@@ -139,7 +146,7 @@ async def test_workers_make_what_one_scheduler_makes(start: Start, here: bool, s
     alone, _ = scheduler(says)
     expected = await alone.run(ROWS, n=3, sampling=SAMPLING, tag="1")
     workers = [start(i) for i in range(2)]
-    spread, finished = Spread(workers, Scorer(), 12, 1, scored_here=here), list[str]()
+    spread, finished = spread_over(workers, 12, scored_here=here), list[str]()
     most = watched(spread)
     made = await spread.run(
         ROWS, n=3, sampling=SAMPLING, tag="1", on_done=lambda t: finished.append(t.key), scored=scored
@@ -163,19 +170,19 @@ async def test_what_a_dead_worker_had_not_finished_starts_over(start: Start) -> 
     expected = await alone.run(ROWS, n=3, sampling=SAMPLING, tag="1")
     dying, other = start(0, lives=4), start(1)
     finished = dict[int, Trajectory]()
-    spread = Spread([dying, other], Scorer(), 64, 5)
-    made = await spread.run_beside(ROWS, n=3, sampling=lambda _: SAMPLING, tag="1", finished=finished)
+    spread = spread_over([dying, other], retries=5)
+    made = await spread.run_concurrently(ROWS, n=3, sampling=lambda _: SAMPLING, tag="1", finished=finished)
     assert facts(made) == facts(expected) == facts([finished[i] for i in range(18)])
     assert dying.load == other.load == 0
 
 
 async def test_a_row_that_kills_every_worker_is_masked(start: Start) -> None:
     workers = [start(i, lives=0) for i in range(2)]
-    spread = Spread(workers, Scorer(), 64, 1)
+    spread = spread_over(workers)
     with pytest.raises(TooManyDrops, match="worker . died, 2 times in a row"):
         await spread.run(ROWS[:1], n=2, sampling=SAMPLING, tag="1")
     workers[0].lives = 4  # two of the three rows survive
-    made = await Spread(workers, Scorer(), 2, 0).run(ROWS[:3], n=2, sampling=SAMPLING, tag="1")
+    made = await spread_over(workers, 2, retries=0).run(ROWS[:3], n=2, sampling=SAMPLING, tag="1")
     assert {t.outcome for t in made} == {Outcome.OK, Outcome.INFRA_ERROR}
 
 
@@ -183,7 +190,7 @@ async def test_errors_that_end_a_run_end_it(start: Start) -> None:
     def wrong(key: str, turn: int) -> str | Exception:
         return UserError("no such tool") if "r:3" in key else says(key, turn)
 
-    spread = Spread([start(0, wrong), start(1, wrong)], Scorer(), 64, 1)
+    spread = spread_over([start(0, wrong), start(1, wrong)])
     with pytest.raises(UserError, match="no such tool"):
         await spread.run(ROWS, n=2, sampling=SAMPLING, tag="1")
     assert all(worker.load == 0 for worker in spread.workers)
@@ -198,7 +205,7 @@ async def test_a_trajectory_that_cannot_travel_is_masked(start: Start) -> None:
 
     worker = start(0)
     worker.scheduler.loop_for = lambda _: Loop
-    made = await Spread([worker], Scorer(), 64, 1).run(ROWS[:1], n=2, sampling=SAMPLING, tag="1")
+    made = await spread_over([worker]).run(ROWS[:1], n=2, sampling=SAMPLING, tag="1")
     assert [t.outcome for t in made] == [Outcome.OK, Outcome.INFRA_ERROR]
     assert "cannot leave its rollout worker" in (made[1].error or "")
 

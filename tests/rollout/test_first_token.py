@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.rollout.fire import CANDIDATES, redraw_first_token
+from agentrl.rollout.first_token import CANDIDATES, redraw_first_token
 from agentrl.rollout.loops import SingleTurn, ToolAgent
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory

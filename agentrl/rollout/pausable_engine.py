@@ -1,4 +1,4 @@
-"""An engine that measures how busy it is, and stops for updates.
+"""Engines around another one; one of them measures how busy it is, and stops it for updates.
 
 Invariants:
 - the engine counts as idle while it has no request, and while requests are held back for the update;
@@ -16,12 +16,62 @@ from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.trajectory.medium import Medium
 
 
-class MeteredEngine:
-    """`Engine` around another one; used from one event loop."""
+class EngineWrapper:
+    """An `Engine` around another one, to which every call goes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def start(self) -> None:
+        await self.engine.start()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    def open(self, key: str) -> None:
+        self.engine.open(key)
+
+    async def generate(
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`."""
+        return await self.engine.generate(token_ids, sampling, key=key, media=media)
+
+    def release(self, key: str) -> None:
+        self.engine.release(key)
+
+    async def abort(self) -> None:
+        await self.engine.abort()
+
+    async def pause(self) -> None:
+        await self.engine.pause()
+
+    async def resume(self) -> None:
+        await self.engine.resume()
+
+    async def update_weights(self, version: int) -> None:
+        await self.engine.update_weights(version)
+
+    async def sleep(self) -> None:
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        await self.engine.wake()
+
+    async def health(self) -> dict[str, float]:
+        return await self.engine.health()
+
+
+class PausableEngine(EngineWrapper):
+    """Measures an engine and stops it; used from one event loop."""
+
+    wakes_with_weights = False
+    """Whether `update_weights` ends a pause: it does after `sleep`."""
 
     def __init__(self, engine: Engine, *, partial: bool = True) -> None:
         """`partial`: `rollout.partial_rollout`."""
-        self.engine, self.partial = engine, partial
+        super().__init__(engine)
+        self.partial = partial
         self._admits, self._empty = asyncio.Event(), asyncio.Event()
         self._admits.set()
         self._empty.set()
@@ -44,19 +94,10 @@ class MeteredEngine:
         self._interruptions = 0
         return figures
 
-    async def start(self) -> None:
-        await self.engine.start()
-
-    async def close(self) -> None:
-        await self.engine.close()
-
-    def open(self, key: str) -> None:
-        self.engine.open(key)
-
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
-        """As `Engine.generate`."""
+        """Continue `token_ids`, when the engine takes requests."""
         with uncounted():
             await self._admits.wait()
         self._count(1)
@@ -66,42 +107,30 @@ class MeteredEngine:
         finally:
             self._count(-1)
 
-    def release(self, key: str) -> None:
-        self.engine.release(key)
-
-    async def abort(self) -> None:
-        await self.engine.abort()
-
     async def pause(self) -> None:
         await self.stop()
-        await self.engine.pause()
+        await super().pause()
 
     async def resume(self) -> None:
-        await self.engine.resume()
+        await super().resume()
         self.go_on()
 
     async def update_weights(self, version: int) -> None:
-        """As `Engine.update_weights`. An engine that was not halted before is halted for the time of the update."""
+        """Load the current weights. An engine that was not halted before is halted for the time of the update."""
         halted = self._halted
         await self.stop()
-        await self.engine.update_weights(version)
+        await super().update_weights(version)
         if not halted or self.wakes_with_weights:
             self.go_on()
 
     async def sleep(self) -> None:
         await self.stop()
         self.wakes_with_weights = True
-        await self.engine.sleep()
+        await super().sleep()
 
     async def wake(self) -> None:
-        await self.engine.wake()
+        await super().wake()
         self.go_on()
-
-    async def health(self) -> dict[str, float]:
-        return await self.engine.health()
-
-    wakes_with_weights = False
-    """Whether `update_weights` ends a pause: it does after `sleep`."""
 
     async def stop(self) -> None:
         """Halt; without `partial`, when the requests that have begun have ended."""

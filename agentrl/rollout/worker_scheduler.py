@@ -1,4 +1,4 @@
-"""Spreads trajectories over rollout workers; takes the place of a `Scheduler`.
+"""Hands trajectories out to rollout workers.
 
 Invariants:
 - a group is made by one worker, so that its trajectories share a prompt's cache (but for an answer that is sampled in
@@ -20,11 +20,8 @@ from itertools import groupby
 from typing import Protocol
 
 from agentrl.core.plurals import plural
-from agentrl.engines.engine import Sampling
+from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, SamplingOf, task_group
 from agentrl.rollout.group_jobs import GroupJob, failed
-from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, Unsettled, completed, jobs_of
-from agentrl.trajectory.drops import check_drops
-from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -38,7 +35,7 @@ class GroupWorker(Protocol):
     name: str
     """For messages: "rollout worker 3"."""
     load: int
-    """Trajectories under way there; `Spread` counts them."""
+    """Trajectories under way there; the scheduler counts them."""
 
     @property
     def serving(self) -> bool:
@@ -48,83 +45,37 @@ class GroupWorker(Protocol):
         """Return when each trajectory of the job was given to `take`. Raises WorkerLost, and the job's error."""
 
 
-@dataclass
-class Spread(Unsettled):
-    """Turns rows into scored trajectories, on many workers. Belongs to one event loop."""
+@dataclass(kw_only=True)
+class WorkerScheduler(BatchScheduler):
+    """Makes trajectories on many workers."""
 
     workers: Sequence[GroupWorker]
-    scorer: TrajectoryScorer
-    """For the rewards that are computed here."""
-    max_concurrent: int
     retries: int
     """Deaths of workers that one group survives."""
     scored_here: bool = False
     """Whether all rewards are computed here."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _slots: asyncio.Semaphore | None = None
     _door: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the group that gets its slots; others wait in order."""
 
-    async def run(
-        self,
-        rows: Sequence[Row],
-        *,
-        n: int,
-        sampling: Sampling,
-        tag: str,
-        on_done: OnDone = lambda _: None,
-        scored: bool = True,
-        compared: bool = True,
-    ) -> list[Trajectory]:
-        """As `Scheduler.run`; workers compare what they make, in any case."""
-        jobs = jobs_of(rows, n, tag)
-        made = await self._made(jobs, lambda _: sampling, on_done, scored=scored)
-        check_drops(made, 1.0)
-        return made
-
-    async def run_beside(
-        self, rows: Sequence[Row], *, n: int, sampling: SamplingOf, tag: str, finished: dict[int, Trajectory]
-    ) -> list[Trajectory]:
-        """As `Scheduler.run_beside`."""
-
-        async def make(missing: list[Trajectory], finish: OnDone) -> None:
-            await self._made(missing, sampling, finish, scored=True)
-
-        return await completed(jobs_of(rows, n, tag), finished, make)
-
-    def compare(self, trajectory: Trajectory) -> None:
-        """Nothing is left to compare."""
-
-    async def _made(
-        self, jobs: Sequence[Trajectory], sampling: SamplingOf, on_done: OnDone, *, scored: bool
-    ) -> list[Trajectory]:
-        """The trajectories in the order of the jobs. Raises the first error."""
-        here = self.scored_here or not scored
+    async def make(self, batch: BatchRun) -> None:
+        """Send each group to a worker, which also compares its trajectories with the template."""
+        here = self.scored_here or not batch.scored
         made: dict[str, Trajectory] = {}
         if here:
-            self.scorer.expect([job.key for job in jobs])
-        try:
-            async with asyncio.TaskGroup() as group:
+            self.scorer.expect([job.key for job in batch.jobs])
+        async with task_group() as group:
 
-                def take(trajectory: Trajectory) -> None:
-                    made[trajectory.key] = trajectory
-                    if here and scored:
-                        group.create_task(self._score(trajectory, on_done))
-                        return
-                    if here:
-                        self.unscored.append(asyncio.create_task(self._score(trajectory)))
-                    on_done(trajectory)
+            def take(trajectory: Trajectory) -> None:
+                made[trajectory.key] = trajectory
+                if here:
+                    self.finish(batch, trajectory, group)
+                else:
+                    batch.on_done(trajectory)
 
-                for _, same in groupby(jobs, lambda job: job.row.uid):
-                    group.create_task(self._group(list(same), sampling, take, scored=not here))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [made[job.key] for job in jobs]
-
-    async def _score(self, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
-        await self.scorer.score(trajectory)
-        on_done(trajectory)
-        return trajectory
+            for _, same in groupby(batch.jobs, lambda job: job.row.uid):
+                group.create_task(self._group(list(same), batch.sampling, take, scored=not here))
+        batch.jobs[:] = [made[job.key] for job in batch.jobs]
 
     async def _group(
         self, jobs: list[Trajectory], sampling: SamplingOf, take: Callable[[Trajectory], None], *, scored: bool
@@ -149,12 +100,11 @@ class Spread(Unsettled):
 
     async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
         """Run a job on the worker with the least load, when slots are free."""
-        slots = self._slots = self._slots or asyncio.Semaphore(self.max_concurrent)
         held = min(len(job.trajectories), self.max_concurrent)
         async with self._door:
-            await _acquire(slots, held)
+            await _acquire(self.slots, held)
         worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
-        with _counted(worker, slots, len(job.trajectories), held) as finish:
+        with _counted(worker, self.slots, len(job.trajectories), held) as finish:
 
             def take(trajectory: Trajectory) -> None:
                 finish()

@@ -8,7 +8,7 @@ from agentrl.trajectory.row import Row
 
 
 @dataclass(frozen=True)
-class Parts:
+class UserObjects:
     """What a run gets as Python objects; None leaves a part to the settings."""
 
     tools: Sequence[Any] | None = None
@@ -23,5 +23,5 @@ class Parts:
     """Validation rows."""
 
 
-NO_PARTS = Parts()
+NO_OBJECTS = UserObjects()
 """The settings name everything."""

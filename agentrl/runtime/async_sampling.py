@@ -1,0 +1,98 @@
+"""Rollouts that continue while the policy trains: what a runtime adds for `trainer.max_staleness` > 0.
+
+Invariants:
+- no weights are read for an engine while an update changes them;
+- an engine that shares parameters or memory with the trainer draws nothing from the first log-prob of a step to its
+  last weight; its requests continue with their next token afterwards, or end before (`rollout.partial_rollout`);
+- tools, users and rewards never wait for the policy's update.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from agentrl.engines.engine import Engine
+from agentrl.engines.servers import RemoteEngine
+from agentrl.rollout.gc_control import deferred_collection
+from agentrl.runtime.loop_thread import LoopFuture, LoopThread
+from agentrl.trajectory.trajectory import Trajectory
+
+
+class MeasuredEngine(Engine, Protocol):
+    """An engine that measures how busy it is; see `PausableEngine`."""
+
+    async def activity(self) -> dict[str, float]:
+        """Metrics since the last call."""
+
+
+class AsyncSampling:
+    """Begins batches in the background, and pauses their engine for updates."""
+
+    def __init__(self, thread: LoopThread, engine: MeasuredEngine, servers: RemoteEngine | None) -> None:
+        """`servers`: the servers behind `engine`; None: it samples from the tensors that are trained."""
+        self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
+        self._weights = asyncio.Lock() if servers is None else servers.weights_lock
+        self._paused = False
+        self._tasks = set[asyncio.Task[Any]]()
+        self._stack = ExitStack()
+        self._stack.enter_context(deferred_collection())
+
+    def start(self, work: Coroutine[Any, Any, list[Trajectory]]) -> LoopFuture[list[Trajectory]]:
+        """Begin the trajectories of a batch."""
+        self.resume()
+        return self.thread.start(self._noted(work))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Carry out other work of the rollouts. The engine samples, even if an update was interrupted before."""
+        self.resume()
+        return self.thread.run(work)
+
+    def pause(self) -> None:
+        """Before the trainer uses shared parameters: stop at the present token."""
+        if self.shares_parameters and not self._paused:
+            self.thread.run(self.engine.pause())
+            self._paused = True
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        if self._paused:
+            self.thread.run(self.engine.resume())
+            self._paused = False
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Within the body the weights change."""
+        self.thread.run(self._weights.acquire())
+        try:
+            yield
+        finally:
+            self.thread.run(self._release())
+
+    def activity(self) -> dict[str, float]:
+        """Metrics of the engine since the last call."""
+        return self.thread.run(self.engine.activity())
+
+    def close(self) -> None:
+        """Cancel the trajectories that are under way; safe to call twice."""
+        if self._tasks:
+            self.thread.run(self._cancel())
+        self._stack.close()
+
+    async def _noted(self, work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
+        finally:
+            self._tasks.discard(task)
+
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _release(self) -> None:
+        self._weights.release()

@@ -1,0 +1,32 @@
+"""A server that comes back while the policy is updated gets its weights after the update."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+
+from agentrl.engines.servers import RemoteEngine, Replica
+from agentrl.rollout.pausable_engine import PausableEngine
+from agentrl.runtime.async_sampling import AsyncSampling
+from agentrl.runtime.loop_thread import LoopThread
+
+
+class Sent(RemoteEngine):
+    """An engine without servers, which tells when weights are sent."""
+
+    def __init__(self) -> None:
+        super().__init__(None, [], None, max_model_len=1)  # type: ignore[arg-type]
+        self.sent = threading.Event()
+
+    async def _send(self, replicas: Sequence[Replica], version: int) -> None:
+        self.sent.set()
+
+
+def test_weights_are_not_read_while_they_change() -> None:
+    engine = Sent()
+    with closing(LoopThread()) as thread, closing(AsyncSampling(thread, PausableEngine(engine), engine)) as sampling:
+        with sampling.updating():
+            restarted = thread.start(engine.pool.refresh(None))  # type: ignore[arg-type]
+            sampling.activity()  # the loop has seen it
+            assert not engine.sent.is_set()
+        restarted.result()
+        assert engine.sent.is_set()
