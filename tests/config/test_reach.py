@@ -97,7 +97,7 @@ def server_client(config: Config) -> Any:
             patch.setattr(f"agentrl.engines.sending.{name}", lambda *_: None)
         patch.setattr("agentrl.engines.probe.probe_for", lambda *_: None)
         module.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=1))  # type: ignore[assignment]
-        return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(module, None))[1]
+        return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(module, None, None))[1]
 
 
 def weight_link(config: Config) -> Any:
@@ -128,9 +128,9 @@ def tokenizer(config: Any) -> Any:
 
 
 def conversation(config: Config) -> Any:
-    from agentrl.rollout.environment import environment
+    from agentrl.rollout.building import rollout_context
 
-    return environment(config, tokenizer(config), None, None)  # type: ignore[arg-type]  # nothing is asked of them
+    return rollout_context(config, tokenizer(config), None, None)  # type: ignore[arg-type]  # nothing is asked of them
 
 
 def limits(config: Config) -> Any:
@@ -168,20 +168,20 @@ def validation(config: Config) -> Any:
     from agentrl.rollout.rollouts import Rollouts
 
     rollouts = bare(Rollouts, config=config)
-    rollouts._trajectories = lambda rows, n, sampling, *_: (n, sampling)
+    rollouts._make = lambda rows, n, sampling, *_, **__: (n, sampling)
     return rollouts.validate([], 0, None)
 
 
 def turn_rewards(config: Config) -> Any:
     from agentrl.rollout.sampler import Sampler
 
-    return Sampler(config, None, None, None).earned.keywords  # type: ignore[arg-type, attr-defined]
+    return Sampler(config, None, None, None).score.keywords  # type: ignore[arg-type, attr-defined]
 
 
 def sandbox(config: Config) -> Any:
-    from agentrl.rollout.environment import sandbox_for
+    from agentrl.rollout.building import sandbox_for
 
-    return arguments_of("agentrl.rollout.environment", "Sandbox", lambda: sandbox_for(config))
+    return arguments_of("agentrl.rollout.building", "Sandbox", lambda: sandbox_for(config))
 
 
 # Rewards.
@@ -194,14 +194,14 @@ def overlong(config: Config) -> Any:
 
 
 def reward_function(config: Config) -> Any:
-    from agentrl.rollout.environment import scorer
+    from agentrl.rollout.building import scorer
 
-    place = "agentrl.rollout.environment"
+    place = "agentrl.rollout.building"
     return arguments_of(place, "load_reward_function", lambda: scorer(config, None, None))  # type: ignore[arg-type]
 
 
 def judge(config: Config) -> Any:
-    from agentrl.rollout.environment import judging
+    from agentrl.rollout.building import judging
 
     return arguments_of("agentrl.training.model.reward_model", "Judge", lambda: judging(config, None, None))[1]
 

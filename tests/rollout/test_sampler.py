@@ -6,7 +6,6 @@ import pytest
 
 from agentrl.config import compose
 from agentrl.core.errors import UserError
-from agentrl.core.points import group_filter
 from agentrl.data import Loader
 from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, kept_groups, stream_of
@@ -102,13 +101,12 @@ def test_dynamic_sampling_stops_and_trains_on_what_there_is():
     assert len(runtime.rolled) == 2  # an epoch, and no endless loop
 
 
-@group_filter("whose_sum_is_two")
 def whose_sum_is_two(values):
     return sum(values) == 2.0
 
 
 def test_another_filter_keeps_other_groups():
-    sample, _ = sampler([DIFFER, SAME], FILTER, "algorithm.filter_groups.keep=whose_sum_is_two")
+    sample, _ = sampler([DIFFER, SAME], FILTER, f"algorithm.filter_groups.keep={__name__}.whose_sum_is_two")
     assert uids(sample(1)) == ["r1"]
 
 
