@@ -1,4 +1,4 @@
-"""An agent in a process of its own: it solves the demo's word problems with a calculator, through the `openai` client.
+"""An agent in a separate process: it solves the demo's word problems with a calculator, through the `openai` client.
 
 Shows: a plain script, which knows nothing of agentrl. It runs the tool, plays the user who objects to a wrong answer,
 and keeps its own limits. It gets the row as JSON in its first argument.

@@ -38,7 +38,7 @@ from agentrl.chat import Chat
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.server import Gateway
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.interactions import load_interactions
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.gc_control import deferred_collection
@@ -148,7 +148,7 @@ async def through_gateway(
     gateway = Gateway()
     async with AsyncExitStack() as stack:
         for i, one in enumerate(made):
-            await stack.enter_async_context(gateway.serving(f"k{i}", Session(one, env, Sampling(10_000))))
+            await stack.enter_async_context(gateway.serving(f"k{i}", AgentSession(one, env, Sampling(10_000))))
         words = [gateway.url.rpartition(":")[2], len(made), given.turns, given.words, protocol, int(given.stream)]
         agents = await asyncio.create_subprocess_exec(sys.executable, gateway_agents.__file__, *map(str, words))
         if await agents.wait():

@@ -24,7 +24,7 @@ def tokenizer_of(folder: str) -> Any:
     if folder:
         return AutoTokenizer.from_pretrained(folder)
     from agentrl.core.resources import share
-    from agentrl.tasks.models.tokenizer import train_tokenizer
+    from agentrl.tasks.models.tiny import train_tokenizer
 
     return train_tokenizer(TEXTS, 1024, (share() / TEMPLATE).read_text())
 

@@ -41,7 +41,7 @@ from agentrl.http.client import Http
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 

@@ -31,7 +31,7 @@ from agentrl.rewards import RewardFn, Scorer
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory

@@ -31,7 +31,7 @@ from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.trajectory.row import Row
 
 SIZES = (256, 1024, 4096, 16384)

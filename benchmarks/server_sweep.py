@@ -29,7 +29,7 @@ from rich.table import Table
 from sweep_load import Shape, measure, shape_of
 from sweep_servers import Row, launch, ready, reason, stop
 
-from agentrl.engines.servers.graphs import graph_sizes
+from agentrl.engines.servers.settings import graph_sizes
 
 console = Console(width=180)
 COLUMNS = ("flags", "start s", "batch tok/s", "prefill s", "ms/step", "of limit", "KV+GEMM", "turns", "short", "few")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agentrl.core.points import CONTAINER_PROVIDERS
 from agentrl.tasks.harbor import find_tasks
-from agentrl.tasks.harbor.check import Report, check_tasks
+from agentrl.tasks.harbor.check import TaskReport, check_tasks
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 
@@ -43,7 +43,7 @@ def _result(file: Path) -> tuple[str, float]:
     return Path(parsed["config"]["task"]["path"]).name, reward
 
 
-async def own_rewards(folder: Path, logs: Path, jobs: int) -> dict[str, Report]:
+async def own_rewards(folder: Path, logs: Path, jobs: int) -> dict[str, TaskReport]:
     """Task -> report."""
     provider = CONTAINER_PROVIDERS.make("docker", "provider", None)
     try:
@@ -74,7 +74,7 @@ def main() -> int:
     return _print(ours, theirs)
 
 
-def _print(ours: dict[str, Report], theirs: dict[str, dict[str, float]]) -> int:
+def _print(ours: dict[str, TaskReport], theirs: dict[str, dict[str, float]]) -> int:
     equal = 0
     sys.stdout.write(f"{'task':<24}{'oracle':>8}{'harbor':>8}{'no-op':>8}{'harbor':>8}\n")
     for name, report in sorted(ours.items()):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.rewards.standard.cases import cases, scorers
-from tests.rewards.standard.reference import outcome
+from tests.from_verl.scorers.cases import cases, scorers
+from tests.from_verl.scorers.reference import outcome
 
 
 def main() -> None:

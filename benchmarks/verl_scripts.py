@@ -25,19 +25,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.cli.check import CHECKED_AS, Checked, check_sources
 from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import parse
 from agentrl.config import resolve
-from agentrl.config.checks import files, ready
+from agentrl.config.checks import files, ready, staleness
+from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
-from agentrl.config.sources import Source, read_sources
-from agentrl.config.sources.launches import find_launch
-from agentrl.config.sources.marks import MARK, Word
 from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
+from agentrl.verl.reading.file_check import CHECKED_AS, Checked, check_sources
+from agentrl.verl.reading.launches import MARK, Word, find_launch
+from agentrl.verl.reading.program_settings import Source
+from agentrl.verl.reading.scripts import read_sources
 
 NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi
 sleep srun scontrol sbatch docker apt apt-get ssh kill pkill ps nsys accelerate deepspeed tar unzip telnet hostname"""
@@ -197,8 +198,9 @@ def stopped(one: Checked, words: Sequence[str]) -> str:
         args = parse(parser, arguments_of(program, words))
         name = chosen_file(args) or CHECKED_AS[program.command]
         schema = SCHEMAS[CHECKED_AS[program.command]]
-        where = {"config_name": name, "config_dir": args.config_dir, "program": args.verl_program}
-        resolve(args.overrides, **where, schema=schema, checks=MACHINE)
+        where = {"config_name": name, "config_dir": args.config_dir, "program": args.program}
+        checks = [check for check in MACHINE if schema is Config or check.__module__ != staleness.__name__]
+        resolve(args.overrides, **where, schema=schema, checks=checks)
     except UserError as error:
         return str(error)
     return ""

@@ -15,7 +15,6 @@ from uuid import uuid4
 from agentrl.core.errors import UserError
 from agentrl.interactions import BaseInteraction
 from agentrl.rewards.answers import final_answer, same_answer
-from agentrl.rewards.standard import gsm8k
 
 Reply = tuple[bool, str, float, dict[str, Any]]
 
@@ -102,6 +101,8 @@ class Gsm8kInteraction(BaseInteraction):
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """GSM8K's score of the last answer."""
+        from agentrl.verl.scorers import gsm8k  # only here: verl's layer may not be installed
+
         return float(gsm8k.compute_score(self.answers[instance_id], self.truths[instance_id]))
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway import app as gateway_app
 from agentrl.gateway.standalone import OpenGateway
+from agentrl.http import serving as serving_of_http
 from agentrl.view import Api, ViewServer
-from agentrl.view import server as view_server
 from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.job import Unavailable
 from agentrl_sandbox.server import protocol
@@ -63,11 +61,10 @@ class Jobs:
 
 @asynccontextmanager
 async def view() -> AsyncIterator[Target]:
-    with ViewServer(Api([])) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        yield Target(server.server_address[1], "/api/runs", "/api/runs", {})
-        await asyncio.to_thread(server.shutdown)
+    server = ViewServer(Api([]))
+    await server.start()
+    yield Target(int(server.url.rpartition(":")[2]), "/api/runs", "/api/runs", {})
+    await server.stop()
 
 
 @asynccontextmanager
@@ -163,7 +160,7 @@ async def test_a_page_has_nothing_carried_out(server: Server) -> None:
         body = json.dumps(target.body).encode()
         for headers in FOREIGN:
             status, _ = await asyncio.to_thread(asked, target, "POST", target.post, body, **headers)
-            assert status in (401, 403, 415, 501), headers
+            assert status in (401, 403, 415), headers
         assert target.done() == 0
 
 
@@ -178,8 +175,7 @@ async def test_a_client_that_is_too_slow_is_cut_off(
     for module, name in (
         (protocol, "HEAD_SECONDS"),
         (protocol, "BODY_SECONDS"),
-        (gateway_app, "BODY_SECONDS"),
-        (view_server, "SECONDS"),
+        (serving_of_http, "BODY_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 0.4)
     async with server() as target:
@@ -227,7 +223,7 @@ async def test_a_gateways_token_begins_each_key() -> None:
 async def test_made_up_keys_take_no_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from agentrl.gateway import standalone
 
-    monkeypatch.setattr(standalone, "MOST", 3)
+    monkeypatch.setattr(standalone, "MAX_SESSIONS", 3)
     kept: list[Any] = []
     env, engine = environment(says("5", "5"), model_length=2048)
     gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.append)

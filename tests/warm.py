@@ -28,7 +28,7 @@ IMPORTED = [
     "agentrl.train",
     "agentrl.cli.main",
     "agentrl.cli.train",
-    "agentrl.engines.hf.engine",
+    "agentrl.engines.hf.hf_engine",
     "agentrl.training.checkpoint.run_start",
     "tests.composed",
     __name__,

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from agentrl.core.errors import UserError
-from agentrl.rewards.standard import geometry3k, gsm8k
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
+from agentrl.verl.scorers import geometry3k, gsm8k
 
 NO_BETTER = -0.05
 SCHEMA = {
@@ -80,7 +80,7 @@ class Gsm8kTool(BaseTool):
 
 
 class Geo3kTool(Gsm8kTool):
-    """The same for geometry3k: verl's Geo3kTool. Its YAML has a tool_schema."""
+    """Scores geometry3k answers: verl's Geo3kTool. Its YAML has a tool_schema."""
 
     def score(self, answer: str, truth: Any) -> float:
         """geometry3k's score of the whole text."""

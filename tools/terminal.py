@@ -7,7 +7,7 @@ release: what a task left running is there when it is verified; the container en
 from typing import Any
 
 from agentrl.containers.contract import Container
-from agentrl.containers.shell import FLOOD, Answer, Shell
+from agentrl.containers.shell import FLOOD_BYTES, Shell, ShellAnswer
 from agentrl.containers.text_files import Folder, look, write
 from agentrl.core.errors import UserError
 from agentrl.tools import BaseTool, ModelError
@@ -18,7 +18,7 @@ AROUND = 4
 
 
 class TerminalTool(BaseTool):
-    """What both tools have in common: the container of the trajectory. config: `user`, who commands run as."""
+    """Base of both tools: the container of the trajectory. config: `user`, who commands run as."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         # No time limit on the call: each command has its own.
@@ -76,7 +76,7 @@ class Editor(TerminalTool):
     """Views and edits text files: the commands view, create, str_replace and insert."""
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """What was asked for, or the lines around an edit."""
+        """The lines that were asked for, or the lines around an edit."""
         container, path = self.container(kwargs.get("agent_data")), parameters["path"]
         if parameters["command"] == "create":
             await write(container, path, _needed(parameters, "file_text"), self.user)
@@ -154,14 +154,14 @@ def _needed(parameters: dict[str, Any], name: str) -> Any:
     return parameters[name]
 
 
-def describe(answer: Answer, timeout: float) -> str:
+def describe(answer: ShellAnswer, timeout: float) -> str:
     """The text for the model."""
     new = "a new shell was started: folder and variables are as at the beginning" if answer.lost else ""
     notes = [f"[{note}]" for note in (_ending(answer, timeout), new) if note]
     return "\n".join(filter(None, [answer.output.rstrip("\n"), *notes])) or NOTHING
 
 
-def _ending(answer: Answer, timeout: float) -> str:
+def _ending(answer: ShellAnswer, timeout: float) -> str:
     match answer.end:
         case "timeout":
             return (
@@ -169,7 +169,7 @@ def _ending(answer: Answer, timeout: float) -> str:
                 "Start servers in the background: command > log 2>&1 &"
             )
         case "flood":
-            return f"interrupted: more than {FLOOD >> 20} MiB of output"
+            return f"interrupted: more than {FLOOD_BYTES >> 20} MiB of output"
         case "memory":
             return "killed: the container is over its memory limit"
         case "shell":

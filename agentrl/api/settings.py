@@ -24,6 +24,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
+from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
@@ -168,9 +169,7 @@ def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: An
     found = given_rows(
         cast(Iterable[Any], rows),
         name=what,
-        prompt_key=data.prompt_key,
-        reward_fn_key=data.reward_fn_key,
-        media_keys={"image": data.image_key, "video": data.video_key},
+        columns=Columns.of(data),
         interaction=isinstance(interactions, list | tuple) and len(interactions) == 1,
     )
     setattr(data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))

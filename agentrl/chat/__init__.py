@@ -1,8 +1,8 @@
 """Messages to tokens and back: templates, the sanity check, tool-call formats."""
 
-from agentrl.chat.chat import Append, Chat, Split
+from agentrl.chat.chat import Chat
 from agentrl.chat.parsers import PARSERS
-from agentrl.chat.segments import Segment
+from agentrl.chat.segments import Append, Segment, Split
 
 __all__ = [
     "PARSERS",

@@ -12,11 +12,11 @@ from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
 
-PROBES = 2_000
+PROBE_IDS = 2_000
 """Ids of the vocabulary, about, whose text is compared."""
-TRICKY = "It 's \u00e9 , \u20ac 1 .\n\n do n't \U0001f600 \u4e16\u754c \u200d  x ! ? "
+TRICKY_TEXT = "It 's \u00e9 , \u20ac 1 .\n\n do n't \U0001f600 \u4e16\u754c \u200d  x ! ? "
 """Text that some tokenizers clean up, and characters of several bytes."""
-REMEMBERED, LONGEST = 4 << 20, 8 << 10
+MAX_CACHED_IDS, MAX_CACHED_PIECE = 4 << 20, 8 << 10
 """Ids whose text is remembered, in all and in one piece: an answer is decoded for the conversation, for its reward and
 for the check against the template."""
 
@@ -28,8 +28,8 @@ def decoder(tokenizer: Any, by_itself: Decode, *, skip_special: bool = False) ->
     table = _table(tokenizer.backend_tokenizer, tokenizer.backend_tokenizer.get_vocab_size())
     decode = table.plain if skip_special else table.decode
     size = table.backend.get_vocab_size()
-    read = table.backend.encode(TRICKY, add_special_tokens=False).ids
-    probe = [*range(0, size, max(1, size // PROBES)), *table.backend.get_added_tokens_decoder(), *read]
+    read = table.backend.encode(TRICKY_TEXT, add_special_tokens=False).ids
+    probe = [*range(0, size, max(1, size // PROBE_IDS)), *table.backend.get_added_tokens_decoder(), *read]
     return decode if decode(probe) == by_itself(probe) else by_itself
 
 
@@ -61,14 +61,14 @@ class ByteTable:
         return self._text(ids if self.special.isdisjoint(ids) else [i for i in ids if i not in self.special])
 
     def _text(self, ids: Sequence[int]) -> str:
-        if len(ids) > LONGEST:
+        if len(ids) > MAX_CACHED_PIECE:
             return self._decode(ids)
         key = array("I", ids).tobytes()
         text = self._texts.get(key)
         return self._remember(key, self._decode(ids)) if text is None else text
 
     def _remember(self, key: bytes, text: str) -> str:
-        if self._remembered > REMEMBERED:
+        if self._remembered > MAX_CACHED_IDS:
             self._texts, self._remembered = {}, 0
         self._texts[key] = text
         self._remembered += len(key) // 4

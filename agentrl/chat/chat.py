@@ -4,49 +4,36 @@ Invariants:
 - tokens that the engine sampled are never re-encoded: the ids of a turn go into `parse`, and only text comes out;
 - `observation` encodes one text that begins with the turn's end, so its tokens equal those of a one-shot tokenization
   of the conversation wherever the template is append-only;
-- `transcript` is made of the same parts as a rollout: prompt, assistant text, observation.
+- `transcript` is made of the same parts as a rollout (prompt, assistant text, observation), so supervised and
+  reinforcement training get the same tokens for the same conversation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
-from agentrl.chat.context import EMPTY, Context, HistoryProbe
+from agentrl.chat.context import EMPTY, HistoryProbe
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.formats import FALLBACK, readers
 from agentrl.chat.incremental import IncrementalCodec, RenderCache
 from agentrl.chat.media import Processor
 from agentrl.chat.parsers import parser_for
-from agentrl.chat.segments import Segment, Segmenter
+from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
-from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
-from agentrl.chat.transcript import transcript
+from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal, Tools
+from agentrl.chat.transcript import shown_turn, turn_ids
 from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.message import Message, Reply
 
-FORMAT = "rollout.multi_turn.format"
-READY_MADE = "configs/templates/chatml_tools.jinja"
-CONTEXTS = 256
+FORMAT_KEY = "rollout.multi_turn.format"
+READY_MADE_TEMPLATE = "configs/templates/chatml_tools.jinja"
+CACHED_CONTEXTS = 256
 """Contexts whose surrounding text is cached: a group of trajectories has one."""
-
-
-@dataclass(frozen=True)
-class Append:
-    """The history is unchanged; `segments` follow it."""
-
-    segments: list[Segment]
-
-
-@dataclass(frozen=True)
-class Split:
-    """The template rewrote the history: a new sample begins with the prompt `ids`."""
-
-    ids: list[int]
 
 
 class Chat:
@@ -58,7 +45,6 @@ class Chat:
         *,
         format: str | None = None,
         chat_template: str | None = None,
-        inference_template: bool = False,
         check: str = "strict",
         template_kwargs: dict[str, Any] | None = None,
         processor: Processor | None = None,
@@ -77,19 +63,12 @@ class Chat:
                 f"rollout.multi_turn.tokenization_sanity_check_mode: {check!r} is unknown; use one of {modes}"
             )
         self.tokenizer = tokenizer
+        remade = partial(Chat, tokenizer, format=format, chat_template=chat_template, check=check, processor=processor)
         self._with_kwargs = lru_cache(
-            lambda **others: Chat(
-                tokenizer,
-                format=format,
-                chat_template=chat_template,
-                inference_template=inference_template,
-                check=check,
-                template_kwargs={**(template_kwargs or {}), **others},
-                processor=processor,
-                stop_token_ids=stop_token_ids,
+            lambda **others: remade(
+                template_kwargs={**(template_kwargs or {}), **others}, stop_token_ids=stop_token_ids
             )
         )
-        self.inference_template = inference_template
         self.check = check
         self.processor = processor or Processor()
         self.template = Template(tokenizer, chat_template, template_kwargs, self.processor)
@@ -99,7 +78,9 @@ class Chat:
         self._parser = given or parser_for(self.format)
         self._stops = further_ends(self.template, self._parser, self.format, self.readers, stop_token_ids)
         self._history = HistoryProbe(self.template)
-        self._segmenter_of = lru_cache(maxsize=CONTEXTS)(self._new_segmenter)
+        self._segmenter_of = lru_cache(maxsize=CACHED_CONTEXTS)(
+            lambda context: Segmenter(FixedBase(self.template, self._stops, context))
+        )
         try:
             self._segmenter = self._segmenter_of(EMPTY)
         except TemplateRefusal as error:
@@ -111,7 +92,7 @@ class Chat:
         """Tokens that end a turn; never empty."""
 
     def with_kwargs(self, **kwargs: bool) -> "Chat":
-        """The same chat with further `kwargs` for the template; made once for each set of them."""
+        """A copy of the chat with further `kwargs` for the template; made once for each set of them."""
         return self._with_kwargs(**kwargs) if kwargs else self
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
@@ -122,7 +103,7 @@ class Chat:
         """Ids of the messages and the generation prompt. Raises UserError when the template cannot show them."""
         if tools and not self.template.shows_tools:
             raise UserError(
-                f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE} "
+                f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE_TEMPLATE} "
                 "(ChatML models) or to one that renders `tools`"
             )
         try:
@@ -133,12 +114,14 @@ class Chat:
     def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
         """Read one sampled turn. Never raises: mistakes of the model are in `Call.error`.
 
-        With `tools`, formats without types of their own (glm, qwen3_coder) read values by the tools' schemas. `lead`:
+        With `tools`, formats without types (glm, qwen3_coder) read values by the tools' schemas. `lead`:
         the ids before the turn, or the last few: they say whether the turn begins in a think block.
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids
         text = self.template.decode(ids[:-1] if closed else ids)
-        return self.read(text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD:]) if lead else None)
+        return self.read(
+            text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD_TOKENS:]) if lead else None
+        )
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None, lead: str | None = None) -> Reply:
         """`parse` for text. Without `lead`, the turn begins in a think block if the generation prompt opens one."""
@@ -169,7 +152,7 @@ class Chat:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
                 f"model.chat_template cannot show {roles} messages: {error}; set it to a template that does, such as "
-                f"{READY_MADE}"
+                f"{READY_MADE_TEMPLATE}"
             ) from error
 
     def continuation(
@@ -209,10 +192,43 @@ class Chat:
         trim it or put an empty think block before it. Log-probs are 0.0 and weight versions 0. Raises UserError when no
         assistant message follows a prompt.
         """
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= given]
+        if not turns or turns[0] == 0:
+            raise UserError("messages: a transcript needs a prompt and then an assistant message")
+        ledger = Ledger()
+        ledger.append_prompt(self.prompt(messages[: turns[0]], tools), media_of(messages[: turns[0]]))
         try:
-            return transcript(self, messages, tools, given, verbatim=verbatim)
+            for turn, (at, end) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
+                self._append_turn(ledger, messages[:end], at, tools, turn, verbatim=verbatim)
+                if end < len(messages):
+                    self._append_observed(ledger, messages[:end], at, tools, turn)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
+        return ledger
+
+    def _append_turn(
+        self, ledger: Ledger, messages: Sequence[Message], at: int, tools: Tools, turn: int, *, verbatim: bool
+    ) -> None:
+        """Append the assistant message at index `at` as the model's turn number `turn`."""
+        history, message = messages[:at], messages[at]
+        base = self.base_for(history, tools)
+        shown = shown_turn(base, history, message, tools, looks_back=self.looks_back)
+        lead = self.decode(ledger.ids[-LEAD_TOKENS:])
+        ids = turn_ids(base, shown, message, messages[at + 1 :], lead, verbatim=verbatim)
+        if message.get("loss_mask", 1):
+            ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
+        else:  # an assistant message that is not trained on
+            ledger.append_observation(ids, Source.USER, turn=turn)
+
+    def _append_observed(self, ledger: Ledger, messages: Sequence[Message], at: int, tools: Tools, turn: int) -> None:
+        """Append the messages after the assistant message at index `at`."""
+        history, observed = messages[: at + 1], messages[at + 1 :]
+        if not observed:
+            raise UserError(f"messages: {at} and {at + 1} are both from the assistant; put a message between them")
+        last = ledger.ids[-1]
+        for source, segment in self.observation(observed, closed=True, tools=tools, last=last, history=history):
+            ledger.append_observation(segment, source, turn=turn)
+        ledger.media += media_of(observed)
 
     def base_for(self, history: Sequence[Message], tools: Tools) -> FixedBase:
         """The text that the template writes around the turns of a conversation that begins with `history`."""
@@ -249,17 +265,17 @@ class Chat:
             return None
         if not self.template.shows_calls:
             return (
-                f"{FORMAT}: this chat template shows no tool calls, so {self.format} is what the model is expected to "
-                f"write; set model.chat_template={READY_MADE} (ChatML models) to show them"
+                f"{FORMAT_KEY}: this chat template shows no tool calls, so {self.format} is what the model is expected "
+                f"to write; set model.chat_template={READY_MADE_TEMPLATE} (ChatML models) to show them"
             )
         if self.readers:
             return (
-                f"{FORMAT}={self.format} does not read the calls that this chat template writes; "
+                f"{FORMAT_KEY}={self.format} does not read the calls that this chat template writes; "
                 f"{self.readers[0]} does: set that, or leave the key out"
             )
         return (
-            f"{FORMAT}: no format reads the calls that this chat template writes; write a parser for them "
-            f"(docs/chat.md), or set model.chat_template={READY_MADE} (ChatML models)"
+            f"{FORMAT_KEY}: no format reads the calls that this chat template writes; write a parser for them "
+            f"(docs/chat.md), or set model.chat_template={READY_MADE_TEMPLATE} (ChatML models)"
         )
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -272,9 +288,6 @@ class Chat:
             return self._segmenter_of(self._history.context(history, tools))
         except TemplateRefusal:
             return self._segmenter
-
-    def _new_segmenter(self, context: Context) -> Segmenter:
-        return Segmenter(FixedBase(self.template, self._stops, context))
 
 
 def _new_messages(messages: Sequence[Message]) -> list[Message]:

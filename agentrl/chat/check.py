@@ -2,7 +2,7 @@
 
 `strict` requires equal text; `ignore_strippable` ignores differences in white space; `disable` compares nothing. A
 difference is traced to its message and, when a later message changed its rendering, to that later one. The comparison
-continues after the next end of a turn, so that one report names up to `MOST` differing turns.
+continues after the next end of a turn, so that one report names up to `MAX_DIFFERENCES` differing turns.
 """
 
 from bisect import bisect_left
@@ -17,8 +17,8 @@ from agentrl.core.prefixes import common_length
 from agentrl.trajectory.message import Message
 
 MODES = ("disable", "strict", "ignore_strippable")
-EXCERPT = 40
-MOST = 8
+EXCERPT_CHARACTERS = 40
+MAX_DIFFERENCES = 8
 """Differences of one report."""
 
 
@@ -36,11 +36,11 @@ class Mismatch:
     actual: str
     """The ledger's text there."""
     more: tuple["Mismatch", ...] = ()
-    """The differences after this one, in order; at most `MOST` in all."""
+    """The differences after this one, in order; at most `MAX_DIFFERENCES` in all."""
 
     def __str__(self) -> str:
         text = "; ".join(difference._text() for difference in (self, *self.more))
-        return text if len(self.more) + 1 < MOST else f"{text}; perhaps more"
+        return text if len(self.more) + 1 < MAX_DIFFERENCES else f"{text}; perhaps more"
 
     def _text(self) -> str:
         what = "the conversation" if self.message is None else f"message {self.message} ({self.role})"
@@ -115,13 +115,17 @@ def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch |
         expected = comparison.render(last + 1)
     except TemplateRefusal as error:
         return Mismatch(
-            last, comparison.messages[last]["role"], None, f"(an error) {error}", comparison.actual[-EXCERPT:]
+            last,
+            comparison.messages[last]["role"],
+            None,
+            f"(an error) {error}",
+            comparison.actual[-EXCERPT_CHARACTERS:],
         )
     # After the last turn the template may write more than the stop token, or (GLM) not even that.
     expected, actual = base.split_end(expected)[0], base.split_end(comparison.actual)[0]
     if not trace:
         return None if comparison.equal(expected, actual) else _untraced(comparison, expected, actual)
-    found = list(islice(_differences(comparison, base, expected, actual), MOST))
+    found = list(islice(_differences(comparison, base, expected, actual), MAX_DIFFERENCES))
     return replace(found[0], more=tuple(found[1:])) if found else None
 
 
@@ -185,7 +189,7 @@ def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _excerpt(text: str, at: int) -> str:
-    return text[max(0, at - EXCERPT // 2) : at + EXCERPT]
+    return text[max(0, at - EXCERPT_CHARACTERS // 2) : at + EXCERPT_CHARACTERS]
 
 
 def _squeezed(text: str) -> str:

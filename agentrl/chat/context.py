@@ -5,7 +5,7 @@ the system prompt or of the user turns thinking off, some number the calls of th
 results only where there are tools. Each is detected by rendering probes once, never by a model's name.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -21,21 +21,21 @@ ASSISTANT: Message = {"role": "assistant", "content": MARK}
 ANSWER: Message = {"role": "assistant", "content": "x"}
 SPEAKERS = ("system", "developer", "user")
 """Roles whose text may control how the model answers."""
-REMEMBERED = 4096
+CACHED_TEXTS = 4096
 
 
 @dataclass(frozen=True)
 class Context:
     """The part of a conversation that changes the text after its turns; hashable."""
 
-    said: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
     """Role and text of messages."""
     tools: bool = False
 
     @property
     def messages(self) -> list[Message]:
         """The messages, each user's with an answer."""
-        return [message for role, text in self.said for message in _spoken(role, text)]
+        return [message for role, text in self.texts for message in _spoken(role, text)]
 
 
 EMPTY = Context()
@@ -46,12 +46,19 @@ class HistoryProbe:
 
     def __init__(self, template: Template) -> None:
         self.template = template
-        self._has_word = lru_cache(maxsize=REMEMBERED)(self._find_words)
+        self._words_in = lru_cache(maxsize=CACHED_TEXTS)(
+            lambda role, text: tuple(word for word in self.words.get(role, ()) if word in text)
+        )
 
     def context(self, history: Sequence[Message], tools: Tools) -> Context:
         """The part of `history` and `tools` that the template reads later."""
-        said = tuple((m["role"], text) for m, text in self._said(history) if self._matters(m["role"], text))
-        return Context(_firsts_and_lasts(said, self._has_word), bool(tools) and self.tools)
+        texts = []
+        for message in history if self.system or self.words else ():
+            role = message["role"]
+            text = text_of(message).replace(MARK, "") if role in SPEAKERS else ""
+            if (self.system and role == "system") or self._words_in(role, text):
+                texts.append((role, text))
+        return Context(_firsts_and_lasts(texts, self._words_in), bool(tools) and self.tools)
 
     @cached_property
     def counts(self) -> bool:
@@ -92,7 +99,7 @@ class HistoryProbe:
         )
 
     def _follow(self, past: Sequence[Message], tools: Tools = None) -> list[str | None]:
-        """What follows a turn after that past: a user's message, a tool's result, nothing but a user's first words."""
+        """The text after a turn that follows `past`: before a user message or a tool result, or without a turn."""
         call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
         calling = {"role": "assistant", "content": None, "tool_calls": [call]}
         result = {"role": "tool", "name": "x", "tool_call_id": "agentrl00", "content": "x"}
@@ -112,26 +119,15 @@ class HistoryProbe:
         pairs = [(a, b) for a, b in zip(plain, other, strict=True) if a is not None and b is not None]
         return any(a != b and PAST not in b and TOOL_NAME not in b for a, b in pairs)
 
-    def _said(self, history: Sequence[Message]) -> Iterator[tuple[Message, str]]:
-        if not self.system and not self.words:
-            return
-        for message in history:
-            if message["role"] in SPEAKERS:
-                yield message, text_of(message).replace(MARK, "")
 
-    def _matters(self, role: str, text: str) -> bool:
-        return (self.system and role == "system") or bool(self._has_word(role, text))
-
-    def _find_words(self, role: str, text: str) -> tuple[str, ...]:
-        return tuple(word for word in self.words.get(role, ()) if word in text)
-
-
-def _firsts_and_lasts(said: tuple[tuple[str, str], ...], kind: "object") -> tuple[tuple[str, str], ...]:
-    """Of messages with the same words the first and the last: what comes between says nothing new."""
-    places: dict[object, list[int]] = {}
-    for i, (role, text) in enumerate(said):
-        places.setdefault((role, kind(role, text)), []).append(i)  # type: ignore[operator]
-    return tuple(said[i] for i in sorted({i for found in places.values() for i in (found[0], found[-1])}))
+def _firsts_and_lasts(
+    texts: Sequence[tuple[str, str]], words_in: Callable[[str, str], Hashable]
+) -> tuple[tuple[str, str], ...]:
+    """The first and the last of the messages with the same words: the others change nothing."""
+    indices: dict[Hashable, list[int]] = {}
+    for i, (role, text) in enumerate(texts):
+        indices.setdefault((role, words_in(role, text)), []).append(i)
+    return tuple(texts[i] for i in sorted({i for found in indices.values() for i in (found[0], found[-1])}))
 
 
 def _spoken(role: str, text: str) -> list[Message]:

@@ -22,7 +22,7 @@ MARKED_USER: Message = {"role": "user", "content": MARK}
 
 @dataclass(frozen=True)
 class Suffix:
-    """What follows an assistant turn."""
+    """The text that follows an assistant turn."""
 
     text: str
     """From the end of the model's own text on."""
@@ -31,7 +31,7 @@ class Suffix:
 
 
 class FixedBase:
-    """What a template writes around turns, learned once; then the text after a turn, per turn."""
+    """The texts that a template writes around turns, learned once, and the text after each turn."""
 
     def __init__(self, template: Template, stops: Sequence[str], context: Context = EMPTY) -> None:
         self.template = template
@@ -45,7 +45,7 @@ class FixedBase:
         closing = self.render([USER, ASSISTANT])
         at = self._find_stop(closing)
         self.explicit = at is not None
-        """False where a turn has no end of its own and the next role's header stops the model (GLM)."""
+        """False where a turn has no end and the next role's header stops the model (GLM)."""
         self.closing = closing[at or 0 :]
         """A finished turn's end, from the stop token on."""
         self.opening = self.render([MARKED_USER], generation=True)
@@ -72,7 +72,7 @@ class FixedBase:
         return next((stop for stop in self.stops if text.startswith(stop)), "")
 
     def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
-        """What the template shows after the mark in these messages, the context before them. Raises TemplateRefusal."""
+        """The text after the mark in these messages, rendered after the context. Raises TemplateRefusal."""
         text = self.template.render([*self._before, *messages], self._tools, generation=generation, marked=True)
         _, mark, after = text.partition(MARK)
         if not mark:
@@ -111,11 +111,12 @@ class FixedBase:
         """Some templates want one call per result, some refuse two calls, some know no calls."""
         refusal = None
         known = self._variants.get(calls)
+        results = [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
         for i, assistant in enumerate(_calling_turns(messages[:calls])):
             if known is not None and i != known:
                 continue
             try:
-                text = self.render([*before, assistant, *_with_ids(messages)], generation=generation)
+                text = self.render([*before, assistant, *results], generation=generation)
             except TemplateRefusal as error:
                 refusal = refusal or error
                 continue
@@ -126,8 +127,7 @@ class FixedBase:
         raise refusal or TemplateRefusal("it shows no end of an assistant turn before a tool's result")
 
     def _find_stop(self, text: str) -> int | None:
-        places = [at for at in (text.find(stop) for stop in self.stops) if at >= 0]
-        return min(places) if places else None
+        return min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
 
     def _turn_end(self) -> str | None:
         """The end-of-sequence token if the template writes it after a turn, else the first special token there."""
@@ -147,10 +147,6 @@ class FixedBase:
         with_prompt = encode(self.opening)
         without = encode(self.render([MARKED_USER]))
         return with_prompt[common_length(with_prompt, without) :]
-
-
-def _with_ids(messages: Sequence[Message]) -> list[Message]:
-    return [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
 
 
 def _completed(message: Message, index: int) -> Message:

@@ -85,7 +85,7 @@ def call_ends(template: Template, parser: Parser) -> list[str]:
     """Tokens that end a turn with calls: what the template writes after the last call.
 
     Where it writes nothing there, the header of the tool's result stops the model (GLM). Without a parser that reads
-    the calls, nobody knows where they end.
+    the calls, their end is unknown.
     """
     plain, ends = written(template, PLAIN), _tokens(template)
     text = plain.read_by(parser)

@@ -4,6 +4,7 @@ Invariant: the segments together are one encoding of one text; they are never en
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from agentrl.chat.context import USER
@@ -15,6 +16,20 @@ from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Segment = tuple[Source, list[int]]
 """The source of tokens, and the tokens to append to a ledger."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """The history is unchanged; `segments` follow it."""
+
+    segments: list[Segment]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The template rewrote the history: a new sample begins with the prompt `ids`."""
+
+    ids: list[int]
 
 
 class Segmenter:
@@ -30,7 +45,9 @@ class Segmenter:
     def observed(
         self, messages: Sequence[Message], *, closed: bool, last: int | None, before: Sequence[Message] = (USER,)
     ) -> list[Segment]:
-        """See `Chat.observation`; `before` comes in front of the assistant's turn. Raises TemplateRefusal."""
+        """The tokens after an assistant turn, as `Chat.observation` gives them, with `before` in front of the turn.
+
+        Raises TemplateRefusal."""
         suffix = self.base.after(messages, before=before)
         ids = self.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.encode(suffix.text[: suffix.end])

@@ -24,9 +24,9 @@ from agentrl.trajectory.message import Message
 MARK = "agentrlmark"
 """A word that no template changes; its position in a render is the position of the content."""
 
-PROMPTS = 256
+CACHED_PROMPTS = 256
 """Prompts whose ids are remembered."""
-LEAD = 16
+LEAD_TOKENS = 16
 """Tokens at the end of a prompt that are enough to find an open think block."""
 
 Tools = Sequence[dict[str, Any]] | None
@@ -58,7 +58,7 @@ class Template:
         encoding = self.kwargs.pop("tokenizer_kwargs", None)
         self.source = _source(tokenizer, source)
         self.named = self.source is None and "tool_use" in _names(tokenizer)
-        """Whether conversations with tools have a template of their own."""
+        """Whether conversations with tools have a separate template."""
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
         self._outside = OutsideText(tokenizer, ())
@@ -66,7 +66,7 @@ class Template:
         self._shows_time = any("strftime_now" in str(text) for text in self.sources)
         if not isinstance(encoding, Mapping) or encoding.get("split_special_tokens", True):
             self._outside = OutsideText(tokenizer, self._control_tokens())
-        self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
+        self._prompts = lru_cache(maxsize=CACHED_PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
     def render(
         self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False, marked: bool = False
@@ -111,7 +111,7 @@ class Template:
     ) -> list[int]:
         """Ids of `text` as it goes on after `before`, or in the middle of some text.
 
-        SentencePiece puts a space of its own in front of what it takes for the beginning of a text.
+        SentencePiece puts a space in front of a text.
         """
         encode = encode or self.encode
         if not self._prefixes:
@@ -138,7 +138,7 @@ class Template:
     def encode_after(self, last: int, text: str) -> list[int]:
         """Ids of `text` as they follow the token `last`, which is not re-encoded itself.
 
-        Tokenizers treat the beginning of a text in ways of their own; a special token in front takes that away.
+        Tokenizers treat the beginning of a text in a special way; a special token in front prevents that.
         """
         if last not in self.added_tokens:
             return self.encode_within(text)
@@ -153,7 +153,7 @@ class Template:
         return self._spaced.sub(r"\1", text) if self._spaced else text
 
     def beyond(self, text: str, known: str) -> str | None:
-        """What a render says after `known`, the decoded ids of its beginning; None where it begins otherwise."""
+        """The rest of a render after `known`, the decoded ids of its beginning; None where it begins otherwise."""
         rest = self._beyond(unmarked(text), known)
         return rest if rest is None or MARKER not in text else tail(text, len(rest))
 

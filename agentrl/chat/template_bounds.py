@@ -15,15 +15,15 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MOST = 1 << 25
+MAX_SIZE = 1 << 25
 """Characters, items or bits of one value, and characters of a conversation."""
-WIDTH = re.compile(r"[%:.<>^=)][-+ #0z]*(\d+)")
+FORMAT_WIDTH = re.compile(r"[%:.<>^=)][-+ #0z]*(\d+)")
 """A width in a format."""
-WRITE = (
+WRITER_NAMES = (
     "string tojson pprint join center indent wordwrap replace urlize format % safe upper lower capitalize title trim "
     "striptags escape e forceescape urlencode xmlattr truncate wordcount"
 )
-WRITERS = frozenset(WRITE.split())
+WRITERS = frozenset(WRITER_NAMES.split())
 """Filters and operators that write out containers."""
 
 
@@ -142,8 +142,8 @@ def check(name: str, subject: Any, args: Sequence[Any]) -> None:
 
 
 def _require(size: int) -> None:
-    if size > MOST:
-        raise SecurityError(f"it makes more than {MOST} characters")
+    if size > MAX_SIZE:
+        raise SecurityError(f"it makes more than {MAX_SIZE} characters")
 
 
 def _weight(value: Any, known: dict[int, int] | None = None) -> int:
@@ -176,21 +176,21 @@ def _formatted(subject: Any, args: Sequence[Any]) -> int:
     if isinstance(subject, int | float):
         return 0
     text = str(subject)
-    wide = sum(int(digits[:9]) for digits in WIDTH.findall(text))
+    wide = sum(int(digits[:9]) for digits in FORMAT_WIDTH.findall(text))
     return wide + max(map(_number, args), default=0) + _weight([subject, *args]) * (1 + text.count("{"))
 
 
 def _filled(text: Any, args: Sequence[Any]) -> int:
     """Fields of `format`, whose widths may be arguments."""
     nested = any("{" in (spec or "") for _, _, spec, _ in Formatter().parse(text))
-    return MOST + 1 if nested else _formatted(text, args)
+    return MAX_SIZE + 1 if nested else _formatted(text, args)
 
 
 def _written(value: Any, args: Sequence[Any]) -> int:
     return _weight(value) * (1 + sum(_number(a) + _size(a) for a in args))
 
 
-PADDED = "center ljust rjust zfill expandtabs indent batch slice round to_bytes"
+PADDING_NAMES = "center ljust rjust zfill expandtabs indent batch slice round to_bytes"
 RULES: dict[str, Callable[[Any, Sequence[Any]], int]] = {
     "*": lambda a, b: _size(a) * _number(b[0]) + _size(b[0]) * _number(a) + _bits(a) + _bits(b[0]),
     "**": lambda a, b: _bits(a) * _number(b[0]),
@@ -203,7 +203,7 @@ RULES: dict[str, Callable[[Any, Sequence[Any]], int]] = {
     "replace": lambda text, args: _size(text) + _count(text, args[0]) * _size(args[1]),
     "join": lambda items, args: sum(map(_weight, items)) + len(items) * sum(map(_size, args)),
 }
-RULES |= dict.fromkeys(PADDED.split(), _padded)
+RULES |= dict.fromkeys(PADDING_NAMES.split(), _padded)
 RULES |= dict.fromkeys(("string", "tojson", "pprint"), _written)
 RULES |= dict.fromkeys(("urlize", "wordwrap"), lambda text, args: len(str(text)) * (1 + sum(map(_size, args))))
 

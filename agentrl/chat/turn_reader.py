@@ -17,7 +17,7 @@ class TurnReader:
         self.template, self.parser, self.base = template, parser, base
 
     def read(self, text: str, *, closed: bool, tools: Tools, lead: str | None) -> Reply:
-        """See `Chat.read`."""
+        """Read a turn; `lead` is the end of the text before it, None if unknown."""
         opening = self._open_block(text, lead)
         if opening:
             text = f"{opening}\n{text}"

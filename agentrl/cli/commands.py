@@ -1,11 +1,10 @@
 """The table of commands, and their parser. Imports no command."""
 
 import argparse
-from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
+from dataclasses import replace
 from typing import NoReturn
 
+from agentrl.core.compatibility import Command, layers
 from agentrl.core.errors import UserError
 
 
@@ -17,21 +16,6 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`")
 
 
-@dataclass(frozen=True)
-class Command:
-    """One line of `agentrl --help`."""
-
-    name: str
-    group: str
-    help: str
-    keys: str = ""
-    """The command of `config.schema.commands` whose keys it takes; empty: it takes none."""
-
-    def load(self) -> ModuleType:
-        """Import its module."""
-        return import_module(f"agentrl.cli.{self.name}")
-
-
 TABLE = (
     Command("data", "Prepare", "write training rows and demonstrations for a task"),
     Command("model", "Prepare", "prepare a model: a small pretrained chat model, or a tiny one from scratch"),
@@ -41,7 +25,6 @@ TABLE = (
     Command("sft", "Train", "fine-tune a model on demonstrations (supervised)", "sft"),
     Command("train", "Train", "train a model with reinforcement learning, with tools, over several turns", "train"),
     Command("merge", "Train", "export a checkpoint as a model folder in Hugging Face format"),
-    Command("verl", "Train", "run a launch or data script written for verl, unchanged"),
     Command("doctor", "Inspect", "check a run before it spends GPU time", "train"),
     Command("generate", "Measure", "answer rows with a model and store the answers", "eval"),
     Command("eval", "Measure", "score stored answers or a model: means, pass@k, intervals", "eval"),
@@ -55,4 +38,14 @@ TABLE = (
     Command("sandbox", "Serve", "run untrusted code in isolation: as a server, or one file"),
 )
 
-COMMANDS = {command.name: command for command in TABLE}
+COMMANDS = {command.name: replace(command, module=f"agentrl.cli.{command.name}") for command in TABLE}
+
+
+def commands() -> dict[str, Command]:
+    """All commands by name, with those of compatibility layers."""
+    return COMMANDS | {command.name: command for command in added_commands() if " " not in command.name}
+
+
+def added_commands() -> list[Command]:
+    """The commands of compatibility layers; one below `agentrl config` is called "config NAME"."""
+    return [command for layer in layers() for command in layer.commands()]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with your own configuration files, searched first",
     )
-    parser.add_argument("--verl-program", help=argparse.SUPPRESS)  # set by agentrl/verl/programs.py
+    parser.add_argument("--program", help=argparse.SUPPRESS)  # another framework's; its compatibility layer sets it
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
     parser.add_argument("--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (about WORD) and stop")
 
@@ -44,7 +45,7 @@ def load_config(
 ) -> Any:
     """The configuration that the arguments describe, as an object of `schema` (default: Config).
 
-    `default`: the file if neither --config-name nor a verl program names one. `checks` (default: those of a training
+    `default`: the file if neither --config-name nor --program names one. `checks` (default: those of a training
     run). Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
     from agentrl.config.schema import Config
@@ -67,7 +68,7 @@ def load_config(
         config_dir=args.config_dir,
         schema=schema,
         checks=() if only_print else checks,
-        program=args.verl_program,
+        program=args.program,
     )
     print_notes(resolved.notes)
     if only_print:
@@ -77,11 +78,11 @@ def load_config(
 
 
 def chosen_file(args: argparse.Namespace) -> str | None:
-    """The file that the arguments name, or the one of the verl program."""
-    from agentrl.config.verl_defaults import file_of
-
+    """The file that the arguments name, or the one of the program that the command stands for."""
     own: str | None = args.config_name
-    return file_of(args.verl_program) if own is None and args.verl_program is not None else own
+    if own is not None or args.program is None:
+        return own
+    return next(filter(None, (layer.config_name(args.program) for layer in layers())), None)
 
 
 def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = None) -> None:

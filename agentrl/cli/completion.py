@@ -14,8 +14,9 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 
-from agentrl.cli.commands import COMMANDS, Command, Parser
+from agentrl.cli.commands import Parser, commands
 from agentrl.config.keys import Key, schema_keys
+from agentrl.core.compatibility import Command
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = ("path", "file", "files", "dir")
@@ -48,9 +49,9 @@ def answer() -> None:
 def _parser(line: str) -> argparse.ArgumentParser:
     """A parser of all commands; only modules of commands in `line` are imported."""
     parser = Parser(prog="agentrl")
-    commands = parser.add_subparsers()
-    for command in COMMANDS.values():
-        below = commands.add_parser(command.name, help=command.help)
+    added = parser.add_subparsers()
+    for command in commands().values():
+        below = added.add_parser(command.name, help=command.help)
         if command.name in line.split():
             command.load().configure(below)
             _complete_keys(below, command)

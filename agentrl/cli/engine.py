@@ -26,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Install or list."""
     from rich.console import Console
 
-    from agentrl.engines.servers.install import RECIPES, install, installed
-    from agentrl.engines.servers.interpreters import environments
+    from agentrl.engines.servers.installation import RECIPES, environments, install, installed
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if args.task == "list":

@@ -54,11 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import Sampling
-    from agentrl.gateway.loop import MODEL, require_packages
+    from agentrl.gateway.loop import MODEL
     from agentrl.runtime import LocalRuntime
     from agentrl.tracking.dumps import Appended
 
-    require_packages()
     console = Console(highlight=False, soft_wrap=True)
     token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))
     with closing(LocalRuntime(config)) as runtime:

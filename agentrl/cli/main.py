@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from agentrl import __version__
-from agentrl.cli.commands import COMMANDS, Command, Parser
+from agentrl.cli.commands import COMMANDS, Parser, commands
+from agentrl.core.compatibility import Command
 from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.outputs import trouble as disk_trouble
@@ -69,9 +70,10 @@ def dispatch(args: list[str]) -> int:
         sys.stdout.write(f"agentrl {__version__}\n")
         return 0
     name, *rest = args
-    if name not in COMMANDS:
-        raise UserError(f"{name}: no such command; choose one of {', '.join(COMMANDS)}")
-    return run_command(COMMANDS[name], rest)
+    found = COMMANDS.get(name) or commands().get(name)
+    if found is None:
+        raise UserError(f"{name}: no such command; choose one of {', '.join(commands())}")
+    return run_command(found, rest)
 
 
 def run_command(command: Command, args: list[str]) -> int:
@@ -118,9 +120,10 @@ def print_help() -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]agentrl {__version__}[/]: {TITLE}\n\n  agentrl COMMAND [...]")
-    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+    shown = commands().values()
+    for group in dict.fromkeys(command.group for command in shown):
         console.print(f"\n[bold]{group}[/]")
-        for command in COMMANDS.values():
+        for command in shown:
             if command.group == group:
                 console.print(f"  [cyan]{command.name:<10}[/] {command.help}")
     console.print("\n[bold]First steps[/]")

@@ -72,7 +72,7 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
     from agentrl.config import resolve
 
     def trainer_of(job: Job) -> Any:
-        file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.verl_program}
+        file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.program}
         return resolve(job.overrides, config_name=file, schema=schema, checks=checks, **where).config.trainer
 
     planned = [(job, trainer_of(job)) for job in jobs(args.overrides)]
@@ -95,7 +95,7 @@ def _options(args: argparse.Namespace) -> list[str]:
     named = {
         "--config-name": args.config_name,
         "--config-dir": args.config_dir,
-        "--verl-program": args.verl_program,
+        "--program": args.program,
     }
     return [part for option, value in named.items() if value is not None for part in (option, value)]
 

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 def _clean(*, images: bool) -> int:
     from rich.console import Console
 
-    from agentrl.containers.docker.clean import clean
+    from agentrl.containers.docker.provider import clean
 
     cleaned = clean(images=images)
     console = Console(highlight=False, soft_wrap=True)

@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.view import Api, ViewServer, find_runs
 
     runs = find_runs(args.runs)
-    with ViewServer(Api(runs), args.port) as server:
-        named = runs[0].name if len(runs) == 1 else plural(len(runs), "run")
-        Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}[/]  (Ctrl-C stops)")
-        if args.open:
-            webbrowser.open(server.url)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+    server = ViewServer(Api(runs), args.port)
+    named = runs[0].name if len(runs) == 1 else plural(len(runs), "run")
+    Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}/[/]  (Ctrl-C stops)")
+    if args.open:
+        webbrowser.open(server.url)
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
     return 0

@@ -1,8 +1,8 @@
 """From a command line to a checked configuration.
 
-Order, later over earlier: the schema's defaults, verl's where something was written for verl, YAML files (through
-Hydra, so that presets and groups compose), old names within those files, overrides. Hydra sees the choice of files
-only; keys are looked up in the schema here, because its own message for a wrong key does not know the right one.
+Order, later over earlier: the schema's defaults, those of the framework that something was written for, YAML files
+(through Hydra, so that presets and groups compose), old names within those files, overrides. Hydra sees the choice of
+files only; keys are looked up in the schema here, because its own message for a wrong key does not know the right one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +17,9 @@ from agentrl.config.names import written
 from agentrl.config.overrides import read_overrides, read_values
 from agentrl.config.presets import Presets
 from agentrl.config.schema import Config
-from agentrl.config.tree import Reader, apply, to_object
+from agentrl.config.tree import Reader, on_defaults, to_object, without_nulls
 from agentrl.config.validate import TRAINING, Check, validate
-from agentrl.config.verl_defaults import MARK, VerlDefaults, file_of
-from agentrl.config.verl_version import find_version
+from agentrl.core.compatibility import Written, layers
 from agentrl.core.errors import UserError
 
 C = TypeVar("C")
@@ -58,7 +57,7 @@ def resolve(
 ) -> Resolved:
     """`compose`, with the notes on old names and settings without effect.
 
-    `overrides`: `key=value` texts, or values by key, nested or dotted. `program`: verl's, where one is run.
+    `overrides`: `key=value` texts, or values by key, nested or dotted. `program`: another framework's that is run.
     """
     reader = Reader(schema)
     presets = Presets(config_name or "train", config_dir)
@@ -69,26 +68,13 @@ def resolve(
     files = presets.compose(choices)
     given = dict(reader.given)
     settings = [*reader.tree(files), *sorted(settings, key=lambda setting: setting.order >= 0)]
-    verl = _verl_defaults(files.get(MARK), program, presets, reader.given | given, schema)
-    tree = OmegaConf.create({})
-    if verl is not None:
-        settings = verl.without_nulls(settings)
-        apply(verl.settings(), tree)
-    apply(settings, tree)
-    config = _typed(tree, schema)
-    notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
+    written = Written(files, reader.given | given, presets.own, schema, program)
+    defaults = next(filter(None, (layer.defaults(written) for layer in layers())), None)
+    if defaults is not None:
+        settings = without_nulls(settings, schema)
+    config = _typed(on_defaults(settings, defaults), schema)
+    notes = [] if defaults is None else defaults.finish(config, {setting.path for setting in settings})
     return Resolved(config, [*notes, *presets.notes, *reader.notes, *validate(config, checks)])
-
-
-def _verl_defaults(
-    mark: str | None, program: str | None, presets: Presets, given: Mapping[str, Any], schema: type
-) -> VerlDefaults | None:
-    """verl's defaults, where the chosen file starts from one of verl's or a program of verl's is run."""
-    file = mark or (file_of(program) if program else None)
-    if file is None:
-        return None
-    names = [program, *given] if program else [*given]
-    return VerlDefaults(file, find_version(presets.own, names, file), given, schema)
 
 
 def to_yaml(config: Any) -> str:

@@ -1,14 +1,12 @@
-"""What there is to know about one name: a key, a section, or a name of verl's."""
+"""What there is to know about one name: a key, a section, or another framework's name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentrl.config.choices import OPEN, words_of
 from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
-from agentrl.config.names import destination, lookup, table, written
-from agentrl.config.verdict import meanings
-from agentrl.config.verl_defaults import by_version
+from agentrl.config.names import destination, lookup, table
+from agentrl.core.compatibility import Layer, layers
 from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
 
@@ -30,10 +28,8 @@ class Explanation:
     own: tuple[str, str] | None = None
     """How the key names something of the user's own, and how that is written."""
     old_names: list[str] = field(default_factory=list)
-    differs: list[str] = field(default_factory=list)
-    """How it is not quite verl's."""
-    verl_defaults: list[str] = field(default_factory=list)
-    """Defaults of verl's that stand in where something was written for verl."""
+    elsewhere: list[tuple[str, str]] = field(default_factory=list)
+    """Another framework's defaults, ("in NAME", default), and what it means by the key, ("unlike NAME", difference)."""
     fates: list[tuple[str, str, str]] = field(default_factory=list)
     """(name, with a value where it holds for that one; refused, ignored, ...; why) of a name that is no key."""
 
@@ -71,8 +67,7 @@ def _explain(path: str, schema: type) -> Explanation | None:
             own=_own_form(key.path),
             words=words_of(key.path),
             old_names=sorted(old_names(key.path, keys)),
-            verl_defaults=[_verl_default(*found) for found in by_version(key.path, schema)],
-            differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
+            elsewhere=[fact for layer in layers() for fact in _elsewhere(layer, key.path, schema)],
             fates=[fate for fate in _fates(target, keys) if "=" in fate[0]],
         )
     if target in sections:
@@ -90,12 +85,16 @@ def _own_form(path: str) -> tuple[str, str] | None:
     return f"{registry.own_forms} with @agentrl.{registry.decorator}", registry.contract.written
 
 
-def _verl_default(file: str, versions: str, value: Any) -> str:
-    return f"{written(value)} ({file}{versions})"
+def _elsewhere(layer: Layer, path: str, schema: type) -> Iterator[tuple[str, str]]:
+    yield from ((f"in {layer.name}", default) for default in layer.defaults_of(path, schema))
+    noted = [entry for entry in layer.renames().values() if entry.action == "noted"]
+    differences = [*layer.differences().items()]
+    differences += [(entry.name, f"{entry.name.rpartition('.')[2]}: {entry.text}") for entry in noted]
+    yield from ((f"unlike {layer.name}", text) for name, text in differences if name.partition("=")[0] == path)
 
 
 def old_names(path: str, keys: Mapping[str, Key]) -> set[str]:
-    """All verl names of the key `path`, for any value."""
+    """All other names of the key `path`, for any value."""
     found: set[str] = set()
     fresh = {path}
     while fresh:
@@ -125,14 +124,8 @@ def _fates(path: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, str, str]]
             yield other.name, "moved", other.text
 
 
-def _differences() -> Iterator[tuple[str, str]]:
-    yield from meanings().items()
-    for entry in table().values():
-        if entry.action == "noted":
-            yield entry.name, f"{entry.name.rpartition('.')[2]}: {entry.text}"
-
-
 def _nothing(path: str, schemas: Mapping[str, type]) -> str:
     known = [key for schema in schemas.values() for key in (*schema_keys(schema), *schema_sections(schema)) if key]
     guess = nearest(path, [*dict.fromkeys(known), *(entry.name for entry in table().values() if "=" not in entry.name)])
-    return f"{path}: no such key, here or in verl; " + (f"did you mean {guess}?" if guess else "see --help-keys")
+    places = " or ".join(["here", *(f"in {layer.name}" for layer in layers())])
+    return f"{path}: no such key, {places}; " + (f"did you mean {guess}?" if guess else "see --help-keys")

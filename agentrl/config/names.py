@@ -1,4 +1,4 @@
-"""Other names for keys: verl's, by the table in verl_names.yaml, and those of earlier versions, in old_names.yaml.
+"""Other names for keys: those of other frameworks, by their layers, and those of earlier versions, in old_names.yaml.
 
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
@@ -12,30 +12,10 @@ from typing import Any
 import yaml
 
 from agentrl.config.keys import Key, ancestors, home
+from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
 
-VALUE = "{value}"
-"""Stands for the old value in a new one."""
-TABLES = [Path(__file__).with_name(name) for name in ("verl_names.yaml", "old_names.yaml")]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What becomes of one old name."""
-
-    name: str
-    """The old name, perhaps with `=value`."""
-    action: str
-    """moved, silent, ignored, refused or noted."""
-    text: str
-    """The new name when moved, otherwise the reason."""
-    merged: bool = False
-    """When moved: whether today's name wins over it."""
-
-    @property
-    def target(self) -> str:
-        """The new name, with a value where that is a fixed one."""
-        return self.text.partition("=")[0] if VALUE in self.text else self.text
+OLD_NAMES = Path(__file__).with_name("old_names.yaml")
 
 
 @dataclass(frozen=True)
@@ -51,14 +31,23 @@ class Translation:
     """Place among the settings of a file: 1 for an old name, -1 for one that yields to today's."""
 
 
-@cache
-def table() -> Mapping[str, Entry]:
+def table() -> Mapping[str, Rename]:
     """Every entry by its name."""
-    entries: dict[str, Entry] = {}
-    for action, part in (item for file in TABLES for item in yaml.safe_load(file.read_text()).items()):
+    return _table(tuple(layers()))
+
+
+@cache
+def _table(known: tuple[Layer, ...]) -> Mapping[str, Rename]:
+    return {name: entry for layer in known for name, entry in layer.renames().items()} | read_table(OLD_NAMES)
+
+
+def read_table(file: Path) -> dict[str, Rename]:
+    """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
+    entries: dict[str, Rename] = {}
+    for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         kind, merged = ("moved", True) if action == "merged" else (action, False)
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Entry(name, kind, text, merged) for names, text in items for name in _each(names)}
+        entries |= {name: Rename(name, kind, text, merged) for names, text in items for name in _each(names)}
     return entries
 
 
@@ -87,7 +76,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
     if value is None and path != original and not may_be_null(path, keys):
-        return Translation(None, None)  # verl's way of not setting it
+        return Translation(None, None)  # another framework's way of not setting it
     return Translation(path, value, tuple(notes), order)
 
 
@@ -104,7 +93,7 @@ def reaches_into(path: str) -> bool:
     return any(name.startswith(f"{path}.") for name in table())
 
 
-def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Entry | None:
+def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Rename | None:
     """The entry that covers a setting: this value of it, its name, or the longest name above it."""
     if entry := table().get(f"{path}={written(value)}"):
         return entry
@@ -130,14 +119,14 @@ def written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
+def _move(entry: Rename, path: str, value: Any) -> tuple[str, Any]:
     target, has_value, new = entry.text.partition("=")
     if has_value:
-        return target, yaml.safe_load(new.replace(VALUE, written(value)))
+        return target, yaml.safe_load(new.replace(OLD_VALUE, written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
 
 
-def _dropped_note(entry: Entry, path: str, value: Any) -> tuple[str, ...]:
+def _dropped_note(entry: Rename, path: str, value: Any) -> tuple[str, ...]:
     unset = value is None or value in ({}, [], "")
     if entry.action == "silent" or unset:
         return ()

@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
-from agentrl.config.names import destination, reaches_into, translate
+from agentrl.config.names import destination, may_be_null, reaches_into, translate
+from agentrl.core.compatibility import Defaults
 from agentrl.core.errors import UserError
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
@@ -59,7 +60,7 @@ class Reader:
         self.given[path] = value
         empty = value is None or value == {}
         if path.endswith("._target_") and not self.known(path):
-            return  # the class that verl makes of a section
+            return  # the class that another framework makes of a section
         if value == "???" or (empty and destination(path, self.keys) in self.sections):
             return  # OmegaConf's mark for "not set", or a section with nothing in it
         found = translate(path, value, self.keys)
@@ -141,6 +142,23 @@ def apply(settings: Iterable[Setting], onto: DictConfig) -> None:
             _delete(onto, setting.path)
         else:
             OmegaConf.update(onto, setting.path, setting.value, merge=True, force_add=True)
+
+
+def without_nulls(settings: Iterable[Setting], schema: type) -> list[Setting]:
+    """Those of `settings` that set something above a framework's defaults: there, null leaves most keys unset."""
+    keys = schema_keys(schema)
+    return [one for one in settings if one.delete or one.value is not None or may_be_null(one.path, keys)]
+
+
+def on_defaults(settings: Iterable[Setting], defaults: Defaults | None) -> DictConfig:
+    """A tree of a framework's defaults, where there are any, and settings over them: there, 0 steps of warm-up leave it
+    to a ratio."""
+    tree = OmegaConf.create({})
+    if defaults is not None:
+        settings = [one for one in settings if one.order or one.value != 0 or not one.path.endswith(".lr_warmup_steps")]
+        apply([Setting(path, value) for path, value in defaults.values().items()], tree)
+    apply(settings, tree)
+    return tree
 
 
 def _delete(config: DictConfig, path: str) -> None:

@@ -15,10 +15,10 @@ from typing import IO
 from agentrl.core.errors import InfraError
 from agentrl.core.user_errors import one_line
 
-MOST_BYTES = 256 * 2**20
-"""Of a download."""
-MOST_FILES = 100_000
-IN_MEMORY = 2**20
+MAX_BYTES = 256 * 2**20
+"""Most bytes of a download."""
+MAX_FILES = 100_000
+BYTES_IN_MEMORY = 2**20
 """Larger archives are kept on disk."""
 
 
@@ -28,7 +28,7 @@ def packed(source: Path, to: str) -> Iterator[IO[bytes]]:
 
     Folders above `to` are not in it, so that those that are there keep their owner and mode; the engine makes the rest.
     """
-    with SpooledTemporaryFile(IN_MEMORY) as file:
+    with SpooledTemporaryFile(BYTES_IN_MEMORY) as file:
         with tarfile.open(fileobj=file, mode="w") as tar:
             inside = sorted(source.iterdir()) if source.is_dir() else []
             for path in inside or [source]:
@@ -45,11 +45,11 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def unpack(chunks: Iterable[bytes], to: Path) -> None:
     """Write a file, or the content of a folder, to `to`. Raises InfraError for one that is too large."""
-    with SpooledTemporaryFile(IN_MEMORY) as file:
+    with SpooledTemporaryFile(BYTES_IN_MEMORY) as file:
         for chunk in chunks:
             file.write(chunk)
-            if file.tell() > MOST_BYTES:
-                raise InfraError(f"it has more than {MOST_BYTES >> 20} MiB")
+            if file.tell() > MAX_BYTES:
+                raise InfraError(f"it has more than {MAX_BYTES >> 20} MiB")
         file.seek(0)
         try:
             with tarfile.open(fileobj=file) as tar:
@@ -66,8 +66,8 @@ def _extract(tar: tarfile.TarFile, to: Path) -> None:
     folder = to if first.isdir() else to.parent
     folder.mkdir(parents=True, exist_ok=True)
     for count, member in enumerate(tar):
-        if count > MOST_FILES:
-            raise InfraError(f"it has more than {MOST_FILES} files")
+        if count > MAX_FILES:
+            raise InfraError(f"it has more than {MAX_FILES} files")
         name = _below(member.name) if first.isdir() else to.name
         harmless = _harmless(member.replace(name=name, deep=False), folder)
         if harmless is not None:

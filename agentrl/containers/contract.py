@@ -1,4 +1,4 @@
-"""What a row's container is described by, and what it can do.
+"""The description of a row's container, and the protocols of containers and providers.
 
 Invariants, for every provider:
 - a container belongs to one try of one trajectory, and is removed at its end, after failures too;
@@ -37,9 +37,9 @@ class ContainerSpec:
     processes: int | None = 512
     """Most processes at once; None: so many that it cannot use up the machine's."""
     entrypoint: bool = True
-    """Whether its image's entrypoint runs beside the commands, from the start on: it may start services."""
+    """Whether its image's entrypoint runs from the start on, concurrently with the commands: it may start services."""
     command: tuple[str, ...] = ()
-    """Runs beside the commands, from the start on, as the entrypoint's words where there is one."""
+    """Runs from the start on, concurrently with other commands; the entrypoint's arguments where there is one."""
     network: Network = "none"
     allowed: tuple[str, ...] = ()
     """Hosts that `allow` lets through."""

@@ -24,38 +24,40 @@ START_TIMEOUT = 30.0
 """Seconds for a shell to start or to end."""
 GRACE = 2.0
 """Seconds from Ctrl-C to SIGKILL."""
-LONGEST = 32 << 10
+ARGUMENT_BYTES = 32 << 10
 """Bytes of a command that travel as an argument."""
-FLOOD = 16 << 20
+FLOOD_BYTES = 16 << 20
 """Bytes of output after which a command is interrupted."""
 
 KILLED = 137
 """Exit code of what got a SIGKILL: in a container mostly for its limit of memory."""
 
-End = Literal["exit", "timeout", "flood", "memory", "shell"]
-"""exit: by itself; timeout, flood: interrupted after its time limit or FLOOD; memory: interrupted because something in
-the container was killed; shell: the shell ended with it."""
-ENDS: dict[int | None, End] = {None: "timeout", KILLED: "memory"}
+CommandEnd = Literal["exit", "timeout", "flood", "memory", "shell"]
+"""exit: by itself; timeout, flood: interrupted after its time limit or FLOOD_BYTES; memory: interrupted because
+something in the container was killed; shell: the shell ended with it."""
+ENDS: dict[int | None, CommandEnd] = {None: "timeout", KILLED: "memory"}
 """By the code of the script that waited for the command."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShellAnswer:
     """How a command in the shell ended."""
 
     output: str
     """Standard output and standard error in the order of their writing, with head and tail of what was too long."""
     code: int
-    end: End = "exit"
+    end: CommandEnd = "exit"
     lost: bool = False
     """The state of the shell is lost: the next command runs in a new shell."""
 
 
-OVER = Answer("The container kills every command: it has ended, or is over its memory limit.\n", KILLED, "shell", True)
+CONTAINER_ENDED = ShellAnswer(
+    "The container kills every command: it has ended, or is over its memory limit.\n", KILLED, "shell", True
+)
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningShell:
     """A shell that runs in the container."""
 
     folder: str
@@ -74,22 +76,22 @@ class Shell:
     ) -> None:
         """`output`: bytes of a command's output that are shown, half of them from its end."""
         self.container, self.user, self.output, self.shells = container, user, output, shells
-        self.running: Running | None = None
+        self.running: RunningShell | None = None
         self.ended = ""
         """Folder of the shell that ended last, whose state the next one takes over."""
         self.count = 0
         self.lock = asyncio.Lock()
 
-    async def run(self, command: str, timeout: float) -> Answer:
+    async def run(self, command: str, timeout: float) -> ShellAnswer:
         """Run a command for at most `timeout` seconds. Raises InfraError."""
         async with self.lock:
             running = self.running or await self._start()
             if running is None:
-                return OVER
+                return CONTAINER_ENDED
             self.count += 1
             limits = (str(self.output - self.output // 2), str(self.output // 2))
             words = (running.folder, running.pid, str(self.count), running.output, *limits)
-            done = await self._exec(CALL, (*words, str(FLOOD), await self._short(command, running)), timeout)
+            done = await self._exec(CALL, (*words, str(FLOOD_BYTES), await self._short(command, running)), timeout)
             end = ENDS.get(done.code, "exit")
             if done.stderr.startswith("flood"):
                 end = "flood"
@@ -104,7 +106,7 @@ class Shell:
             if running is not None:
                 await self._exec(END, (running.folder, running.pid), START_TIMEOUT)
 
-    async def _start(self) -> Running | None:
+    async def _start(self) -> RunningShell | None:
         """None where it is killed at once."""
         words = (f".shell-{uuid4().hex[:12]}", self.ended, LOOP, PREPARE, *self.shells)
         done = await self._exec(START, words, START_TIMEOUT)
@@ -113,28 +115,28 @@ class Shell:
             return None
         if answer[0] != "ready":
             raise InfraError(f"no shell started in container {self.container.name}: {_why(done)}")
-        self.running, self.ended = Running(answer[3], answer[1], answer[2] == "1"), ""
+        self.running, self.ended = RunningShell(answer[3], answer[1], answer[2] == "1"), ""
         return self.running
 
-    async def _answer(self, done: Done, end: End) -> Answer:
+    async def _answer(self, done: Done, end: CommandEnd) -> ShellAnswer:
         if done.code == KILLED:
             self.running = None
-            return OVER
+            return CONTAINER_ENDED
         word, code, *rest = (*done.stderr.strip().rpartition("\n")[2].split(), "", "")
         if done.code != 0 or not code.isdigit() or self.running is None:
             raise InfraError(f"the shell in container {self.container.name} gave no answer: {_why(done)}")
         if word != "gone":
             self.running = replace(self.running, output=rest[0])
-            return Answer(done.stdout, int(code), end)
+            return ShellAnswer(done.stdout, int(code), end)
         self.ended, self.running = self.running.folder, None
         started = await self._start()
         lost = started is None or not started.restored
-        return Answer(done.stdout, int(code), "shell" if end == "exit" else end, lost)
+        return ShellAnswer(done.stdout, int(code), "shell" if end == "exit" else end, lost)
 
-    async def _short(self, command: str, running: Running) -> str:
+    async def _short(self, command: str, running: RunningShell) -> str:
         """The command, or one that reads it from a file: the kernel limits the length of an argument."""
         content = command.replace("\0", "").encode(errors="replace")
-        if len(content) <= LONGEST:
+        if len(content) <= ARGUMENT_BYTES:
             return content.decode()
         file = f"{running.folder}/long"
         await self._exec('cat >"$1"', (file,), START_TIMEOUT, content)

@@ -1,6 +1,6 @@
 """The shell programs of `shell`: POSIX sh, with bash's abilities where it is there.
 
-A shell has a folder of its own in the container: the named pipe `go` brings it commands, the named pipe `done` takes
+Each shell has a folder in the container: the named pipe `go` brings it commands, the named pipe `done` takes
 its answers away ("NUMBER CODE NEXT", or "gone CODE" once it has ended), `out.0` has the output of a command, `jobs` the
 process ids of background jobs, and `state` is written when the shell ends. After a command that left background jobs,
 which still write to its output, the next one has another file: NEXT.

@@ -13,11 +13,11 @@ from agentrl.core.user_errors import last_line
 from agentrl.tools.response import ModelError
 
 TIMEOUT = 60.0
-PART = 48 << 10
+PART_BYTES = 48 << 10
 """Bytes a read; providers shorten outputs."""
-MOST_BYTES = 1 << 20
-MOST_ENTRIES = 500
-ENTRIES = 2
+MAX_BYTES = 1 << 20
+MAX_ENTRIES = 500
+LEVELS = 2
 """Levels of a folder that are listed."""
 
 LOOK = r"""
@@ -50,12 +50,12 @@ async def look(container: Container, path: str, user: str | None = None) -> str 
         done = await _run(container, LOOK, path, str(len(content) + 1), user=user)
         kind, _, rest = done.stdout.partition("\n")
         if kind == "folder":
-            return Folder(rest.splitlines()[:MOST_ENTRIES])
+            return Folder(rest.splitlines()[:MAX_ENTRIES])
         if not kind.startswith("file "):
             raise ModelError(_refused(path, kind))
         content += _decoded(path, rest)
         size = int(kind.removeprefix("file "))
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise ModelError(
                 f"Error: {path} has {size} bytes, which is too much to view at once. Use head, tail or sed."
             )
@@ -72,7 +72,7 @@ async def write(container: Container, path: str, text: str, user: str | None = N
 
 
 async def _run(container: Container, script: str, *words: str, user: str | None, stdin: bytes | None = None) -> Done:
-    limits = (str(ENTRIES), str(MOST_ENTRIES), str(PART))
+    limits = (str(LEVELS), str(MAX_ENTRIES), str(PART_BYTES))
     argv = ["sh", "-c", script, "sh", *words, *limits]
     done = await container.exec(argv, timeout=TIMEOUT, user=user, stdin=stdin)
     if done.code is None:

@@ -19,6 +19,7 @@ from yaml import YAMLError
 
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
 from agentrl.core.foreign import read_yaml
 from agentrl.core.resources import find, load_module, read_text, share
 from agentrl.core.user_errors import one_line, reported_as
@@ -171,6 +172,7 @@ def _widen_import_path(folder: Path) -> None:
 
     For good, because a function may import only when it runs.
     """
+    load_plugins()
     for layer in layers():
         layer.provide()
     for place in (str(folder), str(Path.cwd())):

@@ -8,7 +8,7 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.remote_files import in_shared_memory
 from agentrl.data.files import first_record, paths
-from agentrl.data.lazy import LazyRows
-from agentrl.data.media import MediaKeys
-from agentrl.data.rows import Rows, make_row, read_rows
-from agentrl.data.sources import all_source_rows, from_scored_source, joined, source_rows, split_files
+from agentrl.data.lazy import LazyRows, joined
+from agentrl.data.rows import Columns, file_rows, make_row, read_rows
+from agentrl.data.sources import all_source_rows, from_scored_source, source_rows, split_files
 from agentrl.trajectory.row import Row
 
-SECTION = "data.custom_cls"
+CUSTOM_SECTION = "data.custom_cls"
 
 
 def load_dataset(
@@ -43,7 +42,7 @@ def load_dataset(
 def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
     named, sources = split_files(files)
-    parts: list[Sequence[Row]] = [_plain_rows(data, named, what)] if named or not sources else []
+    parts = file_rows(named, Columns.of(data), what) if named or not sources else []
     return [*parts, *all_source_rows(sources, data, what)]
 
 
@@ -60,8 +59,7 @@ def first_row(data: Data) -> Row | None:
         (file,) = paths([named] if isinstance(named, str | Path) else list(named)[:1], "data.train_files")
         record = first_record(file)
         if record is not None:
-            keys = {"prompt_key": data.prompt_key, "reward_fn_key": data.reward_fn_key}
-            return make_row(record, f"{file.stem}:1", **keys, media_keys=_media_keys(data))
+            return make_row(record, f"{file.stem}:1", Columns.of(data))
     return None
 
 
@@ -70,19 +68,14 @@ def scored_by_rollout(data: Data) -> bool:
     return from_scored_source(data) or ((row := first_row(data)) is not None and row.scores_itself)
 
 
-def _plain_rows(data: Data, files: Any, what: str) -> Rows:
-    keys = _media_keys(data)
-    return read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, media_keys=keys, what=what)
-
-
 def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str) -> Sequence[Row]:
     if data.use_shm:
         files = [in_shared_memory(str(file), "data.use_shm") for file in paths(files, what)]
         files = files if len(files) > 1 else files[0]
     custom_cls = data.custom_cls
     if custom_cls.path is None:
-        return _plain_rows(data, files, what)
-    cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
+        return read_rows(files, Columns.of(data), what=what)
+    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(
         cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
@@ -95,34 +88,22 @@ class CustomRows(LazyRows):
 
     def __init__(self, dataset: Any, data: Data) -> None:
         self.dataset = dataset
-        self.prompt_key = data.prompt_key
-        self.reward_fn_key = data.reward_fn_key
-        self.media_keys = _media_keys(data)
+        self.columns = Columns.of(data)
         self.name = type(dataset).__name__
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UserError(f"{SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
+            raise UserError(f"{CUSTOM_SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def row(self, place: int) -> Row:
-        item = self.dataset[place]
+    def row(self, index: int) -> Row:
+        item, where = self.dataset[index], f"{CUSTOM_SECTION}: {self.name}[{index}]"
         if not isinstance(item, Mapping):
-            raise UserError(f"{SECTION}: {self.name}[{place}] is a {type(item).__name__}; it must be a mapping")
-        prompt_key = self.prompt_key if self.prompt_key in item else "raw_prompt"
-        if prompt_key not in item:
-            raise UserError(f"{SECTION}: {self.name}[{place}] has no {self.prompt_key!r}; it has {', '.join(item)}")
-        return make_row(
-            item,
-            f"{self.name}:{place + 1}",
-            prompt_key=prompt_key,
-            reward_fn_key=self.reward_fn_key,
-            media_keys=self.media_keys,
-        )
-
-
-def _media_keys(data: Data) -> MediaKeys:
-    return {"image": data.image_key, "video": data.video_key}
+            raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
+        columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")
+        if columns.prompt not in item:
+            raise UserError(f"{where} has no {self.columns.prompt!r}; it has {', '.join(item)}")
+        return make_row(item, f"{self.name}:{index + 1}", columns)
 
 
 def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:
@@ -135,5 +116,7 @@ def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
-        raise UserError(f"{SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}") from None
+        raise UserError(
+            f"{CUSTOM_SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}"
+        ) from None
     return cls(**arguments)

@@ -7,7 +7,7 @@ becomes Python one record at a time.
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
@@ -16,14 +16,13 @@ from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import local_copy
 from agentrl.core.resources import find, read_text
-from agentrl.core.user_errors import one_line
 
 Record = dict[str, Any]
 
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 """Possible separators of cells; the most frequent one in the header is used."""
-LONGEST_CELL = 2**31 - 1
-MESSAGES = ("prompt", "messages")
+MAX_CELL_CHARACTERS = 2**31 - 1
+JSON_COLUMNS = ("prompt", "messages")
 """Columns whose cells may hold JSON. (reward_model, extra_info and their like may anyway, in files of every kind.)"""
 
 
@@ -31,17 +30,7 @@ class Table(Sequence[Record]):
     """The records of a parquet file, read on access."""
 
     def __init__(self, file: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            # ParquetFile, not read_table: the latter makes columns out of folder names like "seed=1".
-            self.table = pq.ParquetFile(file, memory_map=True).read()
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{file} is not a parquet file: {reason}; name it by what it holds: .jsonl or .csv"
-            ) from None
+        self.table = _from_parquet(file, lambda opened: opened.read())
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -104,7 +93,8 @@ def first_record(file: Path) -> Record | None:
     Raises UserError for a file that is not there or cannot be read.
     """
     if file.suffix == ".parquet":
-        return _first_of_parquet(file)
+        batch = _from_parquet(file, lambda opened: next(opened.iter_batches(batch_size=1), None))
+        return next(iter(batch.to_pylist()), None) if batch is not None else None
     if file.suffix in (".json", ".jsonl"):
         with file.open(encoding="utf-8-sig", errors="replace") as lines:
             line = next((line for line in lines if line.strip()), "")
@@ -113,21 +103,22 @@ def first_record(file: Path) -> Record | None:
     return next(iter(read_records(file)), None)
 
 
-def _first_of_parquet(file: Path) -> Record | None:
+def _from_parquet(file: Path, read: Callable[[Any], Any]) -> Any:
+    """The result of `read` for the opened file. Raises UserError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        batch = next(pq.ParquetFile(file).iter_batches(batch_size=1), None)
+        # ParquetFile, not read_table: the latter makes columns out of folder names like "seed=1".
+        return read(pq.ParquetFile(file, memory_map=True))
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{file} is not a parquet file: {one_line(error)}") from None
-    records: list[Record] = batch.to_pylist() if batch is not None else []
-    return records[0] if records else None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file} is not a parquet file: {reason}; name it by what it holds: .jsonl or .csv") from None
 
 
 def _cells(text: str, file: Path) -> list[Record]:
     """CSV with a header. A cell is text; an empty one is missing."""
-    csv.field_size_limit(LONGEST_CELL)
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
     header, _, _ = text.partition("\n")
     separator = max(SEPARATORS[file.suffix], key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -140,10 +131,10 @@ def _cells(text: str, file: Path) -> list[Record]:
         raise UserError(f"{file}:{reader.line_num} is not CSV: {error}") from None
 
 
-def _record(names: Sequence[str], cells: Sequence[str], place: str) -> Record:
+def _record(names: Sequence[str], cells: Sequence[str], where: str) -> Record:
     if len(cells) != len(names):
         raise UserError(
-            f"{place} has {plural(len(cells), 'cell')}, and the header {len(names)} ({', '.join(names)}): put text "
+            f"{where} has {plural(len(cells), 'cell')}, and the header {len(names)} ({', '.join(names)}): put text "
             'with commas or line breaks in double quotes, and write a double quote in it as ""'
         )
     return {name: _structured(name, cell) for name, cell in zip(names, cells, strict=True) if name}
@@ -151,7 +142,7 @@ def _record(names: Sequence[str], cells: Sequence[str], place: str) -> Record:
 
 def _structured(name: str, cell: str) -> Any:
     """The text of a cell; a JSON list of messages is parsed."""
-    if name in MESSAGES and cell.lstrip().startswith("[{"):
+    if name in JSON_COLUMNS and cell.lstrip().startswith("[{"):
         with suppress(ValueError):
             return json.loads(cell)
     return cell or None
@@ -162,8 +153,8 @@ def _lines(text: str, file: Path) -> list[Any]:
     return [_parse(line, f"{file}:{number}") for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
-def _parse(text: str, place: str) -> Any:
+def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # no JSON, or numbers and nesting that Python does not read
-        raise UserError(f"{place} is not JSON: {error}; correct that line, or remove it") from None
+        raise UserError(f"{where} is not JSON: {error}; correct that line, or remove it") from None

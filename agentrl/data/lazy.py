@@ -1,13 +1,14 @@
-"""Rows that are created on access.
+"""Sequences of rows that are created on access.
 
 Invariant: the uids of a run's rows differ, also where a file, a source or a row is given twice: a uid names a group.
 """
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import overload
 
 from agentrl.trajectory.row import Row
@@ -17,16 +18,36 @@ class LazyRows(Sequence[Row]):
     """A sequence with a length that creates each row on access."""
 
     @abstractmethod
-    def row(self, place: int) -> Row:
-        """The row at `place`, which is from 0 to len - 1."""
+    def row(self, index: int) -> Row:
+        """The row at `index`, which is from 0 to len - 1."""
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        places = range(len(self))[index]
-        return self.row(places) if isinstance(places, int) else [self.row(place) for place in places]
+        found = range(len(self))[index]
+        return self.row(found) if isinstance(found, int) else [self.row(i) for i in found]
+
+
+class JoinedRows(LazyRows):
+    """The rows of several sequences, one after another."""
+
+    def __init__(self, parts: Sequence[Sequence[Row]]) -> None:
+        self.parts = parts
+        self.ends = list(accumulate(len(part) for part in parts))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def row(self, index: int) -> Row:
+        part = bisect_right(self.ends, index)
+        return self.parts[part][index - (self.ends[part - 1] if part else 0)]
+
+
+def joined(parts: Sequence[Sequence[Row]]) -> Sequence[Row]:
+    """One sequence of them all."""
+    return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
 
 class NamedRows(LazyRows):
@@ -38,13 +59,13 @@ class NamedRows(LazyRows):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, place: int) -> Row:
-        row, uid = self.rows[place], self.uids[place]
+    def row(self, index: int) -> Row:
+        row, uid = self.rows[index], self.uids[index]
         return row if row.uid == uid else replace(row, uid=uid)
 
 
 def distinct_rows(parts: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
-    """The same rows, all with different uids."""
+    """The parts with different uids for all rows."""
     uids = [row.uid for part in parts for row in part]
     names = iter(distinct(uids))
     return [NamedRows(part, list(islice(names, len(part)))) for part in parts]

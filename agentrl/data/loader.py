@@ -61,10 +61,10 @@ class Loader:
 
     def next_batch(self) -> list[Row]:
         """The next rows; a new epoch starts after the last row."""
-        return [self.rows[i] for i in self.next_places()]
+        return [self.rows[i] for i in self.next_indices()]
 
-    def next_places(self) -> list[int]:
-        """The same as places in `rows`."""
+    def next_indices(self) -> list[int]:
+        """Indices in `rows` of the next batch."""
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._ordered()

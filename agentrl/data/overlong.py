@@ -14,21 +14,21 @@ from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
 
-SIDES = ("error", "left", "right", "middle")
+TRUNCATIONS = ("error", "left", "right", "middle")
 
 
 class Subset(LazyRows):
-    """Some of the rows, by index; nothing is copied."""
+    """The rows at some indices; nothing is copied."""
 
-    def __init__(self, rows: Sequence[Row], kept: Sequence[int]) -> None:
+    def __init__(self, rows: Sequence[Row], indices: Sequence[int]) -> None:
         self.rows = rows
-        self.kept = kept
+        self.indices = indices
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.indices)
 
-    def row(self, place: int) -> Row:
-        return self.rows[self.kept[place]]
+    def row(self, index: int) -> Row:
+        return self.rows[self.indices[index]]
 
 
 def filter_overlong(
@@ -39,23 +39,23 @@ def filter_overlong(
     With `workers` > 1 processes share the work. Raises UserError when nothing is left.
     """
     lengths = list(_lengths(rows, length, min(workers, len(rows))))
-    kept = [i for i, tokens in enumerate(lengths) if tokens <= limit]
-    dropped = len(rows) - len(kept)
-    if not kept:
+    indices = [i for i, tokens in enumerate(lengths) if tokens <= limit]
+    dropped = len(rows) - len(indices)
+    if not indices:
         raise UserError(
             f"data.max_prompt_length={limit} drops all of {plural(len(rows), 'row')}; raise it: the shortest prompt "
             f"has {min(lengths)} tokens"
         )
     if dropped:
         log.warning("dropped %d of %d rows: prompts over data.max_prompt_length=%d tokens", dropped, len(rows), limit)
-    return Subset(rows, kept) if dropped else rows
+    return Subset(rows, indices) if dropped else rows
 
 
 def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:
     """At most `limit` ids: without the beginning (left), the end (right), or the middle; error raises UserError."""
     ids = list(ids)
-    if side not in SIDES:
-        raise UserError(f"data.truncation={side} is unknown; choose from {', '.join(SIDES)}")
+    if side not in TRUNCATIONS:
+        raise UserError(f"data.truncation={side} is unknown; choose from {', '.join(TRUNCATIONS)}")
     if len(ids) <= limit:
         return ids
     if side == "error":

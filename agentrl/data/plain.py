@@ -1,7 +1,7 @@
 """Converts values from parquet, JSON and users' datasets to plain Python.
 
 Parquet gives every row of a column one struct type, so a key that any row has comes back from all rows, as None.
-Those keys were never written: they are dropped, or a tool would be created for every row of a mixed dataset.
+Such keys were never written: they are dropped, or a tool would be created for every row of a mixed dataset.
 """
 
 import json

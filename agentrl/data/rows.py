@@ -6,12 +6,14 @@ it (and how often the file was listed before), so that it is the same after a re
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.data.files import Record, Table, paths, read_records
-from agentrl.data.lazy import LazyRows, distinct
+from agentrl.data.lazy import LazyRows, distinct, joined
 from agentrl.data.media import MEDIA_KEYS, MediaKeys, with_media
 from agentrl.data.plain import mapping, plain
 from agentrl.trajectory.row import Row
@@ -19,71 +21,73 @@ from agentrl.trajectory.row import Row
 DATA_SOURCE = "data_source"
 """The default `reward_fn_key`: the one column that may be missing."""
 
-READ = {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name", "tools_kwargs"}
-READ |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
-"""Columns with a field of their own in a Row, or too big to be kept."""
+ROW_COLUMNS = {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name", "tools_kwargs"}
+ROW_COLUMNS |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
+"""Columns that are a field of a Row, or too big to be kept."""
 
-
-EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
+LINE_EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 """Roles of other formats -> roles here."""
 
 
-class Rows(LazyRows):
-    """Rows of several files, one after another, created on access."""
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns that people choose."""
 
-    def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str, media_keys: MediaKeys) -> None:
-        self.prompt_key = prompt_key
-        self.media_keys = media_keys
-        self.reward_fn_key = reward_fn_key
-        self.parts = [(name, read_records(file)) for name, file in zip(_names(files), files, strict=True)]
-        for (_, records), file in zip(self.parts, files, strict=True):
-            _check_columns(records, file, prompt_key, reward_fn_key)
+    prompt: str = "prompt"
+    reward_fn: str = DATA_SOURCE
+    media: MediaKeys = field(default_factory=lambda: MEDIA_KEYS)
+
+    @classmethod
+    def of(cls, data: Data) -> Self:
+        """The columns that the `data` section names."""
+        return cls(data.prompt_key, data.reward_fn_key, {"image": data.image_key, "video": data.video_key})
+
+
+DEFAULT_COLUMNS = Columns()
+
+
+class FileRows(LazyRows):
+    """Rows of one file."""
+
+    def __init__(self, file: Path, name: str, columns: Columns) -> None:
+        """`name`: the file's in uids. Raises UserError."""
+        self.name = name
+        self.columns = columns
+        self.records = read_records(file)
+        _check_columns(self.records, file, columns)
 
     def __len__(self) -> int:
-        return sum(len(records) for _, records in self.parts)
+        return len(self.records)
 
     def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """(uid, messages) of every row, faster than whole rows. Raises UserError for the first row without a prompt."""
-        for name, records in self.parts:
-            for number, prompt in enumerate(_column(records, self.prompt_key), 1):
-                uid = f"{name}:{number}"
-                yield uid, _messages(prompt, f"{uid}: {self.prompt_key}")
+        for number, prompt in enumerate(_column(self.records, self.columns.prompt), 1):
+            uid = f"{self.name}:{number}"
+            yield uid, _messages(prompt, f"{uid}: {self.columns.prompt}")
 
     def agent_names(self) -> set[str]:
         """Names of agent loops in the rows."""
-        return {str(name) for _, records in self.parts for name in _column(records, "agent_name") if name}
+        return {str(name) for name in _column(self.records, "agent_name") if name}
 
-    def row(self, place: int) -> Row:
-        for name, records in self.parts:
-            if place < len(records):
-                uid = f"{name}:{place + 1}"
-                return make_row(
-                    records[place],
-                    uid,
-                    prompt_key=self.prompt_key,
-                    reward_fn_key=self.reward_fn_key,
-                    media_keys=self.media_keys,
-                )
-            place -= len(records)
-        raise IndexError(place)
+    def row(self, index: int) -> Row:
+        return make_row(self.records[index], f"{self.name}:{index + 1}", self.columns)
+
+
+def file_rows(files: Any, columns: Columns, what: str) -> list[FileRows]:
+    """The rows of each of `files`. Raises UserError, naming the config key `what`."""
+    found = paths(files, what)
+    return [FileRows(file, name, columns) for file, name in zip(found, _names(found), strict=True)]
 
 
 def read_rows(
-    files: str | Path | Sequence[str | Path],
-    *,
-    prompt_key: str = "prompt",
-    reward_fn_key: str = DATA_SOURCE,
-    media_keys: MediaKeys = MEDIA_KEYS,
-    what: str = "data.train_files",
-) -> Rows:
+    files: str | Path | Sequence[str | Path], columns: Columns = DEFAULT_COLUMNS, *, what: str = "data.train_files"
+) -> Sequence[Row]:
     """The rows of one or several parquet, json, jsonl or CSV files. Raises UserError, naming the config key `what`."""
-    return Rows(paths(files, what), prompt_key=prompt_key, reward_fn_key=reward_fn_key, media_keys=media_keys)
+    return joined(file_rows(files, columns, what))
 
 
-def make_row(
-    record: Mapping[str, Any], uid: str, *, prompt_key: str, reward_fn_key: str, media_keys: MediaKeys = MEDIA_KEYS
-) -> Row:
+def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COLUMNS) -> Row:
     """One record as a Row. Raises UserError naming `uid` and the field that is wrong."""
     fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
     extra_info = fields["extra_info"]
@@ -91,13 +95,15 @@ def make_row(
         # verl's own dataset class lifts them to the top; people write them as JSON text to escape struct columns
         if key in extra_info or record.get(key) is not None:
             extra_info[key] = _field(extra_info if key in extra_info else record, key, uid)
-    known = {*READ, prompt_key, reward_fn_key, *media_keys.values()}
+    known = {*ROW_COLUMNS, columns.prompt, columns.reward_fn, *columns.media.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
     return Row(
         uid=uid,
-        prompt=with_media(_messages(record.get(prompt_key), f"{uid}: {prompt_key}"), record, media_keys, uid),
-        data_source=str(plain(record.get(reward_fn_key)) or "unknown"),
+        prompt=with_media(
+            _messages(record.get(columns.prompt), f"{uid}: {columns.prompt}"), record, columns.media, uid
+        ),
+        data_source=str(plain(record.get(columns.reward_fn)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],
         extra_info=extra_info,
@@ -113,37 +119,37 @@ def _field(record: Mapping[str, Any], key: str, uid: str) -> dict[str, Any]:
         raise UserError(f"{uid}: {key} is no object: {error}") from None
 
 
-def _messages(value: Any, place: str) -> list[dict[str, Any]]:
+def _messages(value: Any, where: str) -> list[dict[str, Any]]:
     if isinstance(value, str) and value.strip():
         return [{"role": "user", "content": plain(value)}]
     messages = plain(value)
     if messages in (None, "", []) or isinstance(messages, str):
-        raise UserError(f"{place} is empty: write the question there, or remove the row")
+        raise UserError(f"{where} is empty: write the question there, or remove the row")
     if not isinstance(messages, list):
         raise UserError(
-            f"{place} holds neither messages nor a string, but a {type(messages).__name__}: {str(messages)[:80]}"
+            f"{where} holds neither messages nor a string, but a {type(messages).__name__}: {str(messages)[:80]}"
         )
     for message in messages:
-        _check_message(message, place)
+        _check_message(message, where)
         message.setdefault("content", "")  # dropped with the None values where there are only tool calls
     if not any(_says(message) for message in messages):
-        raise UserError(f"{place} is empty: its messages have no content; write the question there, or remove the row")
+        raise UserError(f"{where} is empty: its messages have no content; write the question there, or remove the row")
     return messages
 
 
-def _check_message(message: Any, place: str) -> None:
+def _check_message(message: Any, where: str) -> None:
     if not isinstance(message, dict) or "role" not in message:
         shared = isinstance(message, dict) and {"from", "value"} <= message.keys()
         hint = (
             '; write {"role": "user", "content": ...}, for "from" and "value" are ShareGPT\'s names' if shared else ""
         )
-        raise UserError(f"{place} holds something that is no message with a role: {str(message)[:80]}{hint}")
+        raise UserError(f"{where} holds something that is no message with a role: {str(message)[:80]}{hint}")
     if message["role"] in SHAREGPT_ROLES:
         right = SHAREGPT_ROLES[message["role"]]
-        raise UserError(f"{place} has a message with the role {message['role']!r}: write {right!r}")
+        raise UserError(f"{where} has a message with the role {message['role']!r}: write {right!r}")
     content = message.get("content", "")
     if not isinstance(content, str | list):
-        raise UserError(f"{place} has a message whose content is {str(content)[:80]!r}: write text")
+        raise UserError(f"{where} has a message whose content is {str(content)[:80]!r}: write text")
 
 
 def _says(message: Mapping[str, Any]) -> bool:
@@ -157,22 +163,22 @@ def _names(files: Sequence[Path]) -> list[str]:
     return distinct(file.name if count[file.name] == 1 else str(file) for file in files)
 
 
-def _check_columns(records: Sequence[Record], file: Path, prompt_key: str, reward_fn_key: str) -> None:
+def _check_columns(records: Sequence[Record], file: Path, columns: Columns) -> None:
     if not records:
-        raise UserError(f"{file} has no rows: write one a line, such as {EXAMPLE}")
-    for key, setting in ((prompt_key, "data.prompt_key"), (reward_fn_key, "data.reward_fn_key")):
+        raise UserError(f"{file} has no rows: write one a line, such as {LINE_EXAMPLE}")
+    for key, setting in ((columns.prompt, "data.prompt_key"), (columns.reward_fn, "data.reward_fn_key")):
         if key == DATA_SOURCE:
             continue
-        for columns, place in _columns(records, file):
-            if key not in columns:
-                raise UserError(f"{setting}: {place} has no column {key!r}; it has {', '.join(columns)}")
+        for names, where in _names_of_columns(records, file):
+            if key not in names:
+                raise UserError(f"{setting}: {where} has no column {key!r}; it has {', '.join(names)}")
 
 
 def _column(records: Sequence[Record], key: str) -> Iterator[Any]:
     return records.values(key) if isinstance(records, Table) else (record.get(key) for record in records)
 
 
-def _columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:
+def _names_of_columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:
     if isinstance(records, Table):
         return [(records.columns(), str(file))]
     return [(list(record), f"{file}:{number}") for number, record in enumerate(records, 1)]

@@ -13,7 +13,7 @@ from agentrl.core.points import ROW_SAMPLERS, row_sampler
 from agentrl.core.user_errors import reported_as
 from agentrl.trajectory.row import Row
 
-KEY = "data.row_sampler"
+SAMPLER_KEY = "data.row_sampler"
 
 Sampler = Callable[..., list[int]]
 
@@ -28,19 +28,21 @@ def shuffled(rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
 
 @row_sampler("in_order")
 def in_order(rows: Sequence[Row]) -> list[int]:
-    """As the files have them."""
+    """The order of the files."""
     return list(range(len(rows)))
 
 
 def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
     """The numbers of `rows` in the order of an epoch. Raises UserError for a sampler that is not there or fails."""
-    entry = ROW_SAMPLERS.entry(name, KEY)
+    entry = ROW_SAMPLERS.entry(name, SAMPLER_KEY)
     options = {"seed": seed, "epoch": epoch}
     given = {option: options[option] for option in keywords_of(entry.value)}
     if entry.built_in:
         return list(entry.value(rows, **given))
-    with reported_as(f"{KEY}={name}"):
+    with reported_as(f"{SAMPLER_KEY}={name}"):
         order = [int(i) for i in entry.value(rows, **given)]
     if sorted(order) != list(range(len(rows))):
-        raise UserError(f"{KEY}={name}: it gave {len(order)} numbers; give each number from 0 to {len(rows) - 1} once")
+        raise UserError(
+            f"{SAMPLER_KEY}={name}: it gave {len(order)} numbers; give each number from 0 to {len(rows) - 1} once"
+        )
     return order

@@ -3,9 +3,7 @@
 Invariant: rows of files come first, in the order of the files, then those of each source in the order of the sources.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +12,8 @@ from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES
 from agentrl.core.row_sources import split_source
-from agentrl.data.lazy import LazyRows, distinct_rows
+from agentrl.data.lazy import distinct_rows
 from agentrl.trajectory.row import Row
-
-
-class JoinedRows(LazyRows):
-    """The rows of several sequences, one after another."""
-
-    def __init__(self, parts: Sequence[Sequence[Row]]) -> None:
-        self.parts = parts
-        self.ends = list(accumulate(len(part) for part in parts))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def row(self, place: int) -> Row:
-        part = bisect_right(self.ends, place)
-        return self.parts[part][place - (self.ends[part - 1] if part else 0)]
-
-
-def joined(parts: Sequence[Sequence[Row]]) -> Sequence[Row]:
-    """One sequence of them all."""
-    return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
 
 def split_files(files: Any) -> tuple[Any, list[str]]:

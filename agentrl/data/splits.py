@@ -38,9 +38,9 @@ class Reader:
     load_processor: Callable[[], Any] = lambda: None
     """The model's processor, for a dataset class of the user's own."""
     train: Sequence[Row] | None = None
-    """Training rows of the caller's; None: those of `data.train_files`."""
+    """Training rows of the caller's; None: the rows of `data.train_files`."""
     val: Sequence[Row] | None = None
-    """The same for validation."""
+    """Validation rows of the caller's; None: the rows of `data.val_files`."""
 
     def splits(self) -> Splits:
         """All rows of the run. Raises UserError."""
@@ -65,7 +65,7 @@ class Reader:
         data, given = self.config.data, getattr(self, split)
         limit = limit_of(getattr(data, f"{split}_max_samples"))
         rows = self._from_files(f"data.{split}_files") if given is None else given
-        rows = rows if limit is None else [rows[i] for i in range(min(limit, len(rows)))]
+        rows = rows if limit is None else rows[:limit]
         if data.filter_overlong_prompts:
             workers = min(os.cpu_count() or 1, len(rows) // ROWS_PER_WORKER)
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)

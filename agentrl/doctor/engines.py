@@ -13,7 +13,7 @@ from agentrl.core.plurals import plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.launching import engine_name, in_process, server_urls
-from agentrl.engines.servers.interpreters import engine_python, find_python
+from agentrl.engines.servers.installation import engine_python, find_python
 from agentrl.http.client import Http, serves
 
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"

@@ -117,7 +117,7 @@ def check_conversations(files: Any, what: str) -> None:
 
 def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
     from agentrl.data.dataset import plain_parts
-    from agentrl.data.rows import Rows
+    from agentrl.data.rows import FileRows
     from agentrl.doctor.containers import check_containers
     from agentrl.rollout.loops.registry import loop_class
 
@@ -126,7 +126,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     first = [row for rows in parts for row in rows[:WHOLE_ROWS]]
     if trains and what == "data.train_files":
         check_enough_rows(config, sum(len(rows) for rows in parts))
-    read = [rows for rows in parts if isinstance(rows, Rows)]
+    read = [rows for rows in parts if isinstance(rows, FileRows)]
     prompts = chain.from_iterable(islice(rows.prompts(), MOST_ROWS) for rows in read)
     silent = [uid for uid, messages in prompts if all(message["role"] != "user" for message in messages)]
     names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))

@@ -12,8 +12,8 @@ from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import Refused
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
+from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.message import Message
@@ -87,10 +87,10 @@ def _turns(env: RolloutContext) -> list[list[int]]:
     return list(env.chat.transcript(made, [SCHEMA]).turn_ids().values())
 
 
-async def _conversation(env: RolloutContext, engine: Any, protocol: WireProtocol) -> Session:
+async def _conversation(env: RolloutContext, engine: Any, protocol: WireProtocol) -> AgentSession:
     """Two requests, the second with the whole history. Raises Refused."""
     unscored = RolloutContext(engine, env.chat, env.tools, env.interactions, Limits(ROOM, ROOM, ROOM))
-    session = Session(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
+    session = AgentSession(Trajectory(Row("doctor", []), "doctor", 0), unscored, Sampling(ROOM))
     history: list[dict[str, Any]] = [{"role": "user", "content": f"Look {QUESTION} up."}]
     for _ in range(2):
         request = protocol.read(_body(protocol, history))
@@ -128,7 +128,7 @@ def _answered(protocol: WireProtocol, answer: dict[str, Any], result: str) -> li
     return [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": blocks or result}]
 
 
-def _judged(env: RolloutContext, session: Session, engine: TwoTurns) -> Iterator[Finding]:
+def _judged(env: RolloutContext, session: AgentSession, engine: TwoTurns) -> Iterator[Finding]:
     shown = env.chat.decode(engine.prompt)
     lost = [name for name, word in PARTS.items() if word not in shown]
     ledgers = len(session.trajectory.ledgers)

@@ -9,7 +9,7 @@ from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
-from agentrl.engines.servers.interpreters import engine_python
+from agentrl.engines.servers.installation import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter

@@ -9,9 +9,10 @@ Invariants every engine keeps (tests/engines/conformance.py runs them against ea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -37,17 +38,39 @@ class Sampling:
     """How many of the likeliest first tokens to report; not at temperature 0."""
 
 
+def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
+    """The sampling, limited to the room after `prompt` tokens of a sequence of `model`. Raises UserError when there is
+    no room, or when a setting is out of range."""
+    wrong = [
+        (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
+        (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
+        (not 0 < sampling.top_p <= 1, f"top_p={sampling.top_p}: give a number above 0, up to 1 (off)"),
+        (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
+        (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
+        (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
+    ]
+    for is_wrong, message in wrong:
+        if is_wrong:
+            raise UserError(message)
+    if prompt >= model:
+        raise UserError(
+            f"a prompt of {prompt} tokens leaves no room within rollout.max_model_len={model}: raise it, or shorten "
+            "the prompt"
+        )
+    return replace(sampling, max_new_tokens=min(sampling.max_new_tokens, model - prompt))
+
+
 @dataclass(frozen=True)
 class Generation:
-    """What one request drew."""
+    """The tokens that one request drew."""
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
     weight_version: int
-    """Of the first token."""
+    """Version of the weights that drew the first token."""
     versions: tuple[int, ...] = ()
-    """Of each token; empty: all of `weight_version`."""
+    """Version for each token; empty: `weight_version` drew all."""
     candidates: tuple[tuple[int, float], ...] = ()
     """The likeliest first tokens, as many as were asked for: (token, log-prob after temperature)."""
 

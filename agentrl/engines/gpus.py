@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from agentrl.core.errors import UserError
-from agentrl.engines.servers.host_question import folder, gpu_count
+from agentrl.engines.servers.host import gpu_count, package_folder
 
 
 def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> list[list[str]]:
@@ -39,7 +39,7 @@ def device_kind(name: str) -> str:
 
 def _there() -> bool:
     """Whether PyTorch sees a GPU."""
-    libraries = {file.name for file in (Path(folder("torch")) / "lib").glob("libtorch_*.so")}
+    libraries = {file.name for file in (Path(package_folder("torch")) / "lib").glob("libtorch_*.so")}
     if "libtorch_cuda.so" in libraries:
         return gpu_count() > 0
     if "libtorch_cpu.so" in libraries and "libtorch_hip.so" not in libraries:

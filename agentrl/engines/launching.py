@@ -20,10 +20,9 @@ from agentrl.engines.backends import kwargs_of, model_length, server_backend, se
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
-from agentrl.engines.servers.host_question import gpu
-from agentrl.engines.servers.interpreters import find_python
-from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.host import first_gpu
+from agentrl.engines.servers.installation import find_python
+from agentrl.engines.servers.process import Scratch, free_port
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import shared
 from agentrl.tracking.start_times import StartTimes
@@ -95,7 +94,7 @@ class Servers:
 
     config: Config
     kind: str
-    """Of their device: cpu or cuda."""
+    """Kind of their device: cpu or cuda."""
     backend: ServerBackend
     replicas: list[Replica]
     scratch: Scratch
@@ -108,9 +107,8 @@ class Servers:
     """`time.monotonic()` of their start."""
 
     def engine(self, module: Any, score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`. `times` gets
-        the seconds of its probe.
-        Raises UserError where PyTorch does not use the GPU that the servers have."""
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`; `times` counts
+        the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.probe import probe_for
         from agentrl.engines.sending import sent_weights, transport
 
@@ -155,32 +153,38 @@ def launch(config: Config, kind: str) -> Servers | None:
     per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
     sharing = Sharing(apart=apart, replicas=len(places), per_gpu=per_gpu)
     if gpus and not apart:
-        sharing = shared(config, sharing, server_dtype(config, kind), gpu()[1])
+        sharing = shared(config, sharing, server_dtype(config, kind), first_gpu()[1])
     backend = server_backend(name, config, kind, sharing)
-    servers = Servers(config, kind, backend, [], weight_folder(rollout), "", sharing.sleeps)
-    auto = rollout.weight_sync == "auto" and not backend.adapted
-    servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:
-        servers.replicas = [Replica(backend, url) for url in server_urls(rollout)]
-        return servers
-    if auto and gpus:
-        beside = all(place[0] == gpus[0] for place in places)
-        servers.weight_sync = "nccl" if apart else "ipc" if beside and width == 1 else "files"
-    servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
-    for replica in servers.replicas:
+        replicas = [Replica(backend, url) for url in server_urls(rollout)]
+    else:
+        logs = Path(config.trainer.default_local_dir) / "engine"
+        replicas = [own_replica(backend, place, logs / f"{backend.name}-{i}.log") for i, place in enumerate(places)]
+    weight_sync = "adapter" if backend.adapted else resolve_weight_sync(rollout, places, gpus, apart=apart)
+    servers = Servers(config, kind, backend, replicas, weight_folder(rollout), weight_sync, sharing.sleeps)
+    for replica in replicas:
         replica.launch()
     return servers
 
 
+def resolve_weight_sync(rollout: Rollout, places: Sequence[list[str]], gpus: Sequence[str], *, apart: bool) -> str:
+    """`rollout.weight_sync`, with auto resolved. `places`: the GPUs of each server; `gpus`: those of the run."""
+    if rollout.weight_sync != "auto":
+        return rollout.weight_sync
+    if rollout.base_url or not gpus:
+        return "files"
+    if apart:
+        return "nccl"
+    return "ipc" if all(place == [gpus[0]] for place in places) else "files"
+
+
 def own_gpus(rollout: Rollout, gpus: Sequence[str]) -> bool:
-    """Whether the servers of a run with one process have GPUs beside the trainer's."""
+    """Whether the servers of a run with one process have other GPUs than the trainer."""
     return bool(rollout.base_url) or len(gpus) > rollout.replicas * rollout.tensor_model_parallel_size
 
 
-def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
+def own_replica(backend: ServerBackend, gpus: Sequence[str], log: Path) -> Replica:
     """A server that the run starts, on the given GPUs."""
     port = free_port()
-    environment = servers.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
-    logs = Path(servers.config.trainer.default_local_dir) / "engine"
-    server = ServerProcess(servers.backend.command(port), environment, logs / f"{servers.backend.name}-{i}.log")
-    return Replica(servers.backend, f"http://127.0.0.1:{port}", server)
+    environment = backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    return Replica(backend, f"http://127.0.0.1:{port}", ServerProcess(backend.command(port), environment, log))

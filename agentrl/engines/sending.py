@@ -1,4 +1,4 @@
-"""What servers get of the policy's weights, and what carries them there."""
+"""Chooses the weights that servers get, and their transport."""
 
 import logging
 from pathlib import Path
@@ -21,7 +21,7 @@ SentWeights = PolicyWeights | AdapterWeights
 
 
 def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
-    """What servers get of `module`: all of it, or, for kind "adapter", its adapter."""
+    """The weights of `module` that servers get: all, or, for kind "adapter", its adapter."""
     dtype = torch_dtype(server_dtype(config, device.type))
     if kind == "adapter":
         return AdapterWeights(module, dtype=dtype)
@@ -31,8 +31,8 @@ def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -
 def transport(
     config: Config, weights: SentWeights, kind: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
 ) -> Transport:
-    """What carries weights to servers. `kind`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
-    `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
+    """The transport of weights to servers. `kind`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for
+    files; `ranks`: the processes that have the model, each with one GPU. Raises UserError."""
     log.info("weights reach the engine by %s", kind)
     if isinstance(weights, AdapterWeights):
         return AdapterTransport(weights, folder=scratch)

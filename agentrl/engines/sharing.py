@@ -13,7 +13,7 @@ from agentrl.core.dtypes import BYTES
 from agentrl.training.model.adapter import base_and_adapter
 
 IN_PROCESS_SEQUENCES = 64
-"""What an engine in this process runs at once unless the settings say otherwise."""
+"""Default of `rollout.max_num_seqs` for an engine in this process."""
 STORED, MOMENTS, COMPUTED = 4, 8, 2
 """Bytes of a trained parameter: itself, AdamW's two moments, and the copy that layers compute with."""
 
@@ -23,7 +23,7 @@ class Sharing:
     """Where the servers of a run are."""
 
     apart: bool = False
-    """They have GPUs of their own."""
+    """They have other GPUs than the trainer."""
     sleeps: bool = False
     """They free their memory while the policy trains."""
     replicas: int = 1
@@ -43,7 +43,7 @@ def sequences(config: Config, sharing: Sharing) -> int:
 
 
 def trajectories(config: Config, sharing: Sharing) -> int:
-    """Those that one server has at once: of `trainer.max_staleness` + 1 batches."""
+    """Trajectories that one server has at once: its share of `trainer.max_staleness` + 1 batches."""
     rollout, data = config.rollout, config.data
     rows = data.train_batch_size * (config.trainer.max_staleness + 1)
     if config.algorithm.filter_groups.enable and data.gen_batch_size:

@@ -1,4 +1,4 @@
-"""The start of a run in this process: its servers start first, and all else is done beside them."""
+"""The start of a run in this process: servers start first, and load while all else is made ready."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, launch
-from agentrl.engines.servers.host_question import gpu
+from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.sharing import attention_heads
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
@@ -41,7 +41,7 @@ def start_kernels(config: Config) -> EarlyKernels:
     alone = processes(config.trainer, config.rollout) == 1
     if not alone or device_kind(config.trainer.device) != "cuda":
         return EarlyKernels()
-    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), gpu()[0][0])
+    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), first_gpu()[0][0])
 
 
 @contextmanager

@@ -1,34 +1,54 @@
-"""Answers from outside, read in a bounded size and checked: one that is not what was promised is an InfraError, and
-never the model's mistake."""
+"""Reads answers from outside in a bounded size, and checks them: one of another form than promised is an InfraError,
+never the model's error."""
 
 import asyncio
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from agentrl.core.errors import InfraError
 from agentrl.core.foreign import read_json
 from agentrl.core.numbers import is_reward
 
-LONGEST = 2**24
+MAX_ANSWER_BYTES = 2**24
 """Bytes of an answer."""
-LONGEST_TEXT = 2**21
+MAX_TEXT_CHARACTERS = 2**21
 """Characters of an observation."""
-SHORT = 300
+SHOWN_CHARACTERS = 300
 """Characters of an answer in a message."""
 
 Json = dict[str, Any]
 
 
+def fetch(url: str, timeout: float, body: bytes | None = None) -> tuple[int, bytes]:
+    """Status and body of the answer to a GET, or to a POST of JSON; without a proxy on this machine.
+
+    Raises ConnectionError with the reason where nothing answers.
+    """
+    local = urlsplit(url).hostname in ("127.0.0.1", "localhost")
+    request = Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with build_opener(*[ProxyHandler({})] * local).open(request, timeout=timeout) as answer:
+            return answer.status, answer.read(MAX_ANSWER_BYTES + 1)
+    except HTTPError as error:
+        return error.code, error.read(MAX_ANSWER_BYTES + 1)
+    except (OSError, HTTPException, ValueError) as error:
+        raise ConnectionError(error.reason if isinstance(error, URLError) else error) from None
+
+
 def parsed(text: str | bytes, who: str) -> Json:
     """The JSON object that an answer is. Raises InfraError."""
-    if len(text) > LONGEST:
-        raise InfraError(f"{who} answered more than {LONGEST >> 20} MiB")
+    if len(text) > MAX_ANSWER_BYTES:
+        raise InfraError(f"{who} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
     try:
         value = read_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        shown = text[:SHORT] if isinstance(text, str) else text[:SHORT].decode(errors="replace")
+        shown = text[:SHOWN_CHARACTERS] if isinstance(text, str) else text[:SHOWN_CHARACTERS].decode(errors="replace")
         raise InfraError(f"{who} answered no JSON object: {' '.join(shown.split()) or 'nothing'}")
     return value
 
@@ -51,7 +71,7 @@ async def read_line(reader: asyncio.StreamReader, who: str) -> Json | None:
     try:
         line = await reader.readline()
     except ValueError:  # of asyncio, where a line is longer than the reader's limit
-        raise InfraError(f"{who} answered more than {LONGEST >> 20} MiB") from None
+        raise InfraError(f"{who} answered more than {MAX_ANSWER_BYTES >> 20} MiB") from None
     except OSError:
         return None
     return parsed(line, who) if line else None

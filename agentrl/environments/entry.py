@@ -19,7 +19,7 @@ STEP = 60.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class EnvironmentEntry:
     """An environment by its name."""
 
     name: str
@@ -28,7 +28,7 @@ class Entry:
     id: str
     """The environment's id, or `file.py:name` of a class or function of the user's own that makes it."""
     folder: str = "."
-    """Of the YAML file; paths are relative to it."""
+    """Folder of the YAML file; paths are relative to it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def brings_rows(self) -> bool:
-        """Whether the environment has rows of its own. Raises UserError."""
+        """Whether the environment brings rows. Raises UserError."""
         return brings_rows(ENVIRONMENT_KINDS.get(self.kind, f"environment {self.name}"))
 
     def make(self) -> Any:
@@ -85,24 +85,15 @@ class Entry:
         return asdict(self)
 
 
-COMMON = {f.name: f for f in fields(Entry) if f.name not in ("name", "kind", "id", "folder", "options")}
+COMMON = {f.name: f for f in fields(EnvironmentEntry) if f.name not in ("name", "kind", "id", "folder", "options")}
 OF_A_STEP = ("system", "max_steps", "reward", "invalid_reward", "unfinished_reward")
 """Keys of environments that are stepped."""
 OF_A_SEED = ("rows", "val_rows", "first_seed")
 """Keys of environments that are made of numbers."""
-NUMBERS = (
-    "rows",
-    "val_rows",
-    "first_seed",
-    "max_steps",
-    "timeout",
-    "success_at",
-    "invalid_reward",
-    "unfinished_reward",
-)
+NUMBERS = [f.name for f in COMMON.values() if f.type in (int, float, int | None, float | None)]
 
 
-def read_entry(path: str, name: str) -> Entry:
+def read_entry(path: str, name: str) -> EnvironmentEntry:
     """The entry of that name. Raises UserError."""
     file = find(path, what=KEY)
     with reported_as(str(file)):
@@ -115,7 +106,7 @@ def read_entry(path: str, name: str) -> Entry:
     return _entry(name, content[name], file)
 
 
-def _entry(name: str, written: Any, file: Path) -> Entry:
+def _entry(name: str, written: Any, file: Path) -> EnvironmentEntry:
     where = f"{file}: {name}"
     if not isinstance(written, dict):
         raise UserError(f"{where}: write its kind and id, such as {EXAMPLE}")
@@ -137,7 +128,7 @@ def _entry(name: str, written: Any, file: Path) -> Entry:
     common = {key: value for key, value in rest.items() if key in COMMON}
     others = {key: value for key, value in rest.items() if key not in COMMON}
     folder = str(file.resolve().parent)
-    return Entry(name, kind, written[kind], folder, options={**others, "folder": folder}, **common)
+    return EnvironmentEntry(name, kind, written[kind], folder, options={**others, "folder": folder}, **common)
 
 
 def _check(written: dict[str, Any], known: set[str], where: str) -> None:

@@ -10,19 +10,17 @@ Invariants:
 
 import time
 from collections import defaultdict
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import fsum
 
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
-from agentrl.environments.entry import Entry
+from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.observation import Observation
 from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message, Reply, text_of
-from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory, TurnReward
 
 BEFORE = -1
@@ -36,18 +34,10 @@ class EnvironmentAgent(AgentLoop):
     uses_tools = False
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
-        process = self._process(trajectory.row)
+        entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
+        process = self.env.shared.setdefault((EnvironmentProcess, repr(entry)), EnvironmentProcess(entry))
         async with process.open() as environment:
-            await Play(self, trajectory, sampling, process.entry, environment).run()
-
-    def _process(self, row: Row) -> EnvironmentProcess:
-        """That of the row's entry: all trajectories of the run share it."""
-        entry = Entry(**row.extra_info["environment"])
-        key = (EnvironmentProcess, repr(entry))
-        if key not in self.env.shared:
-            self.env.shared[key] = EnvironmentProcess(entry)
-        shared: EnvironmentProcess = self.env.shared[key]
-        return shared
+            await Play(self, trajectory, sampling, entry, environment).run()
 
 
 @dataclass
@@ -58,7 +48,7 @@ class Side:
     reply: Reply | None = None
     earned: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     turn: int = BEFORE
-    """Its last one."""
+    """Number of its last turn."""
 
     def earn(self, reward: float) -> None:
         """Put a reward on its last turn."""
@@ -86,7 +76,7 @@ class Play:
         loop: AgentLoop,
         trajectory: Trajectory,
         sampling: Sampling,
-        entry: Entry,
+        entry: EnvironmentEntry,
         environment: RunningEnvironment,
     ) -> None:
         self.loop, self.trajectory, self.sampling = loop, trajectory, sampling
@@ -97,25 +87,25 @@ class Play:
 
     async def run(self) -> None:
         """Play to the end, and set the rewards."""
-        with self._span():
-            seen = await self.environment.reset(self.trajectory.row.extra_info["seed"])
-        several = len(seen.sides) > 1
-        for number in seen.sides:
+        with recorded(self.trajectory, "environment"):
+            observation = await self.environment.reset(self.trajectory.row.extra_info["seed"])
+        several = len(observation.sides) > 1
+        for number in observation.sides:
             episode = self.loop.episode(self.trajectory, self.sampling, [], side=number if several else None)
             self.sides[number] = Side(episode)
-        self._earn(seen)
-        while not seen.done:
-            side = self.sides[seen.side]
-            self._show(side, seen.text)
+        self._earn(observation)
+        while not observation.done:
+            side = self.sides[observation.side]
+            self._show(side, observation.text)
             if side.episode.done:  # no room for an answer
                 side.earn(self.entry.unfinished)
                 break
-            seen = await self._act(side)
-            if why := self._limit(side, seen):
+            observation = await self._act(side)
+            if why := self._limit(side, observation):
                 side.episode.finish(why)
                 break
         else:
-            self.trajectory.finish = "max_turns" if seen.truncated else "terminated"
+            self.trajectory.finish = "max_turns" if observation.truncated else "terminated"
         self._set_rewards(several=several)
 
     def _show(self, side: Side, text: str) -> None:
@@ -132,27 +122,27 @@ class Play:
         side.reply = await side.episode.generate()
         side.turn = self.trajectory.turns - 1
         action, start = text_of(side.reply.message), time.monotonic()
-        with self._span():
-            seen = await self.environment.step(action)
-        self._earn(seen)
-        self.invalid = self.invalid + 1 if seen.invalid else 0
-        if seen.invalid and self.entry.invalid_reward:
+        with recorded(self.trajectory, "environment"):
+            observation = await self.environment.step(action)
+        self._earn(observation)
+        self.invalid = self.invalid + 1 if observation.invalid else 0
+        if observation.invalid and self.entry.invalid_reward:
             side.earn(self.entry.invalid_reward)
-        outcome = Outcome.MODEL_ERROR if seen.invalid else Outcome.OK
-        record = ToolCallRecord(side.turn, self.entry.name, action, seen.text, outcome, time.monotonic() - start)
+        outcome = Outcome.MODEL_ERROR if observation.invalid else Outcome.OK
+        record = ToolCallRecord(side.turn, self.entry.name, action, observation.text, outcome, time.monotonic() - start)
         record.reward = fsum(side.earned[side.turn])
         self.trajectory.tool_calls.append(record)
-        return seen
+        return observation
 
-    def _earn(self, seen: Observation) -> None:
+    def _earn(self, observation: Observation) -> None:
         """Put rewards on the last turns of their sides; those before a side's first turn on its first."""
-        for number, reward in seen.rewards.items():
+        for number, reward in observation.rewards.items():
             if number in self.sides:
                 self.sides[number].earn(reward)
 
-    def _limit(self, side: Side, seen: Observation) -> Finish | None:
+    def _limit(self, side: Side, observation: Observation) -> Finish | None:
         """Why the trajectory ends although the environment would go on; None: it does not."""
-        if seen.done:
+        if observation.done:
             return None
         limits, turns = self.loop.env.limits, self.trajectory.turns
         if side.episode.done or self.invalid >= limits.consecutive_errors:
@@ -177,6 +167,3 @@ class Play:
         final = earned.pop(side.turn, 0.0)
         self.trajectory.turn_rewards += [TurnReward(turn, r, "environment") for turn, r in earned.items() if r]
         return final
-
-    def _span(self) -> AbstractContextManager[None]:
-        return recorded(self.trajectory, "environment")

@@ -1,7 +1,7 @@
 """The answer of an environment, and the contract of its kinds.
 
 A kind is a class made as `Kind(id, kwargs, **others)` whose objects serve one trajectory each: `reset(seed)` and
-`step(action)` give an Observation, `close()` ends it. It lives in a process of its own (see `server`), so it may block,
+`step(action)` give an Observation, `close()` ends it. It lives in a separate process (see `server`), so it may block,
 seed the global random numbers and crash.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
 from agentrl.core.numbers import reward_of
-from agentrl.environments.answers import LONGEST_TEXT
+from agentrl.environments.answers import MAX_TEXT_CHARACTERS
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Observation:
     rewards: dict[int, float] = field(default_factory=dict)
     """Earned since the last observation, by side."""
     done: bool = False
-    """Whether it is over, by its own rules or a limit of its own."""
+    """Whether it is over, by its own rules or limit."""
     truncated: bool = False
     """Whether a limit ended it."""
     invalid: bool = False
@@ -37,15 +37,17 @@ class Observation:
 
     @classmethod
     def of_json(cls, values: dict[str, Any], who: str) -> "Observation":
-        """As `to_json` wrote it. Raises InfraError."""
+        """Read the form that `to_json` wrote. Raises InfraError."""
         rewards = {int(side): reward_of(value, who) for side, value in values["rewards"].items()}
         text = whole(str(values["text"]))
         return cls(**values | {"text": text, "rewards": rewards, "sides": tuple(values["sides"])})
 
     def to_json(self) -> dict[str, Any]:
         """All but `info`, as JSON has it. Raises InfraError for a text that no model can read."""
-        if len(self.text) > LONGEST_TEXT:
-            raise InfraError(f"an observation has {len(self.text):,} characters, and {LONGEST_TEXT:,} are the most")
+        if len(self.text) > MAX_TEXT_CHARACTERS:
+            raise InfraError(
+                f"an observation has {len(self.text):,} characters, and {MAX_TEXT_CHARACTERS:,} are the most"
+            )
         values = {name: value for name, value in vars(self).items() if name != "info"}
         rewards = {str(side): float(value) for side, value in self.rewards.items()}
         return values | {"text": whole(self.text), "rewards": rewards}

@@ -1,7 +1,7 @@
 """The loop of environments that ask the model themselves: a program rolls a task out against the run's gateway.
 
-Such a kind has `program(count, turns)`, a `Program`. Alone it prints `{"tasks": [messages or null, ...]}`, or
-`{"refused": why}`. With the path of a socket as a further argument it answers `{"task": number, "url": ...}` with
+Such a kind has `program(count, turns)`, an `EnvironmentProgram`. Alone it prints `{"tasks": [messages or null, ...]}`,
+or `{"refused": why}`. With the path of a socket as a further argument it answers `{"task": number, "url": ...}` with
 `{"reward", "metrics", "full"}`, or with `{"error": why}`. `url` is that of an OpenAI server whose requests are recorded
 token by token; `full` says that the agent had no turns left.
 
@@ -20,24 +20,25 @@ from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
-from agentrl.environments.entry import Entry
-from agentrl.environments.worker import Program, Worker, run_once
-from agentrl.gateway.loop import MODEL, require_packages
-from agentrl.gateway.session import Session
+from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.worker import EnvironmentProgram, Worker, run_once
+from agentrl.gateway.loop import MODEL
+from agentrl.gateway.server import Gateway
+from agentrl.gateway.session import AgentSession
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.trajectory import Trajectory
 
 
-def program_of(entry: Entry, turns: int | None = None) -> Program:
+def program_of(entry: EnvironmentEntry, turns: int | None = None) -> EnvironmentProgram:
     """The program of an entry. Raises UserError."""
     count = entry.first_seed + entry.rows + entry.val_rows
     return replace(entry.make().program(count, turns), what=f"environment {entry.name}")
 
 
-def tasks_of(entry: Entry) -> Sequence[list[Message] | None]:
+def tasks_of(entry: EnvironmentEntry) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks; None for one whose conversation the environment begins. Raises UserError."""
-    require_packages()
     tasks: list[list[Message] | None] = run_once(program_of(entry)).get("tasks") or []
     return tasks
 
@@ -49,8 +50,8 @@ class OutsideAgent(AgentLoop):
     uses_tools = False
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
-        entry = Entry(**trajectory.row.extra_info["environment"])
-        session, key = Session(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
+        entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
+        session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
         async with self._gateway().serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
@@ -61,7 +62,7 @@ class OutsideAgent(AgentLoop):
                 session.end("its environment has ended")
         conclude(entry, session, answer)
 
-    async def _asked(self, entry: Entry, session: Session, request: dict[str, Any]) -> dict[str, Any]:
+    async def _asked(self, entry: EnvironmentEntry, session: AgentSession, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
         try:
             async with time_limit(entry.timeout) as limit:
@@ -72,8 +73,8 @@ class OutsideAgent(AgentLoop):
                 raise
         raise InfraError(f"environment {entry.name}: a rollout took longer than its timeout of {entry.timeout:g} s")
 
-    def _worker(self, entry: Entry) -> Worker:
-        """That of the entry: all trajectories of the run share it."""
+    def _worker(self, entry: EnvironmentEntry) -> Worker:
+        """The worker of the entry, which all trajectories of the run share."""
         key = (Worker, repr(entry))
         if key not in self.env.shared:
             self.env.shared[key] = Worker(program_of(entry, self.env.limits.assistant_turns))
@@ -81,12 +82,10 @@ class OutsideAgent(AgentLoop):
         return shared
 
     def _gateway(self) -> Any:
-        from agentrl.gateway.server import LOCAL, Gateway
-
         return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 
-def conclude(entry: Entry, session: Session, answer: dict[str, Any]) -> None:
+def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, Any]) -> None:
     """Set the trajectory's reward. Raises InfraError where there is none."""
     trajectory = session.trajectory
     if session.failure is not None:

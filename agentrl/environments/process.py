@@ -17,18 +17,18 @@ from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
-from agentrl.environments.answers import LONGEST, read_line
-from agentrl.environments.entry import Entry
+from agentrl.environments.answers import MAX_ANSWER_BYTES, read_line
+from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.observation import Observation
 
-START = 120.0
+START_SECONDS = 120.0
 """Seconds for imports."""
 
 
 class EnvironmentProcess:
     """Starts environments of one entry."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: EnvironmentEntry) -> None:
         self.entry = entry
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
@@ -48,7 +48,7 @@ class EnvironmentProcess:
             raise InfraError(f"environment {self.entry.name}: the process that starts it died ({error})") from error
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_ANSWER_BYTES)
         running = RunningEnvironment(self.entry, reader, writer)
         try:
             await running.greet()
@@ -62,10 +62,10 @@ class EnvironmentProcess:
         weakref.finalize(self, _end, ours, process)
         ours.setblocking(False)
         try:
-            async with asyncio.timeout(START):
+            async with asyncio.timeout(START_SECONDS):
                 answer = await _line_of(ours)
         except TimeoutError:
-            raise InfraError(f"environment {self.entry.name}: not ready within {START:g} s") from None
+            raise InfraError(f"environment {self.entry.name}: not ready within {START_SECONDS:g} s") from None
         _checked(answer, self.entry)
         return ours
 
@@ -73,14 +73,14 @@ class EnvironmentProcess:
 class RunningEnvironment:
     """The environment of one trajectory."""
 
-    def __init__(self, entry: Entry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, entry: EnvironmentEntry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.entry, self._reader, self._writer = entry, reader, writer
         self._pid: int | None = None
         self._busy = False
 
     async def greet(self) -> None:
         """Wait until the process runs. Raises InfraError."""
-        self._pid = (await self._answer(START))["pid"]
+        self._pid = (await self._answer(START_SECONDS))["pid"]
 
     async def reset(self, seed: int) -> Observation:
         """Begin. Raises UserError and InfraError."""
@@ -117,7 +117,7 @@ class RunningEnvironment:
         return answer
 
 
-def _spawn(entry: Entry, control: socket.socket) -> "subprocess.Popen[bytes]":
+def _spawn(entry: EnvironmentEntry, control: socket.socket) -> "subprocess.Popen[bytes]":
     handle = control.fileno()
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "agentrl.environments.server", str(handle), json.dumps(entry.to_json())]
@@ -160,7 +160,7 @@ async def _line_of(control: socket.socket) -> dict[str, Any]:
     return answer
 
 
-def _checked(answer: dict[str, Any], entry: Entry) -> dict[str, Any]:
+def _checked(answer: dict[str, Any], entry: EnvironmentEntry) -> dict[str, Any]:
     """Raises UserError and InfraError where the answer says so."""
     if "refused" in answer:
         raise UserError(f"environment {entry.name}: {answer['refused']}")

@@ -16,9 +16,9 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import row_source
 from agentrl.core.user_errors import last_line
 from agentrl.data.lazy import LazyRows
-from agentrl.environments.entry import Entry, read_entry
+from agentrl.environments.entry import EnvironmentEntry, read_entry
 from agentrl.environments.outside import tasks_of
-from agentrl.environments.process import START
+from agentrl.environments.process import START_SECONDS
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.row import Row
 
@@ -28,49 +28,40 @@ HELD_OUT = "/val"
 LOOP, PROGRAM_LOOP = "environment", "environment_program"
 
 
-class EnvironmentRows(LazyRows):
-    """Rows of one entry, a seed each."""
+class EntryRows(LazyRows):
+    """Rows of one entry: a seed each or, with `tasks`, the prompt of a task each."""
 
-    def __init__(self, entry: Entry, seeds: range, source: str) -> None:
-        self.entry, self.seeds, self.source = entry, seeds, source
-        self.written = entry.to_json()
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    def row(self, place: int) -> Row:
-        seed = self.seeds[place]
-        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
-        first = {"role": "user", "content": f"({self.entry.name} with seed {seed}: its first observation)"}
-        return Row(
-            f"env:{self.source}:{seed}",
-            [*system, first],
-            data_source=self.entry.name,
-            extra_info={"environment": self.written, "seed": seed},
-            agent_name=LOOP,
-        )
-
-
-class TaskRows(LazyRows):
-    """Rows of one entry, a task each."""
-
-    def __init__(self, entry: Entry, tasks: Sequence[list[Message] | None], numbers: range, source: str) -> None:
-        self.entry, self.tasks, self.numbers, self.source = entry, tasks, numbers, source
+    def __init__(
+        self, entry: EnvironmentEntry, numbers: range, source: str, tasks: Sequence[list[Message] | None] | None = None
+    ) -> None:
+        """`numbers`: seeds, or indices of tasks."""
+        self.entry, self.numbers, self.source, self.tasks = entry, numbers, source, tasks
         self.written = entry.to_json()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def row(self, place: int) -> Row:
-        number = self.numbers[place]
-        unknown = {"role": "user", "content": f"({self.entry.name}, task {number}: the environment begins)"}
+    def row(self, index: int) -> Row:
+        entry, number = self.entry, self.numbers[index]
+        if self.tasks is None:
+            key, loop = "seed", LOOP
+            system = [{"role": "system", "content": entry.system}] if entry.system else []
+            prompt = [*system, _note(f"{entry.name} with seed {number}: its first observation")]
+        else:
+            key, loop = "number", PROGRAM_LOOP
+            prompt = self.tasks[number] or [_note(f"{entry.name}, task {number}: the environment begins")]
         return Row(
             f"env:{self.source}:{number}",
-            self.tasks[number] or [unknown],
-            data_source=self.entry.name,
-            extra_info={"environment": self.written, "number": number},
-            agent_name=PROGRAM_LOOP,
+            prompt,
+            data_source=entry.name,
+            extra_info={"environment": self.written, key: number},
+            agent_name=loop,
         )
+
+
+def _note(text: str) -> Message:
+    """Stands for a prompt that the environment gives."""
+    return {"role": "user", "content": f"({text})"}
 
 
 @row_source("env", scored=True)
@@ -86,15 +77,15 @@ def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
     middle = entry.first_seed + entry.rows
     numbers = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
     if entry.runs_the_model:
-        return TaskRows(entry, tasks_once(json.dumps(entry.to_json())), numbers, argument)
+        return EntryRows(entry, numbers, argument, tasks_once(json.dumps(entry.to_json())))
     try_once(json.dumps(entry.to_json()))
-    return EnvironmentRows(entry, numbers, argument)
+    return EntryRows(entry, numbers, argument)
 
 
 @cache
 def tasks_once(entry: str) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks. Raises UserError where there are fewer than it asks for."""
-    known = Entry(**json.loads(entry))
+    known = EnvironmentEntry(**json.loads(entry))
     tasks = tasks_of(known)
     have, wanted = len(tasks) - known.first_seed, known.rows + known.val_rows
     if have < wanted:
@@ -113,9 +104,9 @@ def try_once(entry: str) -> None:
     name = json.loads(entry)["name"]
     words = [sys.executable, "-m", "agentrl.environments.trial", entry]
     try:
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=START)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=START_SECONDS)
     except subprocess.TimeoutExpired:
-        raise UserError(f"environment {name}: it did not start within {START:g} s") from None
+        raise UserError(f"environment {name}: it did not start within {START_SECONDS:g} s") from None
     if ended.returncode:
         raise UserError(f"environment {name}: {last_line(ended.stdout or ended.stderr) or 'its process died'}")
     if warning := last_line(ended.stdout):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.environments.entry import Entry
+from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.observation import Observation
 from agentrl.environments.own import fitted, load_own
 
@@ -30,7 +30,7 @@ Shape = Callable[[Observation], Observation]
 def main() -> None:
     """Serve the socket whose number is the first argument; the second is the entry as JSON."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    entry = Entry(**json.loads(sys.argv[2]))
+    entry = EnvironmentEntry(**json.loads(sys.argv[2]))
     ready = answered(lambda: prepare(entry))
     control.sendall(_line(ready))
     if "failed" in ready or "refused" in ready:
@@ -48,14 +48,14 @@ def main() -> None:
         os.close(handles[0])
 
 
-def prepare(entry: Entry) -> Answer:
+def prepare(entry: EnvironmentEntry) -> Answer:
     """Import all that the entry needs. Raises UserError."""
     shape_of(entry)
     entry.make()
     return {}
 
 
-def serve(entry: Entry, connection: socket.socket) -> None:
+def serve(entry: EnvironmentEntry, connection: socket.socket) -> None:
     """One environment: answers `{"reset": seed}` and `{"step": action}` until the connection closes."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stream = connection.makefile("rwb", buffering=0)
@@ -67,7 +67,7 @@ def serve(entry: Entry, connection: socket.socket) -> None:
     answered(lambda: environment.close() or {})
 
 
-def shape_of(entry: Entry) -> Shape:
+def shape_of(entry: EnvironmentEntry) -> Shape:
     """The entry's reward function on the rewards of an observation. Raises UserError."""
     if entry.reward is None:
         return lambda observation: observation

@@ -9,7 +9,7 @@ import numpy as np
 from agentrl.core.plurals import plural
 
 DIGITS = 4
-SHOWN = 80
+SHOWN_CHARACTERS = 80
 """Characters of an invalid action that its message repeats."""
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -65,7 +65,7 @@ def parse(space: Any, text: str, names: Sequence[str] | None) -> Any:
 
 
 def _chosen(text: str, choices: Sequence[str]) -> int:
-    """The one choice that a text is, or else names as a word. Raises ValueError."""
+    """The only choice that a text is, or else names as a word. Raises ValueError."""
     plain = [choice.casefold() for choice in choices]
     said = text.strip().strip("[](){}<>\"'`.!* ").casefold()
     if said in plain:
@@ -79,4 +79,4 @@ def _chosen(text: str, choices: Sequence[str]) -> int:
 
 def _shown(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

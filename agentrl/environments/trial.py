@@ -1,4 +1,4 @@
-"""A trial of an entry in a process of its own: exit code 1 and one line where it does not work, or a line to warn."""
+"""Tries an entry in a separate process: exit code 1 and one line where it does not work, or a line to warn."""
 
 import json
 import os
@@ -7,19 +7,19 @@ import signal
 import sys
 from typing import Any
 
-from agentrl.environments.entry import Entry
+from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.server import Answer, answered, prepare
 
-UNLIKE = (
+SAME_SEED_DIFFERS = (
     "two environments with the same seed begin differently, so the samples of a group are not comparable: let the seed "
     "decide, for example by the path of a function of `seed` that makes it"
 )
-ALIKE = (
+SEEDS_ALIKE = (
     "all of {} seeds that were tried begin and go on alike: if the environment ignores the seed, its {} rows are one "
     "task, so write `rows: 1` or arguments that differ"
 )
 SEEDS = 8
-PATIENCE = 20
+COMPARISON_SECONDS = 20
 """Seconds for the comparison of seeds."""
 WORD = re.compile(r"\[[^\[\]\n]+\]|[\w.+-]+")
 
@@ -28,29 +28,29 @@ def main() -> None:
     """Try an entry: refuse it, or print warnings."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    answer = answered(lambda: _tried(Entry(**json.loads(sys.argv[1]))))
+    answer = answered(lambda: _tried(EnvironmentEntry(**json.loads(sys.argv[1]))))
     trouble = answer.get("refused") or answer.get("failed")
     answers.write(f"{trouble or answer.get('warning', '')}\n")
     answers.flush()
     os._exit(1 if trouble else 0)
 
 
-def _tried(entry: Entry) -> Answer:
+def _tried(entry: EnvironmentEntry) -> Answer:
     prepare(entry)
     first = _beginning(entry, entry.first_seed)
     if _beginning(entry, entry.first_seed) != first:
-        return {"refused": UNLIKE}
+        return {"refused": SAME_SEED_DIFFERS}
     environment = entry.make()
     if hasattr(environment, "rehearse"):
         environment.rehearse(entry.first_seed)
-    return {"warning": ALIKE.format(SEEDS, entry.rows)} if entry.rows > 1 and _alike(entry, first) else {}
+    return {"warning": SEEDS_ALIKE.format(SEEDS, entry.rows)} if entry.rows > 1 and _alike(entry, first) else {}
 
 
-def _alike(entry: Entry, first: str) -> bool:
+def _alike(entry: EnvironmentEntry, first: str) -> bool:
     """Whether all seeds give one task. False where an action that is tried breaks the environment, or takes long."""
     seeds = range(entry.first_seed + 1, entry.first_seed + SEEDS)
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(PATIENCE)
+    signal.signal(signal.SIGALRM, _time_is_up)
+    signal.alarm(COMPARISON_SECONDS)
     try:
         if any(_beginning(entry, seed) != first for seed in seeds):
             return False
@@ -64,15 +64,15 @@ def _alike(entry: Entry, first: str) -> bool:
         signal.alarm(0)
 
 
-def _late(*_: Any) -> None:
+def _time_is_up(*_: Any) -> None:
     raise TimeoutError
 
 
-def _beginning(entry: Entry, seed: int) -> str:
+def _beginning(entry: EnvironmentEntry, seed: int) -> str:
     return _goes_on(entry, seed, [])[0][0]
 
 
-def _goes_on(entry: Entry, seed: int, actions: list[str]) -> list[tuple[str, dict[int, float]]]:
+def _goes_on(entry: EnvironmentEntry, seed: int, actions: list[str]) -> list[tuple[str, dict[int, float]]]:
     """Texts and rewards of an environment in which these actions are taken."""
     environment = entry.make()
     try:

@@ -1,4 +1,4 @@
-"""Programs that run environments in an interpreter of their own: what packages need must not meet what training needs.
+"""Programs that run environments in a separate interpreter, so that their packages never meet those of training.
 
 Invariants: a program, with all that it started, ends with this process, however that ends, and with the run that uses
 it; a request is cancelled with its connection; a program that died is started again for the next request.
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,18 +23,18 @@ from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_errors import last_line
 from agentrl.engines.servers import watchdog
-from agentrl.environments.answers import LONGEST, SHORT, read_line
+from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 
-START = 300.0
+START_SECONDS = 300.0
 """Seconds for imports and for reading tasks."""
-POLL = 0.02
-"""Seconds between two looks at a program that is not ready."""
+POLL_SECONDS = 0.02
+"""Seconds between two checks of a program that is not ready."""
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
 
 
 @dataclass(frozen=True)
-class Program:
+class EnvironmentProgram:
     """A program, the interpreter that runs it, and its settings."""
 
     python: str
@@ -57,52 +58,46 @@ class Program:
         return {**kept, "PYTHONPATH": self.path, "NO_PROXY": near, "no_proxy": near}
 
 
-def run_once(program: Program) -> dict[str, Any]:
+def run_once(program: EnvironmentProgram) -> dict[str, Any]:
     """The answer of a program that ends by itself. Raises UserError."""
     with tempfile.TemporaryDirectory(prefix="agentrl-environment-") as folder:
         words = program.words(Path(folder))
         try:
             ended = subprocess.run(
-                words, capture_output=True, text=True, timeout=START, env=program.environment(), cwd=program.path
+                words,
+                capture_output=True,
+                text=True,
+                timeout=START_SECONDS,
+                env=program.environment(),
+                cwd=program.path,
             )
         except subprocess.TimeoutExpired:
-            raise UserError(f"{program.what}: it was not loaded within {START:g} s") from None
+            raise UserError(f"{program.what}: it was not loaded within {START_SECONDS:g} s") from None
         except OSError as error:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
         raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
+    last = last_line(ended.stdout)
     try:
-        answer = json.loads(last_line(ended.stdout))
-    except ValueError as error:
-        raise UserError(f"{program.what}: its last line is no JSON: {last_line(ended.stdout)[:SHORT]}") from error
+        answer = json.loads(last)
+    except ValueError:
+        answer = None
     if not isinstance(answer, dict):
-        raise UserError(f"{program.what}: its last line is no JSON object: {last_line(ended.stdout)[:SHORT]}")
+        raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
     if "refused" in answer:
         raise UserError(f"{program.what}: {answer['refused']}")
     return answer
 
 
-class Worker:
-    """A program that serves requests; it is started by the first one. Belongs to one event loop."""
+class RestartedProgram:
+    """A program that is started when it is first needed, and again after it died."""
 
-    def __init__(self, program: Program) -> None:
+    died = ""
+    """Stands before the last words of one that died."""
+
+    def __init__(self, program: EnvironmentProgram) -> None:
         self.program = program
-        self._running: Running | None = None
-        self._starting = asyncio.Lock()
-
-    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
-        with uncounted():
-            running, connection = await self._connected()
-        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
-        try:
-            writer.write(json.dumps(request).encode() + b"\n")
-            answer = await read_line(reader, self.program.what)
-        finally:
-            writer.close()
-        if answer is None:
-            raise self._dead(running)
-        return answer
+        self._running: ProgramProcess | None = None
 
     def close(self) -> None:
         """End the program."""
@@ -110,15 +105,49 @@ class Worker:
             self._running.end()
             self._running = None
 
-    async def _ready(self) -> "Running":
-        async with self._starting:
-            if self._running is None or self._running.process.poll() is not None:
-                self.close()
-                self._running = Running(self.program)
-                await self._started(self._running)
-            return self._running
+    def _current(self) -> "ProgramProcess":
+        """The process, which may not be ready yet."""
+        if self._running is None or self._running.process.poll() is not None:
+            self.close()
+            self._running = ProgramProcess(self.program)
+        return self._running
 
-    async def _connected(self) -> "tuple[Running, socket.socket]":
+    def _is_ready(self, running: "ProgramProcess") -> bool:
+        """Whether it takes requests. Raises InfraError where it died, or is late."""
+        if os.path.exists(running.address):
+            return True
+        dead = running.process.poll() is not None
+        if dead or time.monotonic() > running.deadline:
+            late = f"{self.program.what}: not ready within {START_SECONDS:g} s"
+            why = self.died + running.last_words() if dead else late
+            self.close()
+            raise InfraError(why)
+        return False
+
+
+class Worker(RestartedProgram):
+    """A program that serves requests. Belongs to one event loop."""
+
+    def __init__(self, program: EnvironmentProgram) -> None:
+        super().__init__(program)
+        self.died = f"{program.what}: its worker died: "
+        self._starting = asyncio.Lock()
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
+        with uncounted():
+            running, connection = await self._connected()
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_ANSWER_BYTES)
+        try:
+            writer.write(json.dumps(request).encode() + b"\n")
+            answer = await read_line(reader, self.program.what)
+        finally:
+            writer.close()
+        if answer is None:
+            raise InfraError(self.died + running.last_words())
+        return answer
+
+    async def _connected(self) -> "tuple[ProgramProcess, socket.socket]":
         """The program and a connection to it; one with many requests that wait takes no more for a moment. Raises
         InfraError."""
         while True:
@@ -126,34 +155,26 @@ class Worker:
             connection = running.connect()
             if connection is not None:
                 return running, connection
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _started(self, running: "Running") -> None:
-        try:
-            async with asyncio.timeout(START):
-                await self._takes_requests(running)
-        except TimeoutError:
-            self.close()
-            raise InfraError(f"{self.program.what}: not ready within {START:g} s") from None
-        except BaseException:
-            self.close()
-            raise
-
-    async def _takes_requests(self, running: "Running") -> None:
-        while not running.ready:
-            if running.process.poll() is not None:
-                raise self._dead(running)
-            await asyncio.sleep(POLL)
-
-    def _dead(self, running: "Running") -> InfraError:
-        return InfraError(f"{self.program.what}: its worker died: {running.last_words()}")
+    async def _ready(self) -> "ProgramProcess":
+        async with self._starting:
+            running = self._current()
+            try:
+                while not self._is_ready(running):  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_SECONDS)
+            except asyncio.CancelledError:
+                self.close()
+                raise
+            return running
 
 
-class Running:
+class ProgramProcess:
     """A process of a program, under a watchdog, with a folder for its socket, its log and its temporary files."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: EnvironmentProgram) -> None:
         folder = Path(tempfile.mkdtemp(prefix="agentrl-environment-"))
+        self.deadline = time.monotonic() + START_SECONDS
         self.address, self.log = str(folder / "socket"), folder / "log"
         words = [sys.executable, "-S", "-E", watchdog.__file__, str(folder), *program.words(folder), self.address]
         with self.log.open("wb") as log:
@@ -167,11 +188,6 @@ class Running:
                 start_new_session=True,  # Ctrl-C is for the run
             )
         self.end = weakref.finalize(self, _end, self.process, folder)
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes requests."""
-        return os.path.exists(self.address)
 
     def connect(self) -> socket.socket | None:
         """A connection, if it takes one now. Not by asyncio, which takes a full queue for a connection."""

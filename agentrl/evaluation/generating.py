@@ -22,7 +22,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, writing
 from agentrl.evaluation.report import RowScores
-from agentrl.rewards.arguments import solution
+from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.row import Row

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
 from agentrl.core.errors import UserError
-from agentrl.data import make_row
+from agentrl.data import Columns, make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.evaluation.report import RowScores
@@ -71,7 +71,7 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
         has = ", ".join(record)
         raise UserError(f"{uid}: {data.response_key!r} holds no answers (columns: {has}); set data.response_key")
     record = {data.prompt_key: "-", **record, "reward_model": record.get(data.reward_model_key)}
-    row = make_row(record, uid, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key)
+    row = make_row(record, uid, Columns(data.prompt_key, data.reward_fn_key))
     scores = plain(record.get(data.score_key))
     fits = isinstance(scores, list) and len(scores) == len(answers)
     return Answered(row, answers, [float(score) for score in scores] if fits else None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl.core.json_schema import Unchecked, WrongSchema, compiled
 from agentrl.core.json_text import to_json
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
 FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)

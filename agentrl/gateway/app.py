@@ -1,10 +1,8 @@
-"""The gateway over HTTP: addresses, keys, bodies, streams, and clients that go away."""
+"""The gateway over HTTP: addresses, keys, streams, and clients that go away."""
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
@@ -13,31 +11,22 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentrl.core.json_text import encoded
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import Answer, Refused
-from agentrl.gateway.session import Session
-from agentrl_sandbox.guard import header_fields, refusal
+from agentrl.gateway.request import ModelAnswer
+from agentrl.gateway.session import AgentSession
+from agentrl.http.refusals import Refused
+from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 32 * 2**20
-"""Of a request's body, as in Anthropic's service."""
-MOST_WAITING = 16 * MOST_BYTES
-"""Of all bodies that arrive at the same time."""
-BODY_SECONDS = 60.0
-"""In which a body has to arrive."""
-MEMBERS = 1000
-"""Most packed parts that one body may have."""
-ANY_HEADER = 32
-"""Tells zlib to expect gzip's header or its own."""
-QUIET = 10.0
+QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
 LATER = (429, 503, 529)
 """Statuses after which clients send the request again."""
 RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": responses, "/messages": anthropic}
 
 
 class Sessions(Protocol):
@@ -54,57 +43,41 @@ class Sessions(Protocol):
     def check(self, key: str | None) -> None:
         """Raises Refused for a key that cannot have a session."""
 
-    def find(self, key: str | None) -> Session:
+    def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
 
 
 def make_app(sessions: Sessions) -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
 
-    A router without middleware: `Guarded` answers errors, and each layer would cost every turn CPU time.
+    A router without middleware: `Endpoint` answers errors, and each layer would cost every turn CPU time.
     """
-    serve = Handlers(sessions)
-    protocols: tuple[tuple[str, WireProtocol], ...] = (
-        ("/chat/completions", chat),
-        ("/responses", responses),
-        ("/messages", anthropic),
-    )
-    routes = []
+    serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.answering(protocol)) for path, protocol in protocols]
-        routes.append(Route(f"{start}/messages/count_tokens", Guarded(serve.count, "POST")))
-        routes.append(Route(f"{start}/models", Guarded(serve.models)))
-        routes.append(Route(f"{start}/models/{{name:path}}", Guarded(serve.model)))
-    routes.append(Route("/{rest:path}", Guarded(_nothing_here, "")))
-    return Plain(Router(routes), sessions)
+        routes += [Route(start + path, serve.answering(protocol)) for path, protocol in PROTOCOLS.items()]
+        routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
+        routes.append(Route(f"{start}/models", Endpoint(serve.models)))
+        routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
+    routes.append(Route("/{rest:path}", Endpoint(_nothing_here, "")))
+    router = Router(routes)
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await router({**scope, "path": _plain(scope["path"])}, receive, send)
 
-class Plain:
-    """An ASGI application at addresses without `/v1` and empty parts: clients put base URLs together in many ways.
-
-    Requests of foreign web pages do not reach it.
-    """
-
-    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
-        self.app, self.sessions = app, sessions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, "path": _plain(scope["path"])}
-        fields, sessions = header_fields(scope["headers"]), self.sessions
-        refused = refusal(scope["method"], fields, host=sessions.host, guarded=sessions.guarded)
-        if refused is None:
-            await self.app(scope, receive, send)
-        else:
-            error = _protocol_of(scope).error(Refused(refused[1]))
-            await _json(error, refused[0])(scope, receive, send)
+    return Guarded(app, _refused, host=sessions.host, guarded=sessions.guarded)
 
 
 def _plain(path: str) -> str:
+    """The address without `/v1` and empty parts: clients put base URLs together in many ways."""
     parts = [part for part in path.split("/") if part]
     start = 2 if parts[:1] == ["s"] else 0
     while parts[start : start + 1] == ["v1"]:
         del parts[start]
     return "/" + "/".join(parts)
+
+
+def _refused(scope: Scope, status: int, reason: str) -> Response:
+    return json_response(_protocol_of(scope).error(Refused(reason)), status)
 
 
 def _protocol_of(scope: Scope) -> WireProtocol:
@@ -114,7 +87,7 @@ def _protocol_of(scope: Scope) -> WireProtocol:
     return responses if "/responses" in scope["path"] else chat
 
 
-class Guarded:
+class Endpoint:
     """An ASGI application around a handler, with errors in the protocol's own form."""
 
     def __init__(self, handle: Callable[[HttpRequest], Awaitable[Response]], method: str = "GET") -> None:
@@ -133,18 +106,16 @@ class Guarded:
         except Exception as error:
             refused, protocol = _as_refusal(error), _protocol_of(http.scope)
             status = protocol.STATUS[refused.fault]
-            return _json(protocol.error(refused), status, RETRY if status in LATER else None)
+            return json_response(protocol.error(refused), status, RETRY if status in LATER else None)
 
 
 class Handlers:
     """The functions behind the addresses."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.sessions = sessions
-        self._waiting = 0
-        """Bytes of the bodies that arrive."""
+        self.sessions, self.bodies = sessions, BodyReader()
 
-    def answering(self, protocol: WireProtocol) -> Guarded:
+    def answering(self, protocol: WireProtocol) -> Endpoint:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
@@ -153,51 +124,33 @@ class Handlers:
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return Guarded(answer, "POST")
+        return Endpoint(answer, "POST")
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
         session, body = await self._asked(http)
-        return _json({"input_tokens": session.count(anthropic.read(parse(body)))})
+        return json_response({"input_tokens": session.count(anthropic.read(parse(body)))})
 
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of either protocol read."""
         self.sessions.check(_key(http))
-        return _json({"object": "list", "data": [self._about(self.sessions.model)], "has_more": False})
+        return json_response({"object": "list", "data": [self._about(self.sessions.model)], "has_more": False})
 
     async def model(self, http: HttpRequest) -> Response:
-        """Whatever a client calls the model, it is the policy."""
+        """The policy, by any name that a client gives it."""
         self.sessions.check(_key(http))
-        return _json(self._about(http.path_params["name"]))
+        return json_response(self._about(http.path_params["name"]))
 
-    async def _asked(self, http: HttpRequest) -> tuple[Session, bytes]:
+    async def _asked(self, http: HttpRequest) -> tuple[AgentSession, bytes]:
         """The session and the body of a request. Raises Refused."""
         key = _key(http)
         self.sessions.check(key)
         if (connection := http.scope.get("agentrl_sandbox.connection")) is not None:
             connection.owner = key
-        body = await self._body(http)
+        body = await self.bodies.read(http)
         session = self.sessions.find(key)
-        session.forest.size.check_body(body)
+        session.tree.size.check_body(body)
         return session, body
-
-    async def _body(self, http: HttpRequest) -> bytes:
-        """The bytes of a request. Raises Refused."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for chunk in http.stream():
-                    body += chunk
-                    self._waiting += len(chunk)
-                    _check(len(body))
-                    if self._waiting > MOST_WAITING:
-                        raise Refused("too many requests arrive at once: ask again later", "busy")
-        except TimeoutError:
-            raise Refused(f"the body takes more than {BODY_SECONDS:g} s to arrive", "slow") from None
-        finally:
-            self._waiting -= len(body)
-        coding = http.headers.get("content-encoding", "identity")
-        return bytes(body) if coding == "identity" else await asyncio.to_thread(_unpacked, bytes(body), coding)
 
     @staticmethod
     def _about(name: str) -> dict[str, Any]:
@@ -213,55 +166,30 @@ def _key(http: HttpRequest) -> str | None:
 
 
 def _sent_again(http: HttpRequest) -> str | None:
-    """A name of a request that its client may have sent before, without an answer: the name is the same then."""
+    """The name of a request that its client may have sent before, empty where it gives none; None: it is new."""
     name = http.headers.get("idempotency-key", "")
     return name if name or http.headers.get("x-stainless-retry-count", "0") != "0" else None
-
-
-def _unpacked(body: bytes, coding: str) -> bytes:
-    """Raises Refused."""
-    if coding not in ("gzip", "deflate"):
-        raise Refused(f"content-encoding: {coding!r} is not served; use gzip, or none")
-    text = bytearray()
-    for _ in range(MEMBERS):
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | ANY_HEADER)
-        try:
-            text += unpacker.decompress(body, MOST_BYTES + 1 - len(text))
-        except zlib.error as error:
-            raise Refused(f"the body is no {coding}: {error}") from error
-        _check(len(text))
-        body = unpacker.unused_data
-        if not unpacker.eof:
-            raise Refused(f"the body is no whole {coding}: its end is missing")
-        if not body:
-            return bytes(text)
-    raise Refused(f"the body is {coding} of more than {MEMBERS} parts")
-
-
-def _check(size: int) -> None:
-    if size > MOST_BYTES:
-        raise Refused(f"the body is larger than {MOST_BYTES >> 20} MiB", "large")
 
 
 class EventStream(Response):
     """The answer as events, with others before it while the model generates."""
 
-    def __init__(self, protocol: WireProtocol, work: asyncio.Future[Answer]) -> None:
+    def __init__(self, protocol: WireProtocol, work: asyncio.Future[ModelAnswer]) -> None:
         super().__init__(headers=NO_STREAM_END, media_type="text/event-stream")
         del self.headers["content-length"]
         self.protocol, self.work = protocol, work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not await _first(self.work, gone, QUIET):
+            while not await _first(self.work, gone, QUIET_SECONDS):
                 await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
             if self.work.done():
                 await send({"type": "http.response.body", "body": self._events()})
         finally:
-            await _ended(self.work)
-            await _ended(gone)
+            await ended(self.work)
+            await ended(gone)
 
     def _events(self) -> bytes:
         try:
@@ -270,12 +198,12 @@ class EventStream(Response):
             return self.protocol.error_event(_as_refusal(error))
 
 
-async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[Answer]) -> Response:
+async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[ModelAnswer]) -> Response:
     """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
-    gone = asyncio.ensure_future(_gone(http.receive))
+    gone = asyncio.ensure_future(disconnected(http.receive))
     gone.add_done_callback(lambda _: work.cancel())
     try:
-        return _json(protocol.whole(await work))
+        return json_response(protocol.whole(await work))
     except asyncio.CancelledError:
         if gone.done():
             raise ClientDisconnect from None
@@ -284,25 +212,10 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
         gone.cancel()
 
 
-async def _first(work: asyncio.Future[Answer], gone: asyncio.Future[None], seconds: float) -> bool:
+async def _first(work: asyncio.Future[ModelAnswer], gone: asyncio.Future[None], seconds: float) -> bool:
     """Whether one of the two has ended, at the latest after so many seconds."""
     both: set[asyncio.Future[Any]] = {work, gone}
     return bool((await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0])
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _ended(task: "asyncio.Future[Any]") -> None:
-    """End a task; its result is not used."""
-    if task.done() and not task.cancelled():
-        task.exception()  # which marks it as seen
-        return
-    task.cancel()
-    with suppress(asyncio.CancelledError, Exception):
-        await task
 
 
 async def _nothing_here(http: HttpRequest) -> Response:
@@ -322,7 +235,3 @@ def _as_refusal(error: Exception) -> Refused:
         return Refused("the body is nested too deep")
     log.exception("the gateway failed", exc_info=error)
     return Refused(f"agentrl failed: {type(error).__name__}: {error}", "internal")
-
-
-def _json(value: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(encoded(value), status, headers, media_type="application/json")

@@ -14,7 +14,8 @@ import orjson
 
 from agentrl.core.foreign import require_parts
 from agentrl.core.prefixes import common_length
-from agentrl.gateway.request import Body, Refused
+from agentrl.gateway.request import Body
+from agentrl.http.refusals import Refused
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class LastBody:
     """From that bracket on."""
 
 
-class BodyReader:
+class JsonReader:
     """Reads the bodies of one rollout's requests, one after the other."""
 
     def __init__(self) -> None:

@@ -16,14 +16,14 @@ from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Digest = bytes
-"""Of a conversation up to a message, tools included."""
+"""Digest of a conversation up to a message, tools included."""
 
 CACHE_MARK = b'"cache_control":'
 """Clients move it to their last message, so it is no part of any."""
 EXACT = 2**53
 """Whole numbers beyond it are floats in JavaScript, and in fast JSON parsers beyond 64 bits."""
 LARGEST = 10**308
-"""Of the integers that a float can hold."""
+"""Largest integer that is compared as a float."""
 ROLES = {"developer": "system", **dict.fromkeys(TOOL_ROLES, "tool")}
 
 
@@ -54,7 +54,7 @@ def canonical(message: Message) -> list[Any]:
 
 
 def marks(message: Message) -> frozenset[str]:
-    """What two answers of one canonical form may differ in: the ids of their calls, and their thinking."""
+    """The marks that tell answers of one canonical form apart: the ids of their calls, and their thinking."""
     _, thought = shown(message)
     return frozenset(filter(None, (thought, *(call["id"] for call in message.get("tool_calls") or ()))))
 

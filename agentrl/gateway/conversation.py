@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
 REFERENCE = "reference"
@@ -34,10 +34,10 @@ class Marked:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a client sends as the history."""
+    """The history that a client sends."""
 
     head: list[Message]
-    """Instructions that the protocol has in a field of their own."""
+    """Instructions that the protocol has in a separate field."""
     items: Sequence[Any]
     """The protocol's messages."""
     reader: Reader
@@ -66,9 +66,9 @@ class Conversation:
 def turns_joined(messages: Sequence[Message]) -> list[Message]:
     """Assistant messages in a row as one: these protocols write a turn's thinking, its text and its calls apart."""
     whole: list[Message] = []
-    for said, run in groupby(messages, _said):
+    for is_said, run in groupby(messages, lambda message: message["role"] == "assistant" and REFERENCE not in message):
         found = list(run)
-        whole += [_joined(found)] if said and len(found) > 1 else found
+        whole += [_joined(found)] if is_said and len(found) > 1 else found
     return [message for message in whole if "content" in message or REFERENCE in message]  # thinking of no turn
 
 
@@ -89,21 +89,14 @@ def rendered(messages: Sequence[Message]) -> list[Message]:
     return [{name: m[name] for name in m if name != THOUGHT} if THOUGHT in m else m for m in messages]
 
 
-def _said(message: Message) -> bool:
-    return message["role"] == "assistant" and REFERENCE not in message
-
-
-def referred(messages: Sequence[Message], told: Mapping[str, Message]) -> list[Message]:
-    """The messages, with those that the gateway sent in the places of their ids. Raises Refused."""
-    if not any(REFERENCE in message for message in messages):
-        return list(messages)
-    return turns_joined([_told(message[REFERENCE], told) if REFERENCE in message else message for message in messages])
-
-
-def _told(name: str, told: Mapping[str, Message]) -> Message:
-    if name not in told:
-        raise Refused(f"item_reference: this rollout has no item {name!r}; send the item itself", "lost")
-    return told[name]
+def dereferenced(messages: Sequence[Message], sent: Mapping[str, Message]) -> list[Message]:
+    """The messages, with references replaced by the items that the gateway has sent, by their ids. Raises Refused."""
+    names = [message[REFERENCE] for message in messages if REFERENCE in message]
+    for name in names:
+        if name not in sent:
+            raise Refused(f"item_reference: this rollout has no item {name!r}; send the item itself", "lost")
+    found = [sent[message[REFERENCE]] if REFERENCE in message else message for message in messages]
+    return turns_joined(found) if names else found
 
 
 def name_results(messages: Sequence[Message], names: dict[str, str]) -> None:
@@ -126,11 +119,11 @@ def in_call_order(messages: Sequence[Message], names: Mapping[str, str]) -> list
         return list(messages)
     order = {id: i for i, id in enumerate(names)}
     runs = (list(run) for _, run in groupby(messages, _is_result))
-    return [m for run in runs for m in (sorted(run, key=lambda m: _rank(m, order)) if _is_result(run[0]) else run)]
 
+    def rank(message: Message) -> int:
+        return order.get(message.get("tool_call_id", ""), 0)
 
-def _rank(result: Message, order: Mapping[str, int]) -> int:
-    return order.get(result.get("tool_call_id", ""), 0)
+    return [message for run in runs for message in (sorted(run, key=rank) if _is_result(run[0]) else run)]
 
 
 def _is_result(message: Message) -> bool:

@@ -23,9 +23,8 @@ from contextlib import asynccontextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from agentrl.config.derived import deterministic
@@ -39,8 +38,10 @@ from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.containers import ProgramContainers, run_in
 from agentrl.gateway.process import Ended, run_command
-from agentrl.gateway.program import Program, filled, read_program
-from agentrl.gateway.session import Session
+from agentrl.gateway.program import AgentProgram, filled, read_program
+from agentrl.gateway.server import Gateway
+from agentrl.gateway.session import AgentSession
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import text_of
 from agentrl.trajectory.row import Row
@@ -49,28 +50,23 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 log = logging.getLogger(__name__)
 
 MODEL = "policy"
-NEAR = "127.0.0.1,localhost"
+NO_PROXY = "127.0.0.1,localhost"
 """Hosts that are reached without a proxy."""
 ALL_REFUSED = "got no turn of the model: all its requests were refused"
 NO_REQUEST = "made no request to the gateway (give it the base URL and the key, by env or by a placeholder)"
 
 
-if TYPE_CHECKING:
-    from agentrl.gateway.server import Gateway
-
-
 @dataclass(frozen=True)
 class Shared:
-    """What all rollouts of one program have in common."""
+    """State that all rollouts of one program share."""
 
-    program: Program
-    gateway: "Gateway"
+    program: AgentProgram
     slots: asyncio.Semaphore | nullcontext[None]
     starts: asyncio.Semaphore
     """Held by programs between their start and their first request."""
     containers: ProgramContainers | None
-    gateways: dict[str, "Gateway"] = field(default_factory=dict)
-    """By address, those that rows' own containers reach."""
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    """Gateways by the address at which programs reach them."""
 
 
 @agent_loop("program")
@@ -83,14 +79,12 @@ class ProgramAgent(AgentLoop):
     @classmethod
     def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
         """The loop of a list entry. Raises UserError."""
-        require_packages()
-        from agentrl.gateway.server import LOCAL, Gateway
-
         program = read_program(entry, file)
-        slots = _slots(program)
+        slots: asyncio.Semaphore | nullcontext[None] = nullcontext()
+        if program.max_concurrent:
+            slots = asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
         containers = None if program.container is None else ProgramContainers(program.container)
-        gateway = Gateway(MODEL, program.host or LOCAL)
-        shared = Shared(program, gateway, slots, asyncio.Semaphore(program.max_starting), containers)
+        shared = Shared(program, slots, asyncio.Semaphore(program.max_starting), containers)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
@@ -98,7 +92,7 @@ class ProgramAgent(AgentLoop):
             raise UserError("agent loop program: name its entry in rollout.agent.agent_loop_config_path")
         program = self.shared.program
         self._check(program)
-        session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
+        session = AgentSession(trajectory, self.env, sampling, own_sampling=program.own_sampling)
         key = f"sk-{secrets.token_hex(12)}"
         async with queued(self.shared.slots):
             gateway = await self._gateway(trajectory)
@@ -119,26 +113,24 @@ class ProgramAgent(AgentLoop):
         closed = cls.shared is not None and cls.shared.program.inside and spec.network == "none"
         return replace(spec, network="gateway") if closed else spec
 
-    async def _gateway(self, trajectory: Trajectory) -> "Gateway":
-        """One that listens where the program reaches it. Raises UserError, InfraError."""
-        from agentrl.gateway.server import Gateway
-
+    async def _gateway(self, trajectory: Trajectory) -> Gateway:
+        """The gateway that listens where the program reaches it. Raises UserError, InfraError."""
         assert self.shared is not None
-        shared = self.shared
-        if shared.containers is not None:
-            shared.gateway.host = await shared.containers.ready()
-        if not shared.program.inside:
-            return shared.gateway
-        if trajectory.container is None:
+        shared, program = self.shared, self.shared.program
+        if program.inside and trajectory.container is None:
             raise UserError(
-                f"agent {shared.program.name}: container: task: {trajectory.row.uid} has no container; give the row "
+                f"agent {program.name}: container: task: {trajectory.row.uid} has no container; give the row "
                 "extra_info.container or extra_info.task"
             )
-        host = shared.program.host or await trajectory.container.host()
+        host = program.host or LOCAL
+        if shared.containers is not None:
+            host = await shared.containers.ready()
+        elif program.inside:
+            host = program.host or await trajectory.container.host()
         return shared.gateways.setdefault(host, Gateway(MODEL, host))
 
     @asynccontextmanager
-    async def _starting(self, session: Session) -> AsyncIterator[None]:
+    async def _starting(self, session: AgentSession) -> AsyncIterator[None]:
         """Wait for a turn to start; it is over with the session's first request, or with the body."""
         assert self.shared is not None
         starts = self.shared.starts
@@ -151,15 +143,17 @@ class ProgramAgent(AgentLoop):
         finally:
             asked.cancel()
 
-    def _check(self, program: Program) -> None:
+    def _check(self, program: AgentProgram) -> None:
         """Raises UserError where rollouts would wait for each other for good: a deterministic engine waits until all
         of them have asked for something."""
         config = self.env.settings
         if program.max_concurrent and config and deterministic(config.trainer, config.rollout):
             raise UserError(f"agent {program.name}: leave out max_concurrent with rollout.deterministic=true")
 
-    async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
-        """Run the program, in a folder of its own where it runs on this host."""
+    async def _run(
+        self, program: AgentProgram, trajectory: Trajectory, session: AgentSession, values: dict[str, str]
+    ) -> Ended:
+        """Run the program, on this host in a new folder."""
         folder = None if program.inside else own_folder(trajectory)
         trajectory.extra["program"] = {"name": program.name} | ({"folder": str(folder)} if folder else {})
         if program.inside:
@@ -174,12 +168,12 @@ class ProgramAgent(AgentLoop):
                 return await run_in(trajectory.container, words, env, session.over.wait)
             if self.shared is not None and self.shared.containers is not None:
                 return await self.shared.containers.run(words, env, folder, session.over.wait)
-            _say_that_it_runs_here(program.name)
+            _warn_that_it_runs_here(program.name)
             return await run_command(words, folder, folder.parent / "output.log", env, session.over.wait())
 
 
 @cache
-def _say_that_it_runs_here(name: str) -> None:
+def _warn_that_it_runs_here(name: str) -> None:
     log.warning(
         "agent %s runs on this host, as you: what the model asks it to do can read and change your files; "
         "`image` or `container: task` in its entry puts it into a container (docs/agent-containers.md)",
@@ -187,20 +181,7 @@ def _say_that_it_runs_here(name: str) -> None:
     )
 
 
-def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
-    if not program.max_concurrent:
-        return nullcontext()
-    return asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
-
-
-def require_packages() -> None:
-    """Raises UserError where the gateway's packages are not installed."""
-    missing = [name for name in ("httptools", "starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
-
-
-def conclude(program: Program, session: Session, ended: Ended) -> None:
+def conclude(program: AgentProgram, session: AgentSession, ended: Ended) -> None:
     """The trajectory's outcome after the end of its program. Raises InfraError."""
     trajectory = session.trajectory
     if session.failure is not None:
@@ -220,7 +201,7 @@ def conclude(program: Program, session: Session, ended: Ended) -> None:
 
 
 def values_of(row: Row, url: str, key: str) -> dict[str, str]:
-    """What placeholders stand for."""
+    """Values of the placeholders."""
     said = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
     return {
         "prompt": said.get("user", ""),
@@ -242,14 +223,14 @@ def about(row: Row) -> dict[str, Any]:
     return {"uid": row.uid, "prompt": row.prompt, "data_source": row.data_source, "extra_info": extra_info}
 
 
-def environment(program: Program, values: Mapping[str, str]) -> dict[str, str]:
+def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, str]:
     """The program's environment: what clients read by themselves, and its own."""
     return defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
 
 
 def defaults(values: Mapping[str, str]) -> dict[str, str]:
     """The environment that clients of either protocol read by themselves."""
-    near = f"{NEAR},{urlsplit(values['url']).hostname}"
+    near = f"{NO_PROXY},{urlsplit(values['url']).hostname}"
     return {
         "OPENAI_BASE_URL": values["openai_url"],
         "OPENAI_API_KEY": values["key"],
@@ -269,7 +250,7 @@ def own_folder(trajectory: Trajectory) -> Path:
     return folder
 
 
-async def _call(program: Program, session: Session, values: dict[str, str]) -> Ended:
+async def _call(program: AgentProgram, session: AgentSession, values: dict[str, str]) -> Ended:
     """Call a Python function: an exception is exit code 1, as of a process."""
     function, trajectory = program.function, session.trajectory
     assert function is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.connection import require_docker
+from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
@@ -33,15 +33,15 @@ OWN_NETWORK = "gateway"
 
 
 @dataclass(frozen=True)
-class Program:
-    """What is started for each rollout, and what its end means."""
+class AgentProgram:
+    """The program that is started for each rollout, and the outcomes of its exit codes."""
 
     name: str
     command: tuple[str, ...] = ()
-    """Words with placeholders; empty for a Python function, and for an image with a command of its own."""
+    """Words with placeholders; empty for a Python function, and for an image's default command."""
     function: UserFunction | None = None
     container: ContainerSettings | None = None
-    """Where the command runs, if not beside the trainer."""
+    """The container in which the command runs; None: none of its own."""
     inside: bool = False
     """Whether it runs in the row's own container."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Program:
     """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
 
     def outcome(self, code: int | str) -> Outcome:
-        """What an exit code, or "timeout", means."""
+        """The outcome of an exit code, or of "timeout"."""
         return self.exit_codes.get(code, Outcome.OK if code == 0 else Outcome.INFRA_ERROR)
 
     def words(self, values: Mapping[str, str]) -> list[str]:
@@ -71,7 +71,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def read_program(entry: Mapping[str, Any], file: Path) -> Program:
+def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
     """The program of an entry in `file`. Raises UserError."""
     where = f"{file}: {entry['name']}"
     _check_keys(entry, where)
@@ -80,7 +80,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
     sampling = entry.get("sampling", "run")
     if sampling not in ("run", "agent"):
         raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
-    return Program(
+    return AgentProgram(
         entry["name"],
         command=_command(entry["command"], where, beside) if "command" in entry else (),
         function=_function(entry["python"], where, file.parent) if "python" in entry else None,
@@ -90,7 +90,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
         timeout=_number(entry, "timeout", where) or TIMEOUT,
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(_number(entry, "max_concurrent", where)) or None,
-        max_starting=int(_number(entry, "max_starting", where)) or Program.max_starting,
+        max_starting=int(_number(entry, "max_starting", where)) or AgentProgram.max_starting,
         own_sampling=sampling == "agent",
         host=str(entry["host"]) if "host" in entry else None,
     )

@@ -1,29 +1,24 @@
 """The model's turn as its client gets it: where a stop string ends it, its text and reasoning, the ids of its calls."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from agentrl.chat import Chat
 from agentrl.chat.thinking import BLOCKS
-from agentrl.gateway.branch import Drawn
+from agentrl.gateway.ledger_branch import SampledTokens
 from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
-def cut_at_stop(chat: Chat, drawn: Drawn, text: str, stops: Sequence[str]) -> str | None:
+def cut_at_stop(chat: Chat, sampled: SampledTokens, text: str, stops: Sequence[str]) -> str | None:
     """End the answer with the token that completes a stop string, as if generation had ended there. The first of the
     strings that the text has; None: it has none."""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not found:
         return None
     _, stop = min(found)
-    low, high = 1, len(drawn.ids)
-    while low < high:
-        middle = (low + high) // 2
-        if stop in chat.decode(drawn.ids[:middle]):
-            high = middle
-        else:
-            low = middle + 1
-    drawn.keep(low)
+    shorter = range(1, len(sampled.ids))
+    sampled.keep(1 + bisect_left(shorter, True, key=lambda count: stop in chat.decode(sampled.ids[:count])))
     return stop
 
 

@@ -1,52 +1,24 @@
-"""One request and its answer in any protocol, and the error that each protocol puts into its own form."""
+"""One request and its answer in any protocol."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from agentrl.gateway.answer_format import AnswerFormat
+from agentrl.gateway.conversation import Conversation
 from agentrl.trajectory.message import Call
-
-if TYPE_CHECKING:
-    from agentrl.gateway.answer_format import AnswerFormat
-    from agentrl.gateway.conversation import Conversation
 
 Body = Mapping[str, Any]
 """The JSON object of a request."""
 
-Fault = Literal["invalid", "context", "key", "missing", "lost", "large", "slow", "busy", "overloaded", "internal"]
-"""Why a request is refused: it is wrong, too long for the model, without a rollout, to an unknown address, after an
-unknown answer, too many bytes, too slow, one of too many at a time, or it came while the engine fails; or agentrl has a
-bug."""
-
 Finish = Literal["stop", "length", "tool_calls"]
 
 
-class Refused(Exception):
-    """A request that gets an error for an answer. The message is one line: what is wrong, how to fix it."""
-
-    def __init__(self, message: str, fault: Fault = "invalid", *, tokens: int = 0, limit: int = 0) -> None:
-        """`tokens` of the prompt and their `limit` belong to the fault `context`."""
-        super().__init__(message)
-        self.fault = fault
-        self.tokens, self.limit = tokens, limit
-
-
-def too_long(tokens: int, limit: int) -> Refused:
-    """The error at which agents compact their history."""
-    return Refused(
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
-        "Please reduce the length of the messages.",
-        "context",
-        tokens=tokens,
-        limit=limit,
-    )
-
-
 @dataclass(frozen=True)
-class Request:
-    """What a client asks for."""
+class TurnRequest:
+    """A request for one turn of the model."""
 
-    conversation: "Conversation"
+    conversation: Conversation
     """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """OpenAI-style schemas; none where the client forbids calls."""
@@ -63,7 +35,7 @@ class Request:
     temperature: float | None = None
     top_p: float | None = None
     logprobs: bool = False
-    format: "AnswerFormat | None" = None
+    format: AnswerFormat | None = None
     """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
     """Wishes that change nothing here, such as a tool that runs at the provider."""
@@ -74,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """One turn of the model, as a client gets it."""
 
     id: str
@@ -90,7 +62,7 @@ class Answer:
     """The stop string that ended it."""
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt that its ledger had before."""
+    """Tokens of the prompt that its ledger had before."""
     completion_tokens: int
     tokens: list[tuple[str, float]]
     """Text and log-prob of each sampled token, where the client asked for them."""

@@ -1,7 +1,7 @@
-"""One rollout's conversation with the gateway: requests in, answers out, tokens into the forest.
+"""One rollout's conversation with the gateway: requests in, answers out, tokens into the tree of ledgers.
 
 Invariants:
-- an answer that the client does not get to see, because it went away, leaves nothing in a ledger;
+- if the client disconnects, its answer is not written to a ledger;
 - a turn is written in one step, after its last token, so that requests at the same time never mix;
 - the run's sampling settings hold; a client's `max_tokens` and `stop` only shorten an answer.
 """
@@ -15,17 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.answer_format import unfenced
-from agentrl.gateway.bodies import BodyReader
-from agentrl.gateway.branch import Drawn, Pending
+from agentrl.gateway.bodies import JsonReader
 from agentrl.gateway.canonical import Digest, shown
-from agentrl.gateway.forest import Forest
 from agentrl.gateway.halting import Halting
+from agentrl.gateway.ledger_branch import Pending, SampledTokens
+from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
+from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.size import too_long
+from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
@@ -34,18 +36,18 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 AGENTS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
 
-MORE_ATTEMPTS = 2
-"""At an answer whose form does not fit."""
+MAX_REPEATS = 2
+"""Further attempts at an answer whose form does not fit."""
 
-MOST_AT_ONCE = 256
-"""Requests of one rollout: what comes beyond them is asked to come again later."""
+MAX_WAITING = 256
+"""Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
 LAST_ANSWERS = 16
 """Answers that a client gets again where they were lost on their way."""
 
 
 @dataclass
-class Session:
+class AgentSession:
     """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
 
     trajectory: Trajectory
@@ -53,7 +55,7 @@ class Session:
     sampling: Sampling
     own_sampling: bool = False
     """Whether the agent's temperature and top_p count."""
-    forest: Forest = field(init=False)
+    tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,37 +66,37 @@ class Session:
     """A failure of the engine, with no answer since."""
     requests: int = 0
     attempts: int = 0
-    """At answers: several for a request whose answers do not fit its format."""
+    """Answers drawn: several for a request whose answers do not fit its format."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
-    bodies: BodyReader = field(default_factory=BodyReader)
+    bodies: JsonReader = field(default_factory=JsonReader)
     """Reads the JSON of its requests."""
-    _sent: dict[Digest, tuple[str, Answer]] = field(default_factory=dict)
+    _sent: dict[Digest, tuple[str, ModelAnswer]] = field(default_factory=dict)
     """The last answers and the names of their requests, by the conversations that they end."""
     context: Context = field(default_factory=copy_context)
-    """The agent's own: the limits that a pause of the engine stops are in it."""
+    """The agent's context: it has the limits that a pause of the engine stops."""
 
     def __post_init__(self) -> None:
         env = self.env
-        self.forest = Forest(env.chat, env.limits.model_length, inference_template=env.inference_template)
+        self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
 
     @property
     def chat(self) -> Chat:
         """The run's chat format."""
         return self.env.chat
 
-    def ask(self, request: Request, *, again: str | None = None) -> asyncio.Future[Answer]:
+    def ask(self, request: TurnRequest, *, again: str | None = None) -> asyncio.Future[ModelAnswer]:
         """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind.
 
         `again`: the request may be one that has an answer already, with this name or, if that is empty, of any.
         """
         if again is not None and (answer := self._answered(request, again)) is not None:
-            work: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            work: asyncio.Future[ModelAnswer] = asyncio.get_running_loop().create_future()
             work.set_result(answer)
             return work
-        if self.waiting >= MOST_AT_ONCE:
-            raise Refused(f"{MOST_AT_ONCE} requests of this rollout wait for their answers: ask again later", "busy")
+        if self.waiting >= MAX_WAITING:
+            raise Refused(f"{MAX_WAITING} requests of this rollout wait for their answers: ask again later", "busy")
         pending = self.begin(request)
         self.waiting += 1
         loop = asyncio.get_running_loop()
@@ -102,12 +104,12 @@ class Session:
         work.add_done_callback(lambda work: self._over(pending, work, again or ""))
         return work
 
-    def _answered(self, request: Request, again: str) -> Answer | None:
-        """The answer that the request has had."""
+    def _answered(self, request: TurnRequest, again: str) -> ModelAnswer | None:
+        """The answer that the same request has had."""
         name, answer = self._sent.get(self._placed(request).digest, ("", None))
         return None if answer is None or again not in ("", name) else replace(answer, body=request.body)
 
-    def _over(self, pending: Pending, work: "asyncio.Future[Answer]", name: str) -> None:
+    def _over(self, pending: Pending, work: "asyncio.Future[ModelAnswer]", name: str) -> None:
         self.waiting -= 1
         pending.give_up()  # one that was cancelled before its first step
         if not work.cancelled() and work.exception() is None:
@@ -115,13 +117,13 @@ class Session:
             for old in list(self._sent)[:-LAST_ANSWERS]:
                 del self._sent[old]
 
-    def _placed(self, request: Request) -> Pending:
+    def _placed(self, request: TurnRequest) -> Pending:
         """Where the request would go on. Raises Refused."""
-        pending = self.forest.begin(request)
+        pending = self.tree.begin(request)
         pending.give_up()
         return pending
 
-    def begin(self, request: Request) -> Pending:
+    def begin(self, request: TurnRequest) -> Pending:
         """Where the request goes on. Raises Refused."""
         self.asked.set()
         if not self.closed and self._full():
@@ -130,7 +132,7 @@ class Session:
             self.close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
-        pending = self._begun(self.forest.begin(request))
+        pending = self._begun(self.tree.begin(request))
         self.requests += 1
         self.unmet.update(request.unmet)
         return pending
@@ -149,11 +151,11 @@ class Session:
         self.attempts += 1
         return pending
 
-    async def answer(self, request: Request, pending: Pending) -> Answer:
+    async def answer(self, request: TurnRequest, pending: Pending) -> ModelAnswer:
         """The model's turn, the last of several where their form did not fit. Raises Refused; a cancellation leaves
         nothing of the last one behind."""
         answer, wrong = await self._attempt(request, pending)
-        for _ in range(MORE_ATTEMPTS):
+        for _ in range(MAX_REPEATS):
             again = None if wrong is None or self._full() else self._again(answer, wrong, pending)
             if again is None:
                 break
@@ -162,18 +164,18 @@ class Session:
         self.unmet.update(name for name, so in missed.items() if so)
         return answer
 
-    def _again(self, answer: Answer, wrong: Message, pending: Pending) -> Pending | None:
+    def _again(self, answer: ModelAnswer, wrong: Message, pending: Pending) -> Pending | None:
         """The next attempt at an answer; None where the conversation has no room for it."""
         try:
-            return self._begun(self.forest.again(answer.id, wrong, pending.digest))
+            return self._begun(self.tree.again(answer.id, wrong, pending.digest))
         except Refused:
             return None
 
-    async def _attempt(self, request: Request, pending: Pending) -> tuple[Answer, Message | None]:
+    async def _attempt(self, request: TurnRequest, pending: Pending) -> tuple[ModelAnswer, Message | None]:
         """An answer, and the correction for the model where its form does not fit."""
         try:
             with recorded(self.trajectory, "generate"):
-                drawn, stopped = await self._draw(request, pending)
+                sampled, stopped = await self._draw(request, pending)
         except BaseException as error:
             pending.give_up()
             if isinstance(error, InfraError | UserError):
@@ -181,19 +183,19 @@ class Session:
                 raise Refused(f"the engine failed: {error}", "overloaded") from error
             raise
         self.failure = None
-        answer = self._written(request, pending, drawn, stopped)
+        answer = self._written(request, pending, sampled, stopped)
         if self.env.on_turn is not None:
             await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
         return answer, _asked_again(request, answer)
 
-    def count(self, request: Request) -> int:
+    def count(self, request: TurnRequest) -> int:
         """Tokens of a request's prompt. Raises Refused."""
         return len(self._placed(request).ids)
 
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
         self.close(why)
-        branches = self.forest.branches
+        branches = self.tree.branches
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
             about["shared"] = [branch.shared for branch in branches]
@@ -206,73 +208,75 @@ class Session:
         self.closed = self.closed or why
         self.over.set()
 
-    async def _draw(self, request: Request, pending: Pending) -> tuple[Drawn, str | None]:
+    async def _draw(self, request: TurnRequest, pending: Pending) -> tuple[SampledTokens, str | None]:
         """The tokens of the answer, and the stop string that ended it."""
-        drawn, most, wishes = Drawn(), self._room(request, pending), self._wishes(request)
+        sampled, wishes = SampledTokens(), self._wishes(request)
+        room = self.env.limits.model_length - len(pending.ids)
+        most = min(self.sampling.max_new_tokens, room, request.max_tokens or room)
         halts = await self.env.shared.setdefault(Halting, Halting(self.chat)).at(request.stop)
         ends = wishes["stop_token_ids"]
         wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
         stopped, more, text = None, most, ""
         while more > 0:
             alone = halts.single(text)
-            seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
+            seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
             generation = await self.env.engine.generate(
-                [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
+                [*pending.ids, *sampled.ids] if sampled.ids else pending.ids,
                 replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes),
                 key=self.trajectory.key,
                 media=pending.media,
             )
             n = len(generation.token_ids)
-            drawn.ids += generation.token_ids
-            drawn.logprobs += generation.logprobs
-            drawn.versions += generation.versions or [generation.weight_version] * n
-            text = self.chat.decode(drawn.ids) if request.stop else ""
-            stopped = cut_at_stop(self.chat, drawn, text, request.stop) or self._cut_media(drawn)
-            more = most - len(drawn.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
-        return drawn, stopped
+            sampled.ids += generation.token_ids
+            sampled.logprobs += generation.logprobs
+            sampled.versions += generation.versions or [generation.weight_version] * n
+            text = self.chat.decode(sampled.ids) if request.stop else ""
+            stopped = cut_at_stop(self.chat, sampled, text, request.stop) or self._cut_media(sampled)
+            more = (
+                most - len(sampled.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
+            )
+        return sampled, stopped
 
-    def _room(self, request: Request, pending: Pending) -> int:
-        """Tokens that the answer may have."""
-        room = self.env.limits.model_length - len(pending.ids)
-        return min(self.sampling.max_new_tokens, room, request.max_tokens or room)
-
-    def _wishes(self, request: Request) -> dict[str, Any]:
-        """What differs from the run's sampling settings."""
+    def _wishes(self, request: TurnRequest) -> dict[str, Any]:
+        """Settings of the request that differ from the run's sampling."""
         own = {name: getattr(request, name) for name in AGENTS} if self.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own}
 
-    def _cut_media(self, drawn: Drawn) -> str | None:
+    def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
-        n = self.chat.processor.legible(drawn.ids)
-        if n == len(drawn.ids):
+        n = self.chat.processor.legible(sampled.ids)
+        if n == len(sampled.ids):
             return None
-        drawn.keep(n)
+        sampled.keep(n)
         self.trajectory.outcome = Outcome.MODEL_ERROR
         self.trajectory.error = "the model wrote the token that stands for an image"
         return ""
 
-    def _written(self, request: Request, pending: Pending, drawn: Drawn, stopped: str | None) -> Answer:
+    def _written(
+        self, request: TurnRequest, pending: Pending, sampled: SampledTokens, stopped: str | None
+    ) -> ModelAnswer:
         schemas = pending.branch.schemas
         at = len(pending.ids) - pending.begun
-        reply = self.chat.parse([*pending.ids[at:], *drawn.ids], schemas, lead=pending.ids[max(at - LEAD, 0) : at])
+        lead = pending.ids[max(at - LEAD_TOKENS, 0) : at]
+        reply = self.chat.parse([*pending.ids[at:], *sampled.ids], schemas, lead=lead)
         name = f"{self.trajectory.key}/{pending.number}"
         rename_calls(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []
         text, reasoning = shown(reply.message)
         if reply.calls and not schemas:  # calls of tools that the client did not name are text
-            text = after_thinking(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
+            text = after_thinking(self.chat.decode(sampled.ids[:-1] if reply.closed else sampled.ids))
         if stopped:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
         id = call_id(name, 0)
-        self.forest.write(pending, drawn, reply.message, sent, name=id, closed=reply.closed)
+        self.tree.write(pending, sampled, reply.message, sent, name=id, closed=reply.closed)
         self._record()
         self.trajectory.tool_calls += call_records(reply.calls if schemas else (), self.trajectory.turns - 1)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
-        tokens = zip(drawn.ids, drawn.logprobs, strict=True) if request.logprobs else ()
-        return Answer(
+        tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
+        return ModelAnswer(
             id=id,
             model=request.model,
             created=int(time.time()),
@@ -283,18 +287,18 @@ class Session:
             stop=stopped or None,
             prompt_tokens=len(pending.ids),
             cached_tokens=pending.known,
-            completion_tokens=len(drawn.ids),
+            completion_tokens=len(sampled.ids),
             tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
             body=request.body,
         )
 
     def _record(self) -> None:
         """Bring the trajectory up to date: it may end at any time."""
-        trajectory, trunk = self.trajectory, self.forest.trunk
+        trajectory, trunk = self.trajectory, self.tree.trunk
         assert trunk is not None
-        trajectory.ledgers = [branch.ledger for branch in self.forest.branches]
+        trajectory.ledgers = [branch.ledger for branch in self.tree.branches]
         trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
-        trajectory.turns = self.forest.turns
+        trajectory.turns = self.tree.turns
         # The comparison with the template counts turns from the end of the row's prompt on.
         begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
         trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
@@ -306,7 +310,7 @@ def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
     return reason == "abort" or (alone and reason == "length") or (reason == "stop" and ids[-1] in halts)
 
 
-def _asked_again(request: Request, answer: Answer) -> Message | None:
+def _asked_again(request: TurnRequest, answer: ModelAnswer) -> Message | None:
     """The correction for the model where the form of its answer does not fit; None: it fits, has a call or was cut."""
     if request.format is None or answer.finish != "stop" or answer.stop is not None:
         return None

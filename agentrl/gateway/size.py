@@ -6,23 +6,23 @@ from functools import cached_property
 
 from agentrl.chat import Chat
 from agentrl.core.errors import UserError
-from agentrl.gateway.request import too_long
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
-MOST_PER_TOKEN, USUAL_TOKEN = 16, 4
-"""Characters of a token: in a long text on average at the most, and usually."""
-FEW = 1000
-"""Messages that need no count."""
-FEW_VALUES, PER_TOKEN = 200_000, 4
-"""Values of a body that need no look at the model's length, and those beyond them that a token may stand for."""
-PAIRS = 8
-"""Of messages that are rendered to see what one takes."""
-PER_MESSAGE = 2
-"""Items of a protocol that make one message at the most: reasoning stands apart, and the template does not see it."""
+MAX_TOKEN_CHARS, USUAL_TOKEN_CHARS = 16, 4
+"""Characters of a token: the most on average in a long text, and usually."""
+UNCHECKED_MESSAGES = 1000
+"""Messages that are accepted without a count."""
+UNCHECKED_VALUES, VALUES_PER_TOKEN = 200_000, 4
+"""Values of a body that are accepted for a model of any length, and the most values for each token of its length."""
+PROBE_PAIRS = 8
+"""Pairs of messages that are rendered to measure the tokens of one."""
+ITEMS_PER_MESSAGE = 2
+"""Most items of a protocol that make one message: reasoning stands apart, and the template does not see it."""
 
 
 class Size:
-    """What fits `longest` tokens."""
+    """Checks what fits into `longest` tokens."""
 
     def __init__(self, chat: Chat, longest: int) -> None:
         self.chat, self.longest = chat, longest
@@ -30,12 +30,12 @@ class Size:
     def check_body(self, body: bytes) -> None:
         """Raises Refused for JSON of more values than fit: reading them would keep all rollouts waiting."""
         values = body.count(b",")
-        if values > max(FEW_VALUES, PER_TOKEN * self.longest):
+        if values > max(UNCHECKED_VALUES, VALUES_PER_TOKEN * self.longest):
             raise too_long(values, self.longest)
 
     def check_items(self, count: int) -> None:
         """Raises Refused for more items than fit."""
-        self._check_count(count // PER_MESSAGE)
+        self._check_count(count // ITEMS_PER_MESSAGE)
 
     def check(self, messages: Sequence[Message]) -> None:
         """Raises Refused for messages with more text, or more of them and their calls, than fit."""
@@ -43,11 +43,11 @@ class Size:
         self._check_count(len(messages) + len(calls))
         size = sum(len(text_of(message)) for message in messages)
         size += sum(len(str(call["arguments"])) for call in calls)
-        if size > MOST_PER_TOKEN * self.longest:
-            raise too_long(size // USUAL_TOKEN, self.longest)
+        if size > MAX_TOKEN_CHARS * self.longest:
+            raise too_long(size // USUAL_TOKEN_CHARS, self.longest)
 
     def _check_count(self, count: int) -> None:
-        if count > FEW and count * self._least > self.longest:
+        if count > UNCHECKED_MESSAGES and count * self._least > self.longest:
             raise too_long(count * self._least, self.longest)
 
     @cached_property
@@ -55,7 +55,18 @@ class Size:
         """Tokens that a message takes at the least: its role, and the marks around it."""
         asked, said = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
         try:
-            one, more = (self.chat.prompt([asked, *[said, asked] * pairs], []) for pairs in (0, PAIRS))
+            one, more = (self.chat.prompt([asked, *[said, asked] * pairs], []) for pairs in (0, PROBE_PAIRS))
         except UserError:  # a template that takes no such conversation
             return 1
-        return max(1, (len(more) - len(one)) // (2 * PAIRS) - 1)
+        return max(1, (len(more) - len(one)) // (2 * PROBE_PAIRS) - 1)
+
+
+def too_long(tokens: int, limit: int) -> Refused:
+    """The error at which agents compact their history."""
+    return Refused(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages.",
+        "context",
+        tokens=tokens,
+        limit=limit,
+    )

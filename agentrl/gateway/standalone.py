@@ -7,26 +7,25 @@ import time
 from collections.abc import Callable
 
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.request import Refused
 from agentrl.gateway.server import LOCAL, Gateway
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
+from agentrl.http.refusals import Refused
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-MOST = 4096
-"""Sessions at once: a new one ends the one that has waited longest, first of those without an answer."""
-IDLE = 600.0
+MAX_SESSIONS = 4096
+"""Concurrent sessions: a new one ends the one that has waited longest, first of those without an answer."""
+IDLE_SECONDS = 600.0
 """Seconds without a request after which a conversation has ended."""
-LOOK = 15.0
-"""Seconds between two looks for those."""
-Ended = Callable[[Trajectory], None]
+SWEEP_SECONDS = 15.0
+"""Seconds between two searches for idle conversations."""
 
 
 class OpenGateway(Gateway):
     """Opens a session for every key; with a `token`, for every key that begins with it.
 
-    `ended` gets each conversation with an answer as it ends: after `IDLE` seconds, or with the server.
+    `ended` gets each conversation with an answer as it ends: after `IDLE_SECONDS`, or with the server.
     """
 
     def __init__(
@@ -38,13 +37,13 @@ class OpenGateway(Gateway):
         port: int = 0,
         *,
         token: str = "",
-        ended: Ended = lambda _: None,
+        ended: Callable[[Trajectory], None] = lambda _: None,
     ) -> None:
         super().__init__(model, host, port)
         self.env, self.sampling, self.token, self.ended = env, sampling, token, ended
         self.guarded = bool(token)
         self._seen: dict[str, float] = {}
-        """When each session had its last request."""
+        """`time.monotonic()` of each session's last request."""
 
     def check(self, key: str | None) -> None:
         """Raises Refused for a request without a key, or whose key does not begin with the token."""
@@ -55,13 +54,13 @@ class OpenGateway(Gateway):
             what = "the request names no rollout" if key is None else "the key does not begin with the server's token"
             raise Refused(f"{what}: {wanted}{', KEY being TOKEN.NAME' if start else ''}", "key")
 
-    def find(self, key: str | None) -> Session:
+    def find(self, key: str | None) -> AgentSession:
         """The session with this key, or a new one. Raises Refused."""
         self.check(key)
         name = self._name(key)
         if name not in self.sessions:
             self._open(name)
-        self.sessions[name] = self.sessions.pop(name)  # the last one has had the last request
+        self.sessions[name] = self.sessions.pop(name)  # in the order of their last requests
         self._seen[name] = time.monotonic()
         return self.sessions[name]
 
@@ -70,8 +69,8 @@ class OpenGateway(Gateway):
         for name, session in list(self.sessions.items()):
             if session.waiting:
                 self._seen[name] = time.monotonic()
-            elif time.monotonic() - self._seen[name] > IDLE:
-                self._end(name, f"it had no request for {IDLE:g} s")
+            elif time.monotonic() - self._seen[name] > IDLE_SECONDS:
+                self._end(name, f"it had no request for {IDLE_SECONDS:g} s")
 
     def end(self) -> None:
         """End all conversations."""
@@ -82,16 +81,16 @@ class OpenGateway(Gateway):
         return (key or "").removeprefix(self.token).removeprefix("." if self.token else "") or "agent"
 
     def _open(self, name: str) -> None:
-        if len(self.sessions) >= MOST:
+        if len(self.sessions) >= MAX_SESSIONS:
             idle = [other for other, session in self.sessions.items() if not session.waiting]
             if not idle:
-                raise Refused(f"{MOST} conversations wait for an answer: ask again later", "overloaded")
+                raise Refused(f"{MAX_SESSIONS} conversations wait for an answer: ask again later", "overloaded")
             self._end(
                 min(idle, key=lambda other: bool(self.sessions[other].trajectory.ledgers)), "others need its room"
             )
         trajectory = Trajectory(Row(name, [], data_source="gateway"), f"gateway/{name}", len(self.sessions))
         self.env.engine.open(trajectory.key)
-        self.sessions[name] = Session(trajectory, self.env, self.sampling, own_sampling=True)
+        self.sessions[name] = AgentSession(trajectory, self.env, self.sampling, own_sampling=True)
 
     def _end(self, name: str, why: str) -> None:
         session = self.sessions.pop(name)
@@ -111,7 +110,7 @@ async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> None:
         await gateway.start()
         ready(gateway.url)
         while not stop.is_set():
-            await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=LOOK)
+            await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=SWEEP_SECONDS)
             gateway.end_idle()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):

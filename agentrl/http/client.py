@@ -2,9 +2,14 @@
 
 Errors say what the caller may do next: after `ServerLost` nothing of the answer has arrived, so the request may be sent
 again; `RequestRefused` means that the server read the request and answered an error, so it may not.
+
+A request takes a quarter of the CPU time that aiohttp needs (`benchmarks/http_client.py`): when hundreds of
+conversations end a turn at once, the client is the bottleneck.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -14,7 +19,7 @@ from agentrl.trajectory.column import Column
 from agentrl_sandbox.http_client import KEPT, HttpClient
 
 NO_SERVER = (502, 504)
-"""Answers of a proxy without a server behind it."""
+"""Statuses of a proxy without a server behind it."""
 
 
 class ServerLost(InfraError):
@@ -33,7 +38,7 @@ class RequestRefused(InfraError):
         self.status = status
 
 
-class Http:
+class Http(HttpClient):
     """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
     def __init__(self, url: str, kept: float = KEPT) -> None:
@@ -41,7 +46,7 @@ class Http:
         address that is not http://HOST or https://HOST."""
         self.url = url.rstrip("/")
         try:
-            self._client = HttpClient(self.url, kept)
+            super().__init__(self.url, kept)
         except ValueError:
             raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
 
@@ -50,24 +55,30 @@ class Http:
 
         Raises ServerLost and RequestRefused.
         """
-        return await self._request("POST", path, orjson.dumps(body, _plain, orjson.OPT_SERIALIZE_NUMPY), timeout)
+        data = orjson.dumps(body, _column_as_array, orjson.OPT_SERIALIZE_NUMPY)
+        with self._translated(path, timeout):
+            status, answer = await self.request("POST", path, data, timeout=timeout)
+        return self._value(path, status, answer)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
         """The answer to a GET. Raises ServerLost and RequestRefused."""
-        return await self._request("GET", path, b"", timeout)
+        with self._translated(path, timeout):
+            status, answer = await self.request("GET", path, timeout=timeout)
+        return self._value(path, status, answer)
 
-    async def close(self) -> None:
-        """Close all connections; a later request opens new ones."""
-        await self._client.close()
-
-    async def _request(self, method: str, path: str, body: bytes, timeout: float | None) -> Any:
+    @contextmanager
+    def _translated(self, path: str, timeout: float | None) -> Iterator[None]:
+        """Raise failures of the connection within the body as ServerLost."""
         try:
-            status, answer = await self._client.request(method, path, body, timeout=timeout)
+            yield
         except TimeoutError as error:
             late = f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
             raise RequestTimeout(late) from error
         except OSError as error:
             raise ServerLost(f"{self.url}{path}: {error or type(error).__name__}") from error
+
+    def _value(self, path: str, status: int, answer: bytes) -> Any:
+        """The JSON or the text of an answer. Raises ServerLost and RequestRefused by its status."""
         if status in NO_SERVER:
             raise ServerLost(f"{self.url}{path} has no server behind it")
         if status >= 400:
@@ -75,7 +86,7 @@ class Http:
         return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")
 
 
-def _plain(value: Any) -> Any:
+def _column_as_array(value: Any) -> Any:
     """A column of numbers as orjson writes it: several times as fast as the list of its numbers."""
     if isinstance(value, Column):
         return value.numpy()
@@ -97,9 +108,3 @@ async def serves(http: Http) -> bool:
     except RequestRefused:
         return False
     return True
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, to compare; a version without any counts as newer than all."""
-    parts = [part for part in version.split(".")[:3] if part.isdigit()]
-    return tuple(map(int, parts)) or (999,)

@@ -1,6 +1,6 @@
 """Interactions from YAML, as in verl 0.5 to 0.7, and the set of them that a run uses."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import isroutine
 from pathlib import Path
 from typing import Any
@@ -8,29 +8,45 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
-from agentrl.core.user_code import Cleanup, construct
+from agentrl.core.user_code import Cleanup, UserFunction, construct
 from agentrl.core.user_errors import reported_as
-from agentrl.interactions.functions import FunctionInteraction
-from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
-from agentrl.tools.options import check_in_thread, check_timeout
+from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.session import METHODS, InteractionSession
+from agentrl.tools.options import ToolOptions
+from agentrl.tools.runner import MethodRunner
 
 YAML_KEY = "rollout.multi_turn.interaction_config_path"
 RESPOND = "async def generate_response(self, instance_id, messages, **kwargs)"
 ENTRY_KEYS = ("name", "class_name", "config")
-READ = ("name", "timeout", "in_thread")
+OPTIONS = ("timeout", "in_thread")
+CONFIG_KEYS = ("name", *OPTIONS)
 """Keys of `config` that agentrl reads."""
-DEFAULT_TIMEOUT = 60.0
-"""Seconds for each call of a method, unless `config.timeout` says otherwise."""
 
-Placed = tuple[InteractionRunner, str]
+Placed = tuple[MethodRunner, str]
 """An interaction and where it comes from."""
+
+
+class FunctionInteraction(BaseInteraction):
+    """A user without state: `fn(messages, **kwargs)` reacts to the model's answer, the last of `messages`.
+
+    `kwargs` are those of the row's `interaction_kwargs` that the function takes. It may be async or plain, and returns
+    (should_terminate, content[, score[, extra]]) as `BaseInteraction.generate_response` does.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.function = UserFunction(fn)
+        super().__init__({"name": self.function.name})
+
+    async def generate_response(self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any) -> Any:
+        """Call the function; a plain one runs in a thread."""
+        return await self.function.run((messages,), self.function.fit(kwargs), timeout=None)
 
 
 class InteractionSet:
     """The interactions by name. Empty (and false) is fine. Belongs to one event loop."""
 
-    def __init__(self, runners: Iterable[InteractionRunner]) -> None:
-        self.runners = {runner.name: runner for runner in runners}
+    def __init__(self, runners: Mapping[str, MethodRunner]) -> None:
+        self.runners = runners
         self.cleanup = Cleanup()
 
     def __len__(self) -> int:
@@ -45,7 +61,7 @@ class InteractionSet:
         """Wait for finalize_interaction calls still under way; safe to call twice."""
         await self.cleanup.close()
 
-    def _runner(self, name: str | None, key: str) -> InteractionRunner:
+    def _runner(self, name: Any, key: str) -> MethodRunner:
         if name is None and len(self.runners) == 1:
             return next(iter(self.runners.values()))
         if name in self.runners:
@@ -57,13 +73,13 @@ class InteractionSet:
 
 def load_interactions(path: str | None, given: Iterable[Any] = ()) -> InteractionSet:
     """The interactions that a YAML file lists, and those `given` as objects, see `_given`. Raises UserError."""
-    made_of_file = [] if path is None else _from_yaml(path)
-    runners: dict[str, InteractionRunner] = {}
-    for runner, where in [*made_of_file, *(found for item in given for found in _given(item))]:
+    from_file = [] if path is None else _from_yaml(path)
+    runners: dict[str, MethodRunner] = {}
+    for runner, where in [*from_file, *(found for item in given for found in _given(item))]:
         if runner.name in runners:
             raise UserError(f"{where}: an interaction named {runner.name!r} is listed already: rename one")
         runners[runner.name] = runner
-    return InteractionSet(runners.values())
+    return InteractionSet(runners)
 
 
 def _from_yaml(path: str) -> list[Placed]:
@@ -90,11 +106,11 @@ def _given(item: Any) -> list[Placed]:
         with reported_as(f"{where}(config)"):
             made_of = construct(kind, {"config": {"name": name}})
     name = getattr(made_of, "name", None) or _default_name(kind.__name__)
-    return [(_runner(made_of, str(name), entry, *_timing(entry)), where)]
+    return [(_runner(made_of, str(name), entry, _options(entry)), where)]
 
 
 def check_interactions(path: str | None) -> None:
-    """What can be wrong with a run's interactions before one is made. Raises UserError."""
+    """Check a run's interactions before one is made. Raises UserError."""
     for entry in [] if path is None else read_entries(path, "interaction", what=YAML_KEY):
         _check(entry)
 
@@ -112,34 +128,30 @@ def _check_class(entry: Entry, kind: type) -> None:
         example = f"async def {method}(self, instance_id, **kwargs)"
         check_method(kind, method, ("instance_id",), entry.where, example)
     check_answers(getattr(kind, "generate_response", None), entry.where, "(should_terminate, content, score, extra)")
-    check_spelling(entry.config, READ, entry.where, section="config", kind=kind)
+    check_spelling(entry.config, CONFIG_KEYS, entry.where, section="config", kind=kind)
 
 
-def _make_runner(entry: Entry) -> InteractionRunner:
+def _make_runner(entry: Entry) -> MethodRunner:
     _check(entry)
     name = entry.fields.get("name") or _default_name(entry.class_name)
-    timing = _timing(entry)
-    return _runner(entry.make({**entry.config, "name": name}), name, entry, *timing)
+    options = _options(entry)
+    return _runner(entry.make({**entry.config, "name": name}), name, entry, options)
 
 
-def _timing(entry: Entry) -> tuple[float | None, bool]:
+def _options(entry: Entry) -> ToolOptions:
     """`config.timeout` and `config.in_thread`. Raises UserError."""
-    timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
-    in_thread = entry.config.get("in_thread", False)
     with reported_as(entry.where):
-        check_timeout(timeout)
-        check_in_thread(in_thread)
-    return timeout, in_thread
+        return ToolOptions.read({key: entry.config[key] for key in OPTIONS if key in entry.config})
 
 
-def _runner(interaction: Any, name: str, entry: Entry, timeout: float | None, in_thread: bool) -> InteractionRunner:
+def _runner(interaction: Any, name: str, entry: Entry, options: ToolOptions) -> MethodRunner:
     missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
     if missing:
         raise UserError(
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: "
             "derive it from agentrl.interactions.BaseInteraction"
         )
-    return InteractionRunner(name, interaction, timeout, in_thread=in_thread)
+    return MethodRunner("interaction", name, interaction, METHODS, options)
 
 
 def _default_name(class_name: str) -> str:

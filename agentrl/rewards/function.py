@@ -15,6 +15,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers
 from agentrl.core.plugins import load_attribute
+from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.custom_reward_function"
 REQUIRED = ("data_source", "solution_str", "ground_truth")
@@ -27,7 +28,7 @@ PLURALS = {
     "extra_info": "extra_infos",
     "trajectory": "trajectories",
 }
-"""What the arguments are called where they are lists."""
+"""Names of the arguments where they are lists."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class RewardFn:
     kwargs: dict[str, Any]
     """`reward_kwargs`, passed on with every call."""
     accepted: frozenset[str]
-    """Which of OPTIONAL it asks for."""
+    """The names of OPTIONAL that it asks for."""
     origin: tuple[str, str] = ("", "")
     """The path, or module, and the name by which another process loads it; empty where none can."""
     shared: bool = False
     """Whether a program has passed it as an object: it may share the state of that program."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
+        """The keyword arguments among `given` that the function takes, and `reward_kwargs`."""
         return {key: value for key, value in given.items() if key in REQUIRED or key in self.accepted} | self.kwargs
 
 
@@ -71,7 +72,7 @@ def load_reward_function(
 
 
 def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: bool = False) -> RewardFn:
-    """The same for a function that is here already. Raises UserError where its signature does not fit."""
+    """A function that a program passes as an object. Raises UserError where its signature does not fit."""
     if not callable(function):
         raise UserError(f"the reward is a {type(function).__name__}: pass a function")
     return _checked(
@@ -80,7 +81,7 @@ def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: b
 
 
 def function_name(function: Any) -> str:
-    """What messages call a function, or another object that can be called."""
+    """The name of a function, or of another object that can be called, in messages."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -127,3 +128,46 @@ def _check(
         wanted = ", ".join([*required, f"{words['extra_info']}=None", *(f"{key}=..." for key in kwargs)])
         raise UserError(f"{SECTION}: {name}{signature} does not fit ({error}); make it {name}({wanted})") from None
     return frozenset(accepted)
+
+
+def arguments(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """All arguments that a reward function may take, by keyword."""
+    row = trajectory.row
+    return {
+        "data_source": row.data_source,
+        "solution_str": solution(trajectory, decode),
+        "ground_truth": row.ground_truth,
+        "extra_info": row.extra_info
+        | trajectory.extra
+        | {"num_turns": num_turns(trajectory), "rollout_reward_scores": reward_scores(trajectory)},
+        "trajectory": trajectory,
+    }
+
+
+def solution(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> str:
+    """The model's own text: its turns in order, one a line, without tool results, user turns or template tokens.
+
+    A turn that stands in several ledgers, because history was rewritten after it, counts once.
+    """
+    turns: dict[int, list[int]] = {}
+    for ledger in trajectory.ledgers:
+        turns = ledger.turn_ids() | turns  # the first to have it wins
+    return "\n".join(decode(turns[turn]).strip() for turn in sorted(turns))
+
+
+def num_turns(trajectory: Trajectory) -> int:
+    """Turns of the conversation as verl counts them: the prompt, each assistant turn, each answer to one."""
+    answered = len({call.turn for call in trajectory.tool_calls})
+    return 1 + trajectory.turns + answered + trajectory.user_turns
+
+
+def reward_scores(trajectory: Trajectory) -> dict[str, Any]:
+    """Rewards of tools, and of the interaction turn by turn, under verl's names."""
+    by_source: dict[str, list[float]] = {"tool": [], "interaction": [], "environment": []}
+    for reward in trajectory.turn_rewards:
+        by_source[reward.source].append(reward.value)
+    scores: dict[str, Any] = {**trajectory.tool_rewards, "user_turn_rewards": by_source["interaction"]}
+    scores["tool_turn_rewards"] = by_source["tool"]
+    if trajectory.interaction_score is not None:
+        scores["interaction_score"] = trajectory.interaction_score
+    return scores

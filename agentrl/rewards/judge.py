@@ -63,16 +63,12 @@ async def compute_score(
         "max_tokens": max_tokens,
     }
     key = os.environ.get(api_key_env)
-    reply = await _ask(_endpoint(url), body, {"Authorization": f"Bearer {key}"} if key else {}, retries)
+    endpoint = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+    reply = await _ask(endpoint, body, {"Authorization": f"Bearer {key}"} if key else {}, retries)
     scores = SCORE.findall(reply)
     if not scores or not low <= float(scores[-1]) <= high:
         raise InfraError(f"the judge gave no score from {low:g} to {high:g}: {reply[-200:]!r}")
     return {"score": (float(scores[-1]) - low) / (high - low)}
-
-
-def _endpoint(url: str) -> str:
-    url = url.rstrip("/")
-    return url if url.endswith("/chat/completions") else f"{url}/chat/completions"
 
 
 async def _ask(url: str, body: dict[str, Any], headers: dict[str, str], retries: int) -> str:

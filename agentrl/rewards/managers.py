@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.extensions import load_plugins
 from agentrl.core.isolated import IsolatedFunction, NotThere
 from agentrl.core.plugins import load_attribute
 from agentrl.core.shares import share_of
@@ -49,30 +51,28 @@ class Manager:
 
 
 class Calls:
-    """Calls of a function, each in the place where it can run and be killed: a plain function that another process can
-    load runs there; others run here, plain ones in threads and async ones as tasks."""
+    """Calls of one function: in processes that can be killed, or here (see `_isolated`), a plain function in a thread
+    and an async one as a task. A call whose arguments cannot be sent to a process is made here, too."""
 
     def __init__(self, fn: RewardFn, timeout: float | None, at_once: int, *, required: bool = False) -> None:
-        """`at_once`: processes. `required`: it runs in another process, or fails."""
+        """`at_once`: number of processes. `required`: raise InfraError rather than call the function here."""
         self.function, self.timeout = UserFunction(fn.function, owner="the reward function"), timeout
         self.function.interrupts = True
-        self.required, self.apart = required, None
-        stays = timeout is None or not fn.origin[0] or fn.shared or self.function.is_async or _has_network(fn.function)
-        if required or not stays:
-            self.apart = IsolatedFunction(*fn.origin, timeout=timeout or 0.0, at_once=at_once)
-            self._there = UserFunction(self.apart.call)
+        self.required = required
+        self.isolated = _isolated(fn, timeout, at_once, required=required)
+        self._remote = None if self.isolated is None else UserFunction(self.isolated.call)
 
     async def __call__(self, given: Arguments) -> Any:
-        packed = None if self.apart is None else self._packed(given)
-        if packed is not None:
+        packed = None if self.isolated is None else self._packed(given)
+        if packed is not None and self._remote is not None:
             try:
-                return await self._there.run((packed,), {}, timeout=None)
+                return await self._remote.run((packed,), {}, timeout=None)
             except NotThere as error:
                 if self.required:
                     raise
-                if self.apart is not None:
+                if self.isolated is not None:
                     log.warning("the reward function runs in a thread, which cannot be killed: %s", error)
-                self.apart = None
+                self.isolated = None
         try:
             return await self.function.run((), given, timeout=self.timeout)
         except ValueError as error:
@@ -82,13 +82,13 @@ class Calls:
 
     def warm(self) -> None:
         """Prepare the first call."""
-        if self.apart is not None:
-            self.function.workers.run(self.apart.warm)
+        if self.isolated is not None:
+            self.function.workers.run(self.isolated.warm)
 
     def close(self) -> None:
         """End the processes."""
-        if self.apart is not None:
-            self.apart.close()
+        if self.isolated is not None:
+            self.isolated.close()
 
     def _packed(self, given: Arguments) -> bytes | None:
         """None for arguments that stay here, such as a container."""
@@ -120,7 +120,7 @@ class EachManager(Manager):
 
 
 @dataclass(eq=False)
-class Together:
+class SharedCall:
     """Trajectories that are scored in one call."""
 
     keys: Sequence[str]
@@ -131,13 +131,13 @@ class Together:
 class BatchManager(Manager):
     """One call for the trajectories that are expected together; it returns a list.
 
-    Invariant: a call waits for its own trajectories, never for those of another batch that runs beside.
+    Invariant: a call waits for its own trajectories, never for those of a concurrent batch.
     """
 
     def __init__(self, calls: Calls, arrange: Arrange) -> None:
         """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.calls, self.arrange = calls, arrange
-        self._expected: dict[str, Together] = {}
+        self._expected: dict[str, SharedCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, given: Arguments, key: str = "") -> Any:
@@ -148,7 +148,7 @@ class BatchManager(Manager):
 
     def expect(self, keys: Sequence[str]) -> None:
         self.calls.warm()
-        self._expected |= dict.fromkeys(keys, Together(keys, len(keys)))
+        self._expected |= dict.fromkeys(keys, SharedCall(keys, len(keys)))
 
     def skip(self, key: str) -> None:
         together = self._together(key)
@@ -165,16 +165,17 @@ class BatchManager(Manager):
     async def close(self) -> None:
         self.calls.close()
 
-    def _together(self, key: str) -> Together:
-        """The call that has this trajectory; one of its own if nobody announced it."""
-        return self._expected.setdefault(key, Together([key], 1))
+    def _together(self, key: str) -> SharedCall:
+        """The call that has this trajectory; a new one for a trajectory that was not announced."""
+        return self._expected.setdefault(key, SharedCall([key], 1))
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:
             arguments = self.arrange([given for given, _ in waiting])
             result = await self.calls(arguments)
             if not isinstance(result, Sequence) or len(result) != len(waiting):
-                raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
+                what = f"{len(result)} values" if isinstance(result, Sequence) else f"a {type(result).__name__}"
+                raise InfraError(f"it returned {what} for {len(waiting)} trajectories; it must be a list")
         except Exception as error:  # the user's code may raise anything; every waiting call gets it
             for answer in (answer for _, answer in waiting if not answer.done()):
                 answer.set_exception(error)
@@ -182,10 +183,6 @@ class BatchManager(Manager):
         for (_, answer), value in zip(waiting, result, strict=True):
             if not answer.done():
                 answer.set_result(value)
-
-
-MANAGERS = REWARD_MANAGERS
-"""`reward.reward_manager.name`; naive and dapo are the same here: the overlong penalty works with both."""
 
 
 def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manager:
@@ -211,6 +208,14 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
     return EachManager(calls, num_workers=num_workers)
 
 
+def _isolated(fn: RewardFn, timeout: float | None, at_once: int, *, required: bool) -> IsolatedFunction | None:
+    """The function in separate processes. None where it stays in this one: no time limit holds for it, no other process
+    can load it, a program passed it as an object, it is async, or its module has loaded a network."""
+    known = bool(fn.origin[0]) and not fn.shared
+    stays = timeout is None or not known or iscoroutinefunction(fn.function) or _has_network(fn.function)
+    return None if stays and not required else IsolatedFunction(*fn.origin, timeout=timeout or 0.0, at_once=at_once)
+
+
 def _has_network(function: Callable[..., Any]) -> bool:
     """Whether the function's module has loaded a network, of which another process would load a copy."""
     torch = sys.modules.get("torch")
@@ -225,23 +230,21 @@ def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str,
     return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
-def _what(result: Any) -> str:
-    return f"{len(result)} values" if isinstance(result, Sequence) else f"a {type(result).__name__}"
-
-
 def manager_class(name: str, path: str | None) -> type | None:
-    """The class that the settings name, in the file `path`; None when `name` is one of MANAGERS. Raises UserError."""
+    """The class that the settings name, in the file `path`; None when `name` is one of REWARD_MANAGERS. Raises
+    UserError."""
     if path is not None:
         found = load_attribute(path, name, what=SECTION)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
         return found
-    if name in MANAGERS:
+    if name in REWARD_MANAGERS:
         return None
+    load_plugins()
     registered = {name: kind for layer in layers() for name, kind in layer.reward_managers().items()}
     if name not in registered:
         raise UserError(
-            f"{SECTION}.name={name}: no such manager; use {', '.join((*MANAGERS, *registered))}, a name that "
+            f"{SECTION}.name={name}: no such manager; use {', '.join((*REWARD_MANAGERS, *registered))}, a name that "
             f"model.external_lib registers, or a class of your own with {SECTION}.module.path"
         )
     return registered[name]

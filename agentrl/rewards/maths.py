@@ -10,7 +10,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.rewards.answers import final_answer, same_answer
 
-MOST = 300
+SEARCHED_CHARACTERS = 300
 """Characters at the end of a text in which DAPO's data has its answer."""
 ANSWER = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 THOUGHT_AND_BOXED = re.compile(r"<think>.*</think>.*\\boxed\{.*\}", re.DOTALL)
@@ -23,7 +23,7 @@ def equal(data_source: str, solution_str: str, ground_truth: Any, extra_info: An
 
 def dapo(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> dict[str, float]:
     """1 or -1, and `acc`: the last "Answer: ..." near the end against the truth (DAPO's data, arXiv 2503.14476)."""
-    end = solution_str[-MOST:]
+    end = solution_str[-SEARCHED_CHARACTERS:]
     named = ANSWER.findall(end)
     right = _right(f"\\boxed{{{named[-1].strip()}}}" if named else end, str(ground_truth))
     return {"score": 1.0 if right else -1.0, "acc": float(right)}

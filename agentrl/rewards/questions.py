@@ -22,7 +22,7 @@ def exact_match(data_source: str, solution_str: str, ground_truth: Any, extra_in
 
 
 def f1(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> dict[str, float]:
-    """The best F1 over words against any of the truths; `exact_match` beside it."""
+    """The best F1 over words against any of the truths, and `exact_match`."""
     answer = _answer(solution_str)
     truths = [_words(truth) for truth in _truths(ground_truth)]
     best = max((_f1(answer, truth) for truth in truths), default=0.0) if answer is not None else 0.0

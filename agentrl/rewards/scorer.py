@@ -10,20 +10,17 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
-from agentrl.config.schema.reward import Reward
+from agentrl.config.schema.reward import OverlongBuffer, Reward
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.isolated import Failed
 from agentrl.core.json_text import recorded
 from agentrl.core.numbers import is_reward, reward_of
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards.arguments import arguments
-from agentrl.rewards.failures import without_verdict
-from agentrl.rewards.function import RewardFn
+from agentrl.rewards.function import RewardFn, arguments
 from agentrl.rewards.managers import Manager, manager_for
-from agentrl.rewards.overlong import Overlong
 from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
 
 log = logging.getLogger(__name__)
@@ -35,7 +32,7 @@ Judge = Callable[[Trajectory], Awaitable[float]]
 
 @dataclass(frozen=True)
 class ScoreSources:
-    """What may give scores in a run besides the reward function and the reward model."""
+    """Sources of scores in a run besides the reward function and the reward model."""
 
     tools: bool = True
     interactions: bool = True
@@ -44,6 +41,37 @@ class ScoreSources:
 
 
 TOOLS_AND_INTERACTIONS = ScoreSources()
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Penalty for long answers (DAPO, arXiv 2503.14476).
+
+    The last `buffer` tokens before the `limit` cost up to `factor`.
+    """
+
+    limit: int
+    """Most tokens of an answer."""
+    buffer: int
+    factor: float
+    log: bool = True
+    """Whether the penalty is reported as a metric."""
+
+    def penalty(self, tokens: int) -> float:
+        """0 up to the buffer, then linearly down to -`factor` at the limit.
+
+        `tokens`: number that the model made; those of tools and users do not count.
+        """
+        beyond = tokens - (self.limit - self.buffer)
+        return -self.factor * min(max(beyond / self.buffer, 0.0), 1.0)
+
+    @classmethod
+    def of(cls, settings: OverlongBuffer, max_response_length: int) -> Self | None:
+        """The penalty of the section `reward.overlong_buffer`; None where it is off."""
+        if not settings.enable:
+            return None
+        limit = settings.max_resp_len or max_response_length
+        return cls(limit, settings.len or max(1, limit // 5), settings.penalty_factor, settings.log)
 
 
 class Scorer:
@@ -91,14 +119,13 @@ class Scorer:
     async def score(self, trajectory: Trajectory) -> None:
         """Set `reward` and `reward_extra`; after a failure set `outcome` and `error` instead."""
         if trajectory.outcome is Outcome.INFRA_ERROR:
-            if self.manager is not None:
-                self.manager.skip(trajectory.key)
+            self._skip(trajectory)
             return
         start = now()
         try:
             score, extra = await self._function_score(trajectory)
             if self.reward_model is not None:
-                extra["reward_model"] = await self._model_score(self.reward_model, trajectory)
+                extra["reward_model"] = reward_of(await self.reward_model(trajectory), "the reward model")
                 score += self.reward_model_weight * extra["reward_model"]
         except InfraError as error:
             without_verdict(trajectory, str(error), self.on_failure)
@@ -126,6 +153,10 @@ class Scorer:
         if self.manager is not None:
             await self.manager.close()
 
+    def _skip(self, trajectory: Trajectory) -> None:
+        if self.manager is not None:
+            self.manager.skip(trajectory.key)
+
     def _report(self, error: InfraError) -> None:
         """Log the first failure of each kind, so that the cause of masked samples is seen in the log."""
         kind = getattr(error.__cause__, "kind", type(error.__cause__).__name__)
@@ -134,19 +165,10 @@ class Scorer:
             become = "is masked" if self.on_failure == "mask" else "scores 0"
             log.warning("%s (the sample %s; further ones of this kind are only counted)", error, become)
 
-    async def _model_score(self, judge: Judge, trajectory: Trajectory) -> float:
-        score = await judge(trajectory)
-        return reward_of(score, "the reward model")
-
-    def _given_by_loop(self, key: str, reward: float) -> float:
-        """The score that the agent loop set; no reward function is called then."""
-        if self.manager is not None:
-            self.manager.skip(key)
-        return reward_of(reward, "the agent loop, or the task's verification,")
-
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, Any]]:
-        if trajectory.reward is not None:
-            return self._given_by_loop(trajectory.key, trajectory.reward), {}
+        if trajectory.reward is not None:  # the agent loop has set it: the reward function is not called
+            self._skip(trajectory)
+            return reward_of(trajectory.reward, "the agent loop, or the task's verification,"), {}
         if self.manager is None:
             if self.loops_only:
                 raise UserError(
@@ -199,3 +221,12 @@ def _number(value: Any) -> float | None:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
     return float(value) if isinstance(value, Real) else None
+
+
+def without_verdict(trajectory: Trajectory, error: str, choice: str) -> None:
+    """Mask the trajectory, or score it 0, as `reward.on_failure` says."""
+    trajectory.extra["no_verdict"] = error
+    if choice == "zero":
+        trajectory.reward = 0.0
+    else:
+        trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, error

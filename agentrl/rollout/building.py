@@ -9,6 +9,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.chat.byte_level import without_special
+from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
@@ -22,9 +23,9 @@ from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
-from agentrl.rewards.managers import MANAGERS, Manager, custom_manager, manager_class, manager_for
-from agentrl.rewards.overlong import overlong_penalty
+from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
+from agentrl.rewards.scorer import Overlong
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, own_loops
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
@@ -42,7 +43,6 @@ def rollout_context(
     chat = Chat(
         tokenizer,
         format=multi_turn.format,
-        inference_template=multi_turn.use_inference_chat_template,
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
         processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),
@@ -143,7 +143,7 @@ def scorer(
         reward,
         without_special(tokenizer),
         manager=manager,
-        overlong=overlong_penalty(reward.overlong_buffer, config.data.max_response_length),
+        overlong=Overlong.of(reward.overlong_buffer, config.data.max_response_length),
         sandbox=sandbox,
         reward_model=judging(config, tokenizer, judge),
         sources=ScoreSources(
@@ -189,7 +189,7 @@ def scored_together(config: Config) -> bool:
     """Whether rewards need one place for all trajectories: a manager that may see a batch, or a network."""
     reward = config.reward
     manager = reward.reward_manager
-    each = manager.module.path is None and manager.name in MANAGERS and manager.name != "batch"
+    each = manager.module.path is None and manager.name in REWARD_MANAGERS and manager.name != "batch"
     return reward.reward_model.enable or not each
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
-from agentrl.chat.template import LEAD
+from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.clocks import listening, now
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
@@ -119,7 +119,7 @@ class Episode:
     async def generate(self) -> Reply:
         """Generate the model's next turn; sets `done` when the length or the turns are used up."""
         drawn: list[int] = []
-        lead = self.ledger.ids[-LEAD:]
+        lead = self.ledger.ids[-LEAD_TOKENS:]
         finish: FinishReason | None = None
         with self.span("generate"):
             while finish is None or (finish == "abort" and self.room > 0):

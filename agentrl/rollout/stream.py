@@ -181,7 +181,7 @@ class Stream:
     def _drawn(self, step: int) -> AdmittedBatch:
         """The loader's next batch."""
         self._numbered = max(self._numbered + 1, step) if self.bound else self._numbered
-        places = self.loader.next_places()
+        places = self.loader.next_indices()
         return AdmittedBatch(self._numbered, places, [self.loader.rows[i] for i in places])
 
     def _has_room(self, step: int, kept: int) -> bool:

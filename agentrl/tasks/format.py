@@ -1,4 +1,4 @@
-"""What a task format is: how a row's task prepares its container, and how it is scored there.
+"""The contract of a task format, which prepares a row's container and scores the agent's work in it.
 
 Invariants: the verifier's files come into the container only after the agent has ended; a failure of the container
 or of the verifier, or one that takes too long, is an InfraError; a test that fails is a reward of 0.
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.containers import Container, ContainerSpec
+from agentrl.core.errors import InfraError
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Verdict:
 
 SET_UP_TIMEOUT = 600.0
 VERIFY_TIMEOUT = 3600.0
+
+
+class TookTooLong(InfraError):
+    """A phase exceeded its limit."""
+
+    def __init__(self, what: str, limit: float) -> None:
+        super().__init__(f"{what} took longer than its {limit:g} s")
 
 
 class TaskFormat(Protocol):

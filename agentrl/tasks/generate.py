@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from agentrl.core.outputs import superseded_path, writing
 from agentrl.tasks.demo.base import Problem, Task, row
 from agentrl.tasks.demo.stage import Script, Stage
 
-# A task that repeats itself this often has run out of questions.
-PATIENCE = 1000
+MAX_REPEATS = 1000
+"""A task that repeats itself more often in a row has run out of questions."""
 FILES = ("train.parquet", "val.parquet", "sft.jsonl")
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,9 @@ def generate(task: Task, out: Path, sizes: Sizes, seed: int) -> dict[Path, int]:
         rng = random.Random(f"{seed}/demos")
         shown = distinct(task, sizes.demos, rng, taken=asked)
         written[out / "sft.jsonl"] = len(shown)
-        _write_lines(_draft(out / "sft.jsonl"), asyncio.run(demonstrations(task, shown, rng, out)))
+        messages = asyncio.run(demonstrations(task, shown, rng, out))
+        with writing(str(out / "sft.jsonl")):
+            write_atomic(_draft(out / "sft.jsonl"), (json.dumps(one, ensure_ascii=False) + "\n" for one in messages))
     _publish(out, list(written))
     return written
 
@@ -97,7 +99,7 @@ def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> li
     while len(problems) < number:
         problem = task.draw(rng)
         repeats = repeats + 1 if problem.question in problems or problem.question in taken else 0
-        if repeats > PATIENCE:
+        if repeats > MAX_REPEATS:
             raise UserError(f"the task has only about {len(problems) + len(taken)} questions; ask for fewer rows")
         if not repeats:
             problems[problem.question] = problem
@@ -130,15 +132,9 @@ def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    draft = file.with_name(f".{file.name}.new")
     with writing(str(file)):
         try:
-            pq.write_table(pa.Table.from_pylist(rows), draft)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
-
-
-def _write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> None:
-    with writing(str(file)):
-        write_atomic(file, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+            pq.write_table(pa.Table.from_pylist(rows), file)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise

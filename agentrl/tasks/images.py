@@ -1,8 +1,8 @@
 """Images of containers, prepared ahead of need.
 
-Invariants: an image is prepared once for all rows that share it, and beside the run; a failure masks the trajectories
-that wait for it, and is tried again when one of its rows is expected again; the wait for a free slot is not part of an
-image's time limit.
+Invariants: an image is prepared once for all rows that share it, concurrently with the run; a failure masks the
+trajectories that wait for it, and is tried again when one of its rows is expected again; the wait for a free slot is
+not part of an image's time limit.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import InfraError, UserError
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.format import TookTooLong
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 """Images that are prepared at the same time: a build keeps cores, disk and network busy."""
-SPARE = 10.0
+SPARE_SECONDS = 10.0
 """Seconds for a provider to end at its own limit: its error says more."""
 
 
@@ -56,7 +56,7 @@ class PreparedImages:
 
     async def _get(self, spec: ContainerSpec) -> None:
         async with self._slots:
-            limit = asyncio.timeout(spec.build_timeout + SPARE)
+            limit = asyncio.timeout(spec.build_timeout + SPARE_SECONDS)
             try:
                 async with limit:
                     await self._prepare(spec)
@@ -73,7 +73,7 @@ def _key(spec: ContainerSpec) -> tuple[str, str]:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log a failure, also of an image that nobody waits for."""
+    """Log a failure, also of an image that no trajectory waits for."""
     if not task.cancelled() and (error := task.exception()):
         lines = "".join(f"\n  | {line}" for line in getattr(error.__cause__, "details", ()))
         log.warning("%s (its trajectories are masked)%s", error, lines)

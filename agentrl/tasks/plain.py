@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
@@ -18,20 +19,19 @@ from agentrl.core.numbers import is_reward
 from agentrl.core.points import task_format
 from agentrl.core.user_errors import did_you_mean, last_line
 from agentrl.data.plain import plain
-from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, Verdict
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, TookTooLong, Verdict
 
 WHERE = "extra_info.container"
 VERIFY_TIMEOUT = 600.0
-SPARE = 30.0
+SPARE_SECONDS = 30.0
 """Seconds between a command's own limit and that of its phase."""
 TAIL = 8000
 """Characters of the verifier's output that are kept."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The values that a field takes."""
+class FieldKind:
+    """Values that a field takes."""
 
     wanted: str
     fits: Callable[[Any], bool]
@@ -42,42 +42,40 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
-TEXT = Kind("text", lambda value: isinstance(value, str) and bool(value.strip()), str)
-FOLDER = Kind("the path of a folder", TEXT.fits, lambda value: Path(value).expanduser().absolute())
-NUMBER = Kind("a number above 0", _is_number, float)
-WHOLE = Kind("a number above 0", _is_number, int)
-NAMES = Kind("a list of text", lambda value: isinstance(value, list), lambda value: tuple(map(str, value)))
-TEXTS = Kind(
-    "a mapping of names to text",
-    lambda value: isinstance(value, Mapping),
-    lambda value: {str(key): str(each) for key, each in value.items()},
-)
-SWITCH = Kind("true or false", lambda value: isinstance(value, bool), bool)
+TEXT = FieldKind("text", lambda value: isinstance(value, str) and bool(value.strip()), str)
+NUMBER = FieldKind("a number above 0", _is_number, float)
+KINDS: dict[Any, FieldKind] = {
+    str: TEXT,
+    Path: FieldKind("the path of a folder", TEXT.fits, lambda value: Path(value).expanduser().absolute()),
+    float: NUMBER,
+    int: FieldKind("a number above 0", _is_number, int),
+    bool: FieldKind("true or false", lambda value: isinstance(value, bool), bool),
+    tuple: FieldKind("a list of text", lambda value: isinstance(value, list), lambda value: tuple(map(str, value))),
+    Mapping: FieldKind(
+        "a mapping of names to text",
+        lambda value: isinstance(value, Mapping),
+        lambda value: {str(key): str(each) for key, each in value.items()},
+    ),
+}
+"""Kinds of fields by the type that ContainerSpec gives them."""
 
-FIELDS: dict[str, Kind] = {
-    "image": TEXT,
-    "build": FOLDER,
-    "workdir": TEXT,
-    "user": TEXT,
-    "env": TEXTS,
-    "cpus": NUMBER,
-    "memory_mb": WHOLE,
-    "storage_mb": WHOLE,
-    "processes": WHOLE,
-    "entrypoint": SWITCH,
-    "command": NAMES,
-    "network": TEXT,
-    "allowed": NAMES,
-    "build_timeout": NUMBER,
-    "start_timeout": NUMBER,
+
+def _kind(annotation: Any) -> FieldKind:
+    """The kind of a type such as `str`, `float | None` or `tuple[str, ...]`."""
+    first = get_args(annotation)[0] if isinstance(annotation, UnionType) else annotation
+    return KINDS[get_origin(first) or first]
+
+
+SPEC_FIELDS = {field.name: _kind(field.type) for field in fields(ContainerSpec)}
+FIELDS: dict[str, FieldKind] = {
+    **SPEC_FIELDS,
     "set_up": TEXT,
     "verify": TEXT,
     "set_up_timeout": NUMBER,
     "verify_timeout": NUMBER,
     "agent_timeout": NUMBER,
 }
-"""All that a row may say."""
-OF_SPEC = frozenset(field.name for field in fields(ContainerSpec))
+"""All fields of `extra_info.container`."""
 
 
 @task_format("container")
@@ -86,13 +84,16 @@ class PlainContainer:
 
     def __init__(self, arguments: TaskArguments) -> None:
         given = {key: _read(key, value) for key, value in plain(arguments).items() if key != "format"}
-        self.spec = ContainerSpec(**{key: value for key, value in given.items() if key in OF_SPEC})
+        self.spec = ContainerSpec(**{key: value for key, value in given.items() if key in SPEC_FIELDS})
         self.agent_timeout: float | None = given.get("agent_timeout")
         self._set_up: str | None = given.get("set_up")
         self._verify: str | None = given.get("verify")
         self._set_up_limit: float = given.get("set_up_timeout", SET_UP_TIMEOUT)
         self._verify_limit: float = given.get("verify_timeout", VERIFY_TIMEOUT)
-        self.set_up_timeout, self.verify_timeout = self._set_up_limit + SPARE, self._verify_limit + SPARE
+        self.set_up_timeout, self.verify_timeout = (
+            self._set_up_limit + SPARE_SECONDS,
+            self._verify_limit + SPARE_SECONDS,
+        )
 
     async def set_up(self, container: Container) -> None:
         """Run `set_up`. Raises InfraError where it fails."""

@@ -3,10 +3,10 @@
 Invariants:
 - a container belongs to one try of one trajectory. It is stopped when the try ends, also by an error or a
   cancellation; where the run's reward function scores it, when that has ended;
-- each phase has a limit of its own, and none counts towards the agent's; a phase that fails masks the trajectory, but
+- each phase has its own limit, and none counts towards the agent's; a phase that fails masks the trajectory, but
   for a verification where `reward.on_failure` is zero;
 - an agent that ended by an infrastructure error is not verified; one that ended in any other way is;
-- images are prepared beside the run, ahead of need.
+- images are prepared in the background, ahead of need.
 """
 
 import asyncio
@@ -19,27 +19,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import Container, ContainerProvider, ContainerSpec
+from agentrl.core.clocks import now
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
 from agentrl.core.registry import is_path
 from agentrl.core.shares import share_of, worker
-from agentrl.rewards.failures import without_verdict
-from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
+from agentrl.rewards.scorer import without_verdict
+from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, TookTooLong, Verdict
 from agentrl.tasks.images import PreparedImages
-from agentrl.tasks.phases import Phase, TookTooLong, phase
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Outcome, Trajectory
+from agentrl.trajectory.trajectory import Outcome, Span, SpanKind, Trajectory
 
 log = logging.getLogger(__name__)
 
 KEY = "rollout.containers.provider"
 STOP_LIMIT = 60.0
-"""Seconds that a trajectory waits for the end of its container; after that it is removed beside the run."""
+"""Seconds that a trajectory waits for the end of its container; after that it is removed in the background."""
 
+SHORTEST_SPAN = 0.001
+"""Seconds; a shorter phase is not shown."""
+
+Phase = SpanKind | Literal["run"]
+"""`run` is the agent's; its parts have their own spans."""
 Agent = Callable[[float | None], Awaitable[None]]
 """Runs the agent, for at most so many seconds (None: the run's limit); failures become the trajectory's outcome."""
 Adapt = Callable[[ContainerSpec], ContainerSpec]
@@ -178,12 +184,25 @@ class TaskRunner:
 
     @asynccontextmanager
     async def _phase(self, trajectory: Trajectory, kind: Phase, limit: float | None = None) -> AsyncIterator[None]:
+        """Record the seconds of the body, and its name where it fails. Raises TookTooLong after `limit` seconds."""
+        about, start, timeout = trajectory.extra["task"], now(), asyncio.timeout(limit)
+        about["failed"] = kind
         self.phases[kind] += 1
         try:
-            async with phase(trajectory, kind, limit):
+            async with timeout:
                 yield
+        except TimeoutError:
+            if not timeout.expired():  # a time limit of the body's own
+                raise
+            raise TookTooLong("it", limit or 0.0) from None
+        else:
+            del about["failed"]
         finally:
             self.phases[kind] -= 1
+            end = now()
+            about["seconds"][kind] = round(end - start, 3)
+            if kind != "run" and end - start > SHORTEST_SPAN:
+                trajectory.spans.append(Span(kind, start, end))
 
     def _stop(self, container: Container) -> asyncio.Task[None]:
         """The task that stops a container; a cancellation of who waits for it does not reach it."""
@@ -196,7 +215,7 @@ class TaskRunner:
 
 
 def _further(task: TaskFormat) -> Sequence[ContainerSpec]:
-    """What its verification starts besides its own container."""
+    """Containers that its verification starts."""
     return getattr(task, "further", ())
 
 

@@ -3,13 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jsonschema.exceptions import ValidationError
-
 from agentrl.core import json_text as writable
 from agentrl.core.json_schema import Unchecked, compiled
 
-MOST_COMPLAINTS = 3
-LONGEST_VALUE = 80
+MAX_COMPLAINTS = 3
+MAX_VALUE_CHARACTERS = 80
 TYPE_NAMES = {
     str: "string",
     bool: "boolean",
@@ -41,13 +39,13 @@ class ArgumentCheck:
             return f"Error: the arguments of {self.tool!r} cannot be checked: {error}."
         if not errors:
             return None
-        problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MOST_COMPLAINTS]))
+        problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MAX_COMPLAINTS]))
         return f"Error: wrong arguments for {self.tool!r}: {problems}."
 
 
-def _wording(error: ValidationError) -> str:
+def _wording(error: Any) -> str:
+    """One jsonschema.ValidationError in words."""
     where = _path(error.absolute_path)
-    rule: Any = error.validator_value
     match error.validator:
         case "required":
             return _missing(error)
@@ -56,36 +54,30 @@ def _wording(error: ValidationError) -> str:
         case "type":
             return f"parameter {where!r} must be {_expected(error.schema)}, got {_shown(error.instance)}"
         case "enum":
-            choices = ", ".join(map(repr, rule))
+            choices = ", ".join(map(repr, error.validator_value))
             return f"parameter {where!r} must be one of {choices}, got {_shown(error.instance)}"
         case "anyOf" | "oneOf":
-            choices = " or ".join(_expected(option) for option in rule)
+            choices = " or ".join(_expected(option) for option in error.validator_value)
             return f"parameter {where!r} must be {choices}, got {_shown(error.instance)}"
-    return f"parameter {where!r}: {_cut(error.message, 2 * LONGEST_VALUE)}"
+    return f"parameter {where!r}: {_cut(error.message, 2 * MAX_VALUE_CHARACTERS)}"
 
 
-def _missing(error: ValidationError) -> str:
-    required, given, schema = _parts(error)
+def _missing(error: Any) -> str:
     # jsonschema reports each missing name apart, and only the message says which.
-    name = next(n for n in required if n not in given and error.message.startswith(repr(n)))
-    expected = _expected(schema.get("properties", {}).get(name, {}))
+    absent = [name for name in error.validator_value if name not in error.instance]
+    name = next(name for name in absent if error.message.startswith(repr(name)))
+    expected = _expected(error.schema.get("properties", {}).get(name, {}))
     return f"parameter {_path([*error.absolute_path, name])!r} is missing (expected {expected})"
 
 
-def _superfluous(error: ValidationError) -> str:
-    _, given, schema = _parts(error)
-    known = schema.get("properties", {})
-    unknown = ", ".join(repr(_path([*error.absolute_path, n])) for n in given if n not in known)
+def _superfluous(error: Any) -> str:
+    known = error.schema.get("properties", {})
+    unknown = ", ".join(repr(_path([*error.absolute_path, name])) for name in error.instance if name not in known)
     return f"parameter {unknown} does not exist (known: {', '.join(known) or 'none'})"
 
 
-def _parts(error: ValidationError) -> tuple[Any, Any, Any]:
-    """The violated rule, the value that violates it, and the schema around the rule."""
-    return error.validator_value, error.instance, error.schema
-
-
 def _expected(schema: Any) -> str:
-    """What a schema asks for, in a few words."""
+    """The values that a schema allows, in a few words."""
     if not isinstance(schema, dict):
         return "a value"
     if "enum" in schema:
@@ -97,7 +89,7 @@ def _expected(schema: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f"{TYPE_NAMES.get(type(value), type(value).__name__)} {_cut(repr(value), LONGEST_VALUE)}"
+    return f"{TYPE_NAMES.get(type(value), type(value).__name__)} {_cut(repr(value), MAX_VALUE_CHARACTERS)}"
 
 
 def _cut(text: str, length: int) -> str:

@@ -13,11 +13,11 @@ from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
-EXECUTE = "async def execute(self, instance_id, parameters, **kwargs)"
-OTHERS = ("create", "calc_reward", "release")
-READ = ("type", *(field.name for field in fields(ToolOptions)))
+EXECUTE_EXAMPLE = "async def execute(self, instance_id, parameters, **kwargs)"
+OTHER_METHODS = ("create", "calc_reward", "release")
+CONFIG_KEYS = ("type", *(field.name for field in fields(ToolOptions)))
 """Keys of `config` that agentrl reads."""
-READ_OF_MCP = (*READ, "sessions", "rate_limit")
+MCP_CONFIG_KEYS = (*CONFIG_KEYS, "sessions", "rate_limit")
 MCP_KEYS = ("mcp_servers_config_path", "tool_selected_list", "mcpServers")
 FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 PARAMETERS_KEYS = ("type", "properties", "required", "additionalProperties")
@@ -30,7 +30,7 @@ JSON_NAMES = {
     "list": "array",
     "dict": "object",
 }
-ELSEWHERE = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
+OTHER_PROPERTY_KEYS = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
 """Where a schema may say more about its properties."""
 
 
@@ -38,22 +38,22 @@ def check_class(entry: Entry, kind: type) -> None:
     """Check that the methods exist and take their arguments. Raises UserError."""
     where, name = entry.where, entry.class_name
     if inherits(kind, "BaseTool.execute"):
-        raise UserError(f"{where}: {name} has no execute(): write `{EXECUTE}`")
+        raise UserError(f"{where}: {name} has no execute(): write `{EXECUTE_EXAMPLE}`")
     makes_schema = any(not inherits(kind, f"BaseTool.{method}") for method in ("__init__", "get_openai_tool_schema"))
     if entry.fields.get("tool_schema") is None and not makes_schema:
         raise UserError(
             f"{where}: {name} has no schema: write tool_schema in the YAML or override get_openai_tool_schema()"
         )
     given = ("instance_id", "parameters")
-    check_method(kind, "execute", given, where, EXECUTE)
-    for method in OTHERS:
+    check_method(kind, "execute", given, where, EXECUTE_EXAMPLE)
+    for method in OTHER_METHODS:
         check_method(kind, method, given[:1], where, f"async def {method}(self, instance_id, **kwargs)")
     check_answers(getattr(kind, "execute", None), where, "text for the model, or a ToolResponse")
     arguments = _properties(entry.fields.get("tool_schema")) - {*given}
     if taken := [name for name in own_parameters(kind, "execute")[:2] if name in arguments]:
         raise UserError(
             f"{where}: {name}.execute takes the argument {taken[0]!r} by itself: all arguments come in a dict, so "
-            f"write `{EXECUTE}` and read parameters[{taken[0]!r}]"
+            f"write `{EXECUTE_EXAMPLE}` and read parameters[{taken[0]!r}]"
         )
 
 
@@ -77,9 +77,9 @@ def check_options(entry: Entry) -> None:
     with reported_as(where):  # a tool may read a key in its own way first
         ToolOptions.read({key: value for key, value in config.items() if not mentions(kind, str(key))})
     if "mcp" not in entry.fields:
-        check_spelling(config, READ, where, section="config", kind=kind)
+        check_spelling(config, CONFIG_KEYS, where, section="config", kind=kind)
         return
-    check_spelling(config, READ_OF_MCP, where, section="config")
+    check_spelling(config, MCP_CONFIG_KEYS, where, section="config")
     written = entry.fields["mcp"]
     check_spelling(written if isinstance(written, dict) else (), MCP_KEYS, where, section="mcp")
     wanted = written.get("tool_selected_list") if isinstance(written, dict) else None
@@ -109,7 +109,7 @@ def check_schema(schema: OpenAIFunctionToolSchema, where: str) -> None:
     check_spelling(parameters, PARAMETERS_KEYS, where, section="tool_schema.function.parameters")
     properties, required = parameters.get("properties") or {}, parameters.get("required") or []
     missing = [name for name in required if name not in properties] if isinstance(required, list) else []
-    if missing and not any(key in parameters for key in ELSEWHERE):
+    if missing and not any(key in parameters for key in OTHER_PROPERTY_KEYS):
         has = f"which has {', '.join(properties)}" if properties else "which is empty"
         raise UserError(
             f"{where}: tool_schema of {function['name']}: required names {missing[0]!r}, which is not in properties "

@@ -41,7 +41,7 @@ def _of_type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a `$ref` into the same schema points at."""
+    """The schema that a `$ref` into the same schema points at."""
     place = schema.get("$ref", "")
     if not place.startswith("#/"):
         return schema

@@ -16,7 +16,7 @@ MARK = "__agentrl_tool__"
 
 @dataclass(frozen=True)
 class Marked:
-    """What the decorator was given."""
+    """The arguments of the decorator."""
 
     name: str | None
     schema: OpenAIFunctionToolSchema | dict[str, Any] | None
@@ -46,7 +46,7 @@ def function_tool(name: Any = None, *, schema: Any = None) -> Any:
 
 
 class FunctionTool(BaseTool):
-    """A tool without state of its own: each call is a call of the function."""
+    """A tool without state: each call is a call of the function."""
 
     def __init__(self, fn: Callable[..., Any], schema: OpenAIFunctionToolSchema) -> None:
         super().__init__({}, schema)
@@ -60,7 +60,7 @@ class FunctionTool(BaseTool):
 
 
 class AsyncFunctionTool(FunctionTool):
-    """The same for an async function."""
+    """An async function as a tool."""
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **_: Any) -> Any:
         """Await the function."""

@@ -1,7 +1,6 @@
 """Tools from YAML (every variant of verl's) and from Python files of functions."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from inspect import isroutine
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,12 @@ NATIVE, MCP = "native", "mcp"
 ENTRY_KEYS = ("class_name", "config", "tool_schema", "mcp")
 YAML_KEY = "rollout.multi_turn.tool_config_path"
 FUNCTIONS_KEY = "rollout.multi_turn.function_tool_path"
-LENT = "__agentrl_sandbox__"
+LENT_SANDBOX = "__agentrl_sandbox__"
 """Attribute of a tool: the sandbox that the loader has set."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A tool and where it comes from."""
-
-    runner: ToolRunner
-    where: str
+Placed = tuple[ToolRunner, str]
+"""A tool and where it comes from."""
 
 
 def load_tools(
@@ -59,20 +54,20 @@ def load_tools(
     shorten = Truncation(max_response, unit, side, tokenizer)
     sandboxes, servers = Sandboxes(sandbox), McpServers()
     try:
-        loaded = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
-        loaded += [found for item in given for found in _given(item, sandboxes, servers)]
-        _check_names((item.runner.name, item.where) for item in loaded)
+        placed = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
+        placed += [found for item in given for found in _given(item, sandboxes, servers)]
+        _check_names((runner.name, where) for runner, where in placed)
     except UserError:
         servers.stop()
         raise
-    return ToolSet([item.runner for item in loaded], shorten, sandboxes, servers)
+    return ToolSet([runner for runner, _ in placed], shorten, sandboxes, servers)
 
 
 def check_tools(tool_config_path: str | None, function_tool_path: str | None) -> None:
-    """What can be wrong with a run's tools before one is made or a server is asked. Raises UserError."""
+    """Check a run's tools before one is made or a server is asked. Raises UserError."""
     entries = [] if tool_config_path is None else read_entries(tool_config_path, "tools", what=YAML_KEY)
     named = [(name, entry.where) for entry in entries if (name := _checked_name(entry)) is not None]
-    _check_names([*named, *((item.runner.name, item.where) for item in _from_functions(function_tool_path))])
+    _check_names([*named, *((runner.name, where) for runner, where in _from_functions(function_tool_path))])
 
 
 def _checked_name(entry: Entry) -> str | None:
@@ -89,18 +84,22 @@ def _checked_name(entry: Entry) -> str | None:
 
 
 def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
-    """Set `tool.sandbox`, unless the tool has one of its own. A tool object may serve several runs, one by one."""
-    if getattr(tool, "sandbox", None) is getattr(tool, LENT, None):
+    """Set `tool.sandbox`, unless the tool has set another. A tool object may serve several runs, one by one."""
+    if getattr(tool, "sandbox", None) is getattr(tool, LENT_SANDBOX, None):
         tool.sandbox = sandbox
-        setattr(tool, LENT, sandbox)
+        setattr(tool, LENT_SANDBOX, sandbox)
 
 
-def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
-    entries = [] if path is None else read_entries(path, "tools", what=YAML_KEY)
-    return [Loaded(runner, entry.where) for entry in entries for runner in _runners(entry, sandboxes, servers)]
+def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> Iterator[Placed]:
+    for entry in [] if path is None else read_entries(path, "tools", what=YAML_KEY):
+        if _type(entry) == NATIVE:
+            check_class(entry, entry.load_class())
+        check_options(entry)
+        runners = _mcp_runners(entry, servers) if _type(entry) == MCP else [_native_runner(entry, sandboxes)]
+        yield from ((runner, entry.where) for runner in runners)
 
 
-def _from_functions(path: str | None) -> list[Loaded]:
+def _from_functions(path: str | None) -> list[Placed]:
     if path is None:
         return []
     file = find(path, what=FUNCTIONS_KEY)
@@ -109,18 +108,7 @@ def _from_functions(path: str | None) -> list[Loaded]:
         check_function(tool, f"{FUNCTIONS_KEY}: {file}")
     if not tools:
         raise UserError(f"{FUNCTIONS_KEY}: {file} has no function marked @function_tool: mark those that are tools")
-    return [Loaded(_function_runner(tool, str(file)), str(file)) for tool in tools]
-
-
-def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterator[ToolRunner]:
-    if _type(entry) == NATIVE:
-        yield _make_runner(entry, sandboxes)
-        return
-    check_options(entry)
-    for tool in mcp_tools(entry, servers):
-        with reported_as(entry.where):
-            options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
-        yield _runner(tool, tool.tool_schema, options, entry.where)
+    return [_of_function(tool, str(file)) for tool in tools]
 
 
 def _type(entry: Entry) -> str:
@@ -132,9 +120,15 @@ def _type(entry: Entry) -> str:
     return str(kind)
 
 
-def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
-    check_class(entry, entry.load_class())
-    check_options(entry)
+def _mcp_runners(entry: Entry, servers: McpServers) -> Iterator[ToolRunner]:
+    for tool in mcp_tools(entry, servers):
+        with reported_as(entry.where):
+            options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
+        check_types(tool.tool_schema, entry.where)
+        yield ToolRunner(tool, tool.tool_schema.model_dump(), options)
+
+
+def _native_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     written = entry.fields.get("tool_schema")
     tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
     return _tool_runner(tool, entry, sandboxes)
@@ -156,27 +150,27 @@ def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     config = getattr(tool, "config", None)
     with reported_as(entry.where):
         options = ToolOptions.read(config if isinstance(config, dict) else entry.config)
-    return _runner(tool, schema, options, entry.where)
+    return ToolRunner(tool, schema.model_dump(), options)
 
 
-def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
+def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> Iterable[Placed]:
     """The tools of one object: a tool, a tool class, a function, or the path of a YAML or Python file."""
     if isinstance(item, str | Path):
         return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item), sandboxes, servers)
     if isroutine(item):
         tool = _checked_function(item)
-        return [Loaded(_function_runner(tool, "tools"), f"tools: {tool.name}")]
+        return [_of_function(tool, f"tools: {tool.name}")]
     entry = _checked_object(item)
     if isinstance(item, type):
         with reported_as(f"{entry.where}(config, tool_schema)"):
             schema = entry.fields.get("tool_schema")
             read = None if schema is None else _read_schema(entry.where, schema)
             item = construct(item, {"config": entry.config, "tool_schema": read})
-    return [Loaded(_tool_runner(item, entry, sandboxes), entry.where)]
+    return [(_tool_runner(item, entry, sandboxes), entry.where)]
 
 
 def check_given(tools: Iterable[Any]) -> None:
-    """What can be wrong with tools as objects before one is made of a class. Raises UserError."""
+    """Check tools as objects, before one is made of a class. Raises UserError."""
     for item in tools:
         if isinstance(item, str | Path):
             functions = str(item).endswith(".py")
@@ -212,15 +206,9 @@ def _checked_object(item: Any) -> Entry:
     return entry
 
 
-def _function_runner(tool: FunctionTool, where: str) -> ToolRunner:
-    return _runner(tool, tool.tool_schema, ToolOptions(), where, closed=tool.closed)
-
-
-def _runner(
-    tool: Any, schema: OpenAIFunctionToolSchema, options: ToolOptions, where: str, *, closed: bool = False
-) -> ToolRunner:
-    check_types(schema, where)
-    return ToolRunner(tool, schema.model_dump(), options, closed=closed)
+def _of_function(tool: FunctionTool, where: str) -> Placed:
+    check_types(tool.tool_schema, where)
+    return ToolRunner(tool, tool.tool_schema.model_dump(), ToolOptions(), closed=tool.closed), where
 
 
 def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:

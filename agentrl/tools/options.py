@@ -1,4 +1,4 @@
-"""The keys that agentrl reads in a tool's `config:`, besides the tool's own keys."""
+"""The keys that agentrl reads in the `config:` of a tool or an interaction, besides its own keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,17 +24,20 @@ class ToolOptions:
     on_error: str = "infra"
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
     in_thread: bool = False
-    """Async methods run in threads too, each call in an event loop of its own: for those that block."""
+    """Async methods run in threads too, each call in a separate event loop: for methods that block."""
     example: Mapping[str, Any] | None = None
     """Arguments that `agentrl tools test` calls it with."""
 
     def __post_init__(self) -> None:
-        check_timeout(self.timeout)
+        timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0
+        if self.timeout is not None and not timed:
+            raise UserError(f"config.timeout is {self.timeout!r}: write seconds over 0, or null for no limit")
         if not (_is_int(self.retries) and self.retries >= 0):
             raise UserError(f"config.retries is {self.retries!r}: write a whole number, 0 or more")
         if self.max_concurrency is not None and not (_is_int(self.max_concurrency) and self.max_concurrency > 0):
             raise UserError(f"config.max_concurrency is {self.max_concurrency!r}: write a whole number over 0, or null")
-        check_in_thread(self.in_thread)
+        if not isinstance(self.in_thread, bool):
+            raise UserError(f"config.in_thread is {self.in_thread!r}: write true or false")
         if self.on_error not in ON_ERROR:
             raise UserError(f"config.on_error is {self.on_error!r}: use one of {', '.join(ON_ERROR)}")
 
@@ -42,19 +45,6 @@ class ToolOptions:
     def read(cls, config: Mapping[str, Any]) -> "ToolOptions":
         """The options among the keys of `config`; the rest belong to the tool."""
         return cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
-
-
-def check_timeout(timeout: Any) -> None:
-    """Raise UserError unless `timeout` is a number over 0 or None."""
-    fits = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
-    if timeout is not None and not fits:
-        raise UserError(f"config.timeout is {timeout!r}: write seconds over 0, or null for no limit")
-
-
-def check_in_thread(in_thread: Any) -> None:
-    """Raise UserError unless it is true or false."""
-    if not isinstance(in_thread, bool):
-        raise UserError(f"config.in_thread is {in_thread!r}: write true or false")
 
 
 def _is_int(value: Any) -> bool:

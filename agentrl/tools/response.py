@@ -75,7 +75,7 @@ class ToolResult:
 
 
 def read_answer(answer: Any, shorten: Callable[[str], str]) -> ToolResult:
-    """What `execute` returned, in any of verl's forms: a response, or a tuple (response[, reward[, metrics]]).
+    """Read the answer of `execute`, in any of verl's forms: a response, or a tuple (response[, reward[, metrics]]).
 
     A response is a str, ToolResponse, a dict with text/image/video, or anything else, shown as JSON where it can be.
     Raises TypeError or ValueError when it is none of these.

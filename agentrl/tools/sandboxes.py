@@ -28,7 +28,7 @@ class Sandboxes:
 
 
 class NoSandbox:
-    """Stands for the sandbox in a tool whose methods run in event loops of their own."""
+    """Replaces the sandbox in a tool whose calls run in separate event loops."""
 
     def __getattr__(self, name: str) -> Any:
         raise UserError(

@@ -5,18 +5,21 @@ Invariants:
 - every instance whose creation has begun is released exactly once, also after timeouts, failures and cancellation, and
   the release runs to its end even when the trajectory's task is cancelled meanwhile;
 - `call` does not raise when a tool fails: the outcome tells model errors from infrastructure errors.
+
+Timeouts, retries and concurrency limits are enforced in `MethodRunner.call` (runner.py).
 """
 
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
 from agentrl.core.user_code import Cleanup, Threads
-from agentrl.tools.response import ModelError, ToolResult, read_answer
+from agentrl.tools.response import ModelError, ToolResult, read_answer, read_number
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
 
@@ -24,66 +27,20 @@ ToolKwargs = Mapping[str, Mapping[str, Any]]
 """create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs of one tool."""
 
 
-class ToolInstance:
-    """One tool within one trajectory."""
+@dataclass
+class Instance:
+    """The state of one tool whose creation has begun."""
 
-    def __init__(self, runner: ToolRunner, kwargs: ToolKwargs) -> None:
-        self.runner = runner
-        self.kwargs = kwargs
-        # Not the trajectory's key: a second try has the same key, and may begin while the first still cleans up.
-        self.id = uuid4().hex
-        self.lock = asyncio.Lock()
-        self.begun = False
-        self.created = False
-        self.released = False
-        self.failure: InfraError | None = None
-        self.creating: Threads = set()
-
-    async def create(self) -> None:
-        """Create the instance; concurrent calls wait for the first. Raises InfraError."""
-        async with self.lock:
-            if self.failure is not None:
-                raise self.failure
-            if self.created or self.released:
-                return
-            self.begun = True
-            try:
-                if self.runner.stateful:
-                    self.id = await self.runner.create(self.id, self.kwargs.get("create_kwargs", {}), self.creating)
-            except InfraError as failure:
-                self.failure = failure
-                raise
-            self.created = True
-
-    async def execute(self, arguments: dict[str, Any], agent_data: Any, shorten: Truncation) -> ToolResult:
-        """Carry out a call; raises ModelError and InfraError."""
-        await self.create()
-        if self.released:
-            raise InfraError(f"tool {self.runner.name!r} was called after its release")
-        kwargs = {**self.kwargs.get("execute_kwargs", {}), "agent_data": agent_data}
-        answer = await self.runner.execute(self.id, arguments, kwargs)
-        try:
-            return read_answer(answer, shorten)
-        except (TypeError, ValueError) as error:
-            raise self.runner.failure("execute", error) from error
-
-    async def calc_reward(self) -> float:
-        """The tool's score of the trajectory. Raises InfraError."""
-        return await self.runner.calc_reward(self.id, self.kwargs.get("calc_reward_kwargs", {}))
-
-    async def release(self) -> None:
-        """Release once, if creation was begun. Never raises."""
-        if self.released or not self.begun:
-            return
-        self.released = True
-        if self.creating:
-            # A create that still runs in its thread would make state after the release.
-            await asyncio.wait(self.creating, timeout=self.runner.options.timeout)
-        await self.runner.release(self.id, self.kwargs.get("release_kwargs", {}))
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """Not the trajectory's key: a second try has the same key, and may begin while the first still cleans up."""
+    created: bool = False
+    failure: InfraError | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    creating: Threads = field(default_factory=set)
 
 
 class ToolSession:
-    """What an agent loop holds. `release` belongs in a `finally`."""
+    """Creates, calls and releases the tools of one trajectory. `release` belongs in a `finally`."""
 
     def __init__(
         self,
@@ -99,18 +56,24 @@ class ToolSession:
         self.agent_data = agent_data
         self.shorten = shorten
         self.cleanup = cleanup
-        self.instances: dict[str, ToolInstance] = {}
+        self.instances: dict[str, Instance] = {}
+        self.released = False
         self.scores: dict[str, float] | None = None
 
     async def start(self) -> None:
         """Create the tools that the row has arguments for; the others come at their first call. Raises InfraError."""
-        await _all(self._instance(name).create() for name in self.tools_kwargs)
+        await _all(self._created(name) for name in self.tools_kwargs)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Carry out one call of the model's."""
         start = time.perf_counter()
         try:
-            result = await self._call(name, arguments)
+            self._check(name, arguments)
+            instance = await self._created(name)
+            kwargs = {**self._kwargs(name, "execute"), "agent_data": self.agent_data}
+            answer = await self.runners[name].call("execute", instance.id, arguments, kwargs=kwargs)
+            with self.runners[name].reading("execute"):
+                result = read_answer(answer, self.shorten)
         except ModelError as error:
             result = ToolResult.model_error(self.shorten(str(error)))
         except InfraError as error:
@@ -122,34 +85,77 @@ class ToolSession:
     async def rewards(self) -> dict[str, float]:
         """By tool, for those created that define calc_reward. Asked once; raises InfraError."""
         if self.scores is None:
-            names = [name for name, instance in self.instances.items() if instance.created and instance.runner.scores]
-            values = await _all(self.instances[name].calc_reward() for name in names)
+            names = [
+                name for name, instance in self.instances.items() if instance.created and self.runners[name].scores
+            ]
+            values = await _all(self._score(name) for name in names)
             self.scores = dict(zip(names, values, strict=True))
         return self.scores
 
     async def release(self) -> None:
         """Release every tool whose creation was begun. Never raises; safe to call twice."""
-        held = [instance for instance in self.instances.values() if instance.begun and not instance.released]
-        if any(instance.runner.stateful for instance in held):
+        if self.released:
+            return
+        self.released = True
+        if any(self.runners[name].stateful for name in self.instances):
             await self.cleanup.run(self._release())
-        for instance in held:
-            instance.released = True
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    def _check(self, name: str, arguments: dict[str, Any]) -> None:
+        """Raises ModelError for a call of no tool, or with arguments that do not fit its schema."""
         if name not in self.runners:
-            return ToolResult.model_error(self.shorten(_unknown(name, self.runners)))
+            names = ", ".join(self.runners)
+            known = f". The tools are: {names}." if names else "; there are no tools at all. Answer without one."
+            raise ModelError(f"Error: there is no tool {name!r}{known}")
         complaint = self.runners[name].check.complaint(arguments)
         if complaint is not None:
-            return ToolResult.model_error(self.shorten(complaint))
-        return await self._instance(name).execute(arguments, self.agent_data, self.shorten)
+            raise ModelError(complaint)
 
-    def _instance(self, name: str) -> ToolInstance:
+    async def _created(self, name: str) -> Instance:
+        """The tool's instance, created by the first call; concurrent calls wait for it. Raises InfraError."""
         if name not in self.instances:
-            self.instances[name] = ToolInstance(self.runners[name], self.tools_kwargs.get(name, {}))
-        return self.instances[name]
+            self.instances[name] = Instance()
+        runner, instance = self.runners[name], self.instances[name]
+        async with instance.lock:
+            if instance.failure is not None:
+                raise instance.failure
+            if runner.stateful and not instance.created and not self.released:
+                await self._create(runner, instance)
+            instance.created = True
+        if self.released:
+            raise InfraError(f"tool {name!r} was called after its release")
+        return instance
+
+    async def _create(self, runner: ToolRunner, instance: Instance) -> None:
+        given = self._kwargs(runner.name, "create")
+        # Splatted as in verl 0.4-0.6, and under one name as in later versions.
+        kwargs = {**given, "create_kwargs": dict(given)}
+        try:
+            answer = await runner.call("create", instance.id, kwargs=kwargs, threads=instance.creating)
+        except InfraError as failure:
+            instance.failure = failure
+            raise
+        own = answer[0] if isinstance(answer, tuple) and answer else answer
+        instance.id = own if isinstance(own, str) and own else instance.id
+
+    async def _score(self, name: str) -> float:
+        """The tool's score of the trajectory."""
+        runner, kwargs = self.runners[name], self._kwargs(name, "calc_reward")
+        answer = await runner.call("calc_reward", self.instances[name].id, kwargs=kwargs)
+        if isinstance(answer, list):  # verl's search and sandbox tools give a record of their calls, which is no score
+            return 0.0
+        with runner.reading("calc_reward"):
+            return read_number(answer)
 
     async def _release(self) -> None:
-        await asyncio.gather(*(instance.release() for instance in self.instances.values()))
+        await asyncio.gather(
+            *(
+                self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
+                for name, instance in self.instances.items()
+            )
+        )
+
+    def _kwargs(self, name: str, method: str) -> Mapping[str, Any]:
+        return self.tools_kwargs.get(name, {}).get(f"{method}_kwargs", {})
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
@@ -159,9 +165,3 @@ async def _all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         if isinstance(result, BaseException):
             raise result
     return results
-
-
-def _unknown(name: str, runners: Mapping[str, ToolRunner]) -> str:
-    if not runners:
-        return f"Error: there is no tool {name!r}; there are no tools at all. Answer without one."
-    return f"Error: there is no tool {name!r}. The tools are: {', '.join(runners)}."

@@ -6,7 +6,6 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.user_code import Cleanup
-from agentrl.tools.agent_data import agent_data_for
 from agentrl.tools.mcp import McpServers
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.sandboxes import Sandboxes
@@ -16,6 +15,26 @@ from agentrl.tools.truncation import Truncation
 log = logging.getLogger(__name__)
 
 
+class AgentData:
+    """The `agent_data` argument of `execute`: the agent loop's own object with verl's names.
+
+    The names are request_id, tools_kwargs and extra_fields; everything else is read from the object itself. Attributes
+    that a tool sets stay on the view, which lives as long as the trajectory.
+    """
+
+    def __init__(self, inner: Any, request_id: str, tools_kwargs: Any) -> None:
+        self.inner = inner
+        self.request_id = request_id
+        self.tools_kwargs = tools_kwargs
+        extra = getattr(inner, "extra", None)
+        self.extra_fields: dict[str, Any] = extra if isinstance(extra, dict) else {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
 class ToolSet:
     """The tools by name, in the order the model sees them. Empty is fine. Belongs to one event loop."""
 
@@ -23,8 +42,8 @@ class ToolSet:
         self,
         runners: Iterable[ToolRunner],
         shorten: Truncation,
-        sandboxes: Sandboxes | None = None,
-        servers: McpServers | None = None,
+        sandboxes: Sandboxes,
+        servers: McpServers,
     ) -> None:
         """`sandboxes` and `servers` are closed with the set."""
         self.runners = {runner.name: runner for runner in runners}
@@ -50,17 +69,16 @@ class ToolSet:
         """
         runners = self._selected(selection)
         kwargs = self._kwargs(tools_kwargs)
-        agent_data = agent_data_for(agent_data, key, tools_kwargs)
+        if not hasattr(agent_data, "request_id"):  # an object of verl's shape stays as it is
+            agent_data = AgentData(agent_data, key, tools_kwargs)
         usable = {name: value for name, value in kwargs.items() if name in runners}
         return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup)
 
     async def close(self) -> None:
         """Wait for running releases, and close sandboxes and servers of the set; safe to call twice."""
         await self.cleanup.close()
-        if self.sandboxes is not None:
-            await self.sandboxes.close()
-        if self.servers is not None:
-            await self.servers.close()
+        await self.sandboxes.close()
+        await self.servers.close()
 
     def _selected(self, selection: list[str] | None) -> dict[str, ToolRunner]:
         if selection is None:

@@ -13,7 +13,7 @@ SIDES = ("left", "right", "middle")
 UNITS = ("characters", "tokens")
 # No vocabulary has many tokens longer than this; text beyond it is cut before the tokenizer sees it, because
 # encoding megabytes of output would delay all other trajectories.
-LONGEST_TOKEN = 64
+MAX_TOKEN_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Truncation:
         return self._by_tokens(text)
 
     def _by_characters(self, text: str, limit: int) -> str:
-        head, tail = _kept(max(limit - len(MARKER), 0), self.side)
+        head, tail = _side_lengths(max(limit - len(MARKER), 0), self.side)
         cut = text[:head] + MARKER + (text[-tail:] if tail else "")
         return cut if len(MARKER) <= limit else MARKER[:limit]
 
     def _by_tokens(self, text: str) -> str:
-        far_too_long = len(text) > LONGEST_TOKEN * self.limit
+        far_too_long = len(text) > MAX_TOKEN_CHARACTERS * self.limit
         if far_too_long:
-            text = self._by_characters(text, LONGEST_TOKEN * self.limit)
+            text = self._by_characters(text, MAX_TOKEN_CHARACTERS * self.limit)
         ids = self._encode(text)
         if len(ids) <= self.limit:
             return text
@@ -71,7 +71,7 @@ class Truncation:
         return ""
 
     def _around_marker(self, ids: list[int], budget: int) -> str:
-        head, tail = _kept(max(budget - len(self._encode(MARKER)), 0), self.side)
+        head, tail = _side_lengths(max(budget - len(self._encode(MARKER)), 0), self.side)
         start, end = (self._decode(part) for part in (ids[:head], ids[len(ids) - tail :]))
         # A character of several tokens may be cut in two; its halves decode to replacement characters.
         return start.rstrip("\ufffd") + MARKER + end.lstrip("\ufffd")
@@ -83,7 +83,7 @@ class Truncation:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def _kept(size: int, side: str) -> tuple[int, int]:
+def _side_lengths(size: int, side: str) -> tuple[int, int]:
     """Sizes of the beginning and of the end that stay."""
     if side == "left":
         return 0, size

@@ -36,7 +36,7 @@ KEY = "trainer.logger"
 
 
 class Logger(Protocol):
-    """Hears of every step. One of the user's own may derive from it, and leave out what it has no use for."""
+    """Gets the metrics of every step. Your own class may derive from it, and leave methods out."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of `step`; step 0 is before training."""

@@ -122,7 +122,7 @@ class RunTracker:
         return metrics
 
     def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Keep a training step's trajectories for `trainer.rollout_data_dir`."""
+        """Remember a training step's trajectories, for `trainer.rollout_data_dir`."""
         self._unwritten_rollouts = step, trajectories
         self.sampled = list(trajectories)
 

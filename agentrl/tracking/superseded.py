@@ -29,9 +29,8 @@ def superseded_records(
     if step:
         return moves | _named(known), [metrics, settings]
     moves |= _named(results)
-    if not moves and not (
-        metrics.exists() and metrics.stat().st_size
-    ):  # a run that took no step: there is nothing to keep
+    took_steps = metrics.exists() and metrics.stat().st_size
+    if not moves and not took_steps:
         return {}, []
     return moves | _named([metrics, settings, run_dir / TENSORBOARD_DIR, *known]), []
 

@@ -1,9 +1,12 @@
-"""The base class of agent loops written for verl, and what such a loop is given and gives back."""
+"""verl's base class of agent loops, its single turn loop, and what such loops are given and give back."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+
+from agentrl.rollout.loops import SingleTurn
+from agentrl.verl.agent_state import asked_of
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -165,3 +168,28 @@ class AgentLoopBase:
     def _prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         chat = self.server_manager.env.chat
         return list(chat.prompt(chat.see(messages), tools))
+
+
+class SingleTurnAgentLoop(AgentLoopBase):
+    """One answer. `run(sampling_params, **columns)`, or verl 0.5's `run(messages, sampling_params)`."""
+
+    served_by: ClassVar[type] = SingleTurn
+    """agentrl's loop that stands for the class itself."""
+
+    async def run(self, *asked: Any, **kwargs: Any) -> Any:
+        """Ask once."""
+        messages, sampling_params = asked_of(asked, kwargs)
+        prompt_ids = await self.apply_chat_template(messages)
+        seen = await self.process_vision_info(messages)
+        output = await self.server_manager.generate(
+            prompt_ids=prompt_ids, sampling_params=sampling_params, image_data=seen.get("images")
+        )
+        ids = list(output.token_ids)
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=ids,
+            response_mask=[1] * len(ids),
+            response_logprobs=output.log_probs,
+            multi_modal_data=seen,
+            num_turns=2,
+        )

@@ -5,6 +5,7 @@ Estimators give (advantages, returns). Where agentrl's own differ from verl's in
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import torch
@@ -14,25 +15,9 @@ from agentrl.algorithms.advantages import estimate
 from agentrl.algorithms.kl import kl_penalty as penalty
 from agentrl.algorithms.losses import POLICY_LOSSES, PolicyLoss
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.verl.estimators import (
-    ADV_ESTIMATOR_REGISTRY,
-    AdvantageEstimator,
-    get_adv_estimator_fn,
-    register_adv_est,
-)
-from agentrl.verl.masked import masked_mean, masked_whiten
-from agentrl.verl.policy_losses import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn, register_policy_loss
-
-__all__ = [
-    "ADV_ESTIMATOR_REGISTRY",
-    "POLICY_LOSS_REGISTRY",
-    "AdvantageEstimator",
-    "agg_loss",
-    "get_adv_estimator_fn",
-    "get_policy_loss_fn",
-    "register_adv_est",
-    "register_policy_loss",
-]
+from agentrl.verl.estimators import ADV_ESTIMATOR_REGISTRY, name_of
+from agentrl.verl.policy_losses import POLICY_LOSS_REGISTRY, agg_loss
+from agentrl.verl.tensors import masked_mean, masked_whiten
 
 Both = tuple[Tensor, Tensor]
 SHORT = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
@@ -240,3 +225,18 @@ POLICY_LOSS_REGISTRY |= {
     "cispo": compute_policy_loss_cispo,
     "geo_mean": compute_policy_loss_geo_mean,
 } | POLICY_LOSS_REGISTRY
+
+
+def get_adv_estimator_fn(name_or_enum: str | Enum) -> Callable[..., Any]:
+    """The function of that name, in verl's shape. Raises ValueError."""
+    name = name_of(name_or_enum)
+    if name not in ADV_ESTIMATOR_REGISTRY:
+        raise ValueError(f"there is no advantage estimator {name!r}; there are {', '.join(ADV_ESTIMATOR_REGISTRY)}")
+    return ADV_ESTIMATOR_REGISTRY[name]
+
+
+def get_policy_loss_fn(name: str) -> Callable[..., Any]:
+    """The function of that name, in verl's shape. Raises ValueError."""
+    if name not in POLICY_LOSS_REGISTRY:
+        raise ValueError(f"there is no policy loss {name!r}; there are {', '.join(POLICY_LOSS_REGISTRY)}")
+    return POLICY_LOSS_REGISTRY[name]

@@ -14,8 +14,7 @@ from typing import Any
 from agentrl.core.errors import InfraError
 from agentrl.core.user_code import UserFunction, construct
 from agentrl.core.user_errors import reported_as
-from agentrl.rewards.arguments import num_turns, reward_scores
-from agentrl.rewards.function import RewardFn
+from agentrl.rewards.function import RewardFn, num_turns, reward_scores
 from agentrl.rewards.managers import Arguments, BatchManager, Calls, Manager
 from agentrl.trajectory.trajectory import Trajectory
 

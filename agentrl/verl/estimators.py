@@ -17,9 +17,9 @@ from torch import Tensor
 from agentrl.algorithms.segments import dense
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, ESTIMATOR_COLUMNS
+from agentrl.verl.config_views import AlgoConfig
 from agentrl.verl.data_proto import object_array
 from agentrl.verl.padded import rows_of
-from agentrl.verl.sections import AlgoConfig
 
 Function = Callable[..., Any]
 
@@ -52,7 +52,7 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
     """A decorator that makes a function known to `algorithm.adv_estimator`. Raises ValueError for a taken name."""
 
     def decorate(function: Function) -> Function:
-        name = _name(name_or_enum)
+        name = name_of(name_or_enum)
         if ADV_ESTIMATOR_REGISTRY.get(name, function) is not function or name in ADVANTAGES.declared:
             raise ValueError(f"an advantage estimator {name!r} is there already; give yours another name")
         ADV_ESTIMATOR_REGISTRY[name] = function
@@ -60,16 +60,6 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
         return function
 
     return decorate
-
-
-def get_adv_estimator_fn(name_or_enum: str | Enum) -> Function:
-    """The function of that name, in verl's shape. Raises ValueError."""
-    from agentrl.verl import core_algos  # noqa: F401 - registers the built-in ones
-
-    name = _name(name_or_enum)
-    if name not in ADV_ESTIMATOR_REGISTRY:
-        raise ValueError(f"there is no advantage estimator {name!r}; there are {', '.join(ADV_ESTIMATOR_REGISTRY)}")
-    return ADV_ESTIMATOR_REGISTRY[name]
 
 
 def adopt(name: str, function: Function) -> None:
@@ -142,5 +132,6 @@ def _signature(keywords: tuple[str, ...]) -> inspect.Signature:
     return inspect.Signature([*columns, *(kind(name, kind.KEYWORD_ONLY, default=None) for name in keywords)])
 
 
-def _name(name_or_enum: str | Enum) -> str:
+def name_of(name_or_enum: str | Enum) -> str:
+    """The name itself, or the value of a member of an enumeration."""
     return str(name_or_enum.value if isinstance(name_or_enum, Enum) else name_or_enum)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -23,42 +23,35 @@ THREADS = DaemonThreads()
 MISSING = "a tool asks for ray.{}, which takes Ray itself: pip install 'agentrl[ray]'"
 
 
-class Reference:
+class Reference(Future[Any]):
     """What `.remote()` gives: to be awaited, or asked for with `get`."""
 
-    def __init__(self, future: "Future[Any]") -> None:
-        self._future = future
-
-    def future(self) -> "Future[Any]":
-        """As concurrent.futures has it."""
-        return self._future
+    def future(self) -> Future[Any]:
+        """Return the reference itself."""
+        return self
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self._future).__await__()
+        return asyncio.wrap_future(self).__await__()
 
 
 def started(function: Callable[..., Any], limit: threading.Semaphore | None, args: Any, kwargs: Any) -> Reference:
     """Run `function` in a thread, when `limit` has room."""
-    future: Future[Any] = Future()
+    reference = Reference()
 
     def work() -> None:
-        if limit is not None:
-            limit.acquire()
-        try:
-            value = function(*(_value(arg) for arg in args), **{k: _value(v) for k, v in kwargs.items()})
-            future.set_result(asyncio.run(value) if asyncio.iscoroutine(value) else value)
-        except BaseException as error:
-            future.set_exception(error)
-        finally:
-            if limit is not None:
-                limit.release()
+        with limit or nullcontext():
+            try:
+                value = function(*map(_value, args), **{name: _value(arg) for name, arg in kwargs.items()})
+                reference.set_result(asyncio.run(value) if asyncio.iscoroutine(value) else value)
+            except BaseException as error:
+                reference.set_exception(error)
 
     THREADS.run(work)
-    return Reference(future)
+    return reference
 
 
 def _value(given: Any) -> Any:
-    return given.future().result() if isinstance(given, Reference) else given
+    return given.result() if isinstance(given, Reference) else given
 
 
 class RemoteMethod:
@@ -142,15 +135,15 @@ def method(concurrency_group: str = "", **_: Any) -> Callable[[Callable[..., Any
 def get(references: Any, *, timeout: float | None = None) -> Any:
     """`ray.get`: values of one reference, or of a list."""
     if isinstance(references, Reference):
-        return references.future().result(timeout)
+        return references.result(timeout)
     return [get(reference, timeout=timeout) for reference in references]
 
 
 def put(value: Any) -> Reference:
     """`ray.put`."""
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return Reference(future)
+    reference = Reference()
+    reference.set_result(value)
+    return reference
 
 
 def wait(
@@ -158,8 +151,8 @@ def wait(
 ) -> tuple[list[Reference], list[Reference]]:
     """`ray.wait`: (those that are done, the others)."""
     enough = "FIRST_COMPLETED" if num_returns < len(references) else "ALL_COMPLETED"
-    wait_for([reference.future() for reference in references], timeout, enough)
-    done = [reference for reference in references if reference.future().done()][:num_returns]
+    wait_for(references, timeout, enough)
+    done = [reference for reference in references if reference.done()][:num_returns]
     return done, [reference for reference in references if reference not in done]
 
 
@@ -175,66 +168,59 @@ def kill(actor: Actor, **_: Any) -> None:
 
 
 def is_initialized() -> bool:
-    """There is nothing to initialize."""
+    """`ray.is_initialized`: there is nothing to initialize."""
     return True
 
 
 def init(*_: Any, **__: Any) -> None:
-    """Nothing."""
+    """`ray.init`: does nothing."""
 
 
 def _of_ray(name: str) -> Any:
-    with _names_of(REAL):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    with _ray_is(REAL):
         try:
             return getattr(importlib.import_module("ray"), name)
         except ImportError:
             raise UserError(MISSING.format(name)) from None
 
 
-def _modules() -> dict[str, ModuleType]:
+def _stubs() -> dict[str, ModuleType]:
     top, actor = ModuleType("ray"), ModuleType("ray.actor")
-    names = ("remote", "method", "get", "put", "wait", "get_actor", "kill", "is_initialized", "init")
-    vars(top).update({name: globals()[name] for name in names}, ObjectRef=Reference, actor=actor, __path__=[])
+    functions = (remote, method, get, put, wait, get_actor, kill, is_initialized, init)
+    vars(top).update({function.__name__: function for function in functions}, ObjectRef=Reference)
+    vars(top).update(actor=actor, __path__=[], __getattr__=_of_ray)
     vars(actor).update(ActorHandle=Actor, ActorClass=ActorClass)
-
-    def rest(name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _of_ray(name)
-
-    vars(top)["__getattr__"] = rest
     return {"ray": top, "ray.actor": actor}
 
 
-MODULES = _modules()
-
-
+STUBS = _stubs()
+"""What `import ray` gives to a tool."""
 REAL: dict[str, ModuleType] = {}
 """Ray's own modules of these names, once they are imported."""
 
 
 @contextmanager
-def _names_of(modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Within, the names of MODULES mean `modules`, or are not imported yet."""
-    inside = sys.modules.get("ray") is MODULES["ray"]
-    _take(keep=not inside)
+def _ray_is(modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Within, the names of STUBS mean `modules`, or are not imported yet."""
+    before = _taken_out()
     sys.modules.update(modules)
     try:
         yield
     finally:
-        _take(keep=modules is not MODULES)
-        sys.modules.update(MODULES if inside else REAL)
+        _taken_out()
+        sys.modules.update(before or REAL)
 
 
-def _take(*, keep: bool) -> None:
-    """Take the names out of those that are imported; `keep`: they are Ray's."""
-    taken = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
-    if keep:
+def _taken_out() -> dict[str, ModuleType]:
+    """The modules that have the names of STUBS; Ray's own are kept in REAL."""
+    taken = {name: sys.modules.pop(name) for name in STUBS if name in sys.modules}
+    if taken.get("ray") is not STUBS["ray"]:
         REAL.update(taken)
+    return taken
 
 
-@contextmanager
-def actors_in_process() -> Iterator[None]:
+def actors_in_process() -> AbstractContextManager[None]:
     """Within, `import ray` gives this module's; whoever imported Ray before keeps it."""
-    with _names_of(MODULES):
-        yield
+    return _ray_is(STUBS)

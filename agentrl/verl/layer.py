@@ -1,18 +1,18 @@
 """What the rooms of agentrl ask of the verl room.
 
-Modules that import PyTorch are imported by the calls that need them.
+Modules that take long to import are imported by the calls that need them.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentrl.core.compatibility import Layer
-from agentrl.verl import modules
-from agentrl.verl.copies import package_of
-from agentrl.verl.in_process import actors_in_process
+from agentrl.core.compatibility import Command, Layer, Rename, Written
+
+if TYPE_CHECKING:
+    from agentrl.verl.reading.defaults import VerlDefaults
 
 LOOPS = "verl.experimental.agent_loop.agent_loop"
 """Where an installed verl keeps the loops that users register."""
@@ -21,26 +21,88 @@ MANAGERS = {
     "verl.experimental.reward_loop.reward_manager.registry": "REWARD_MANAGER",
 }
 """Where it keeps their reward managers."""
+COMMANDS = (
+    Command(
+        "verl", "Train", "run a launch or data script written for verl, unchanged", module="agentrl.verl.run_command"
+    ),
+    Command(
+        "config check",
+        "Prepare",
+        "report line by line how agentrl reads a verl YAML file or shell script",
+        module="agentrl.verl.reading.check_command",
+    ),
+)
 
 
 class VerlLayer(Layer):
-    """Tools, interactions, agent loops, reward managers and MCP tools written for verl."""
+    """Settings, scripts, tools, interactions, agent loops, reward functions and managers written for verl."""
+
+    name: ClassVar[str] = "verl"
+    prefix: ClassVar[str] = "actor_rollout_ref."
+
+    def commands(self) -> Sequence[Command]:
+        """`agentrl verl` and `agentrl config check`."""
+        return COMMANDS
+
+    def renames(self) -> Mapping[str, Rename]:
+        """verl's names."""
+        from agentrl.verl.reading.name_tables import renames
+
+        return renames()
+
+    def differences(self) -> Mapping[str, str]:
+        """What keys mean in verl."""
+        from agentrl.verl.reading.name_tables import meanings
+
+        return meanings()
+
+    def config_name(self, program: str) -> str | None:
+        """verl's file that a program of verl's starts from."""
+        from agentrl.verl.reading.defaults import file_of
+
+        return file_of(program)
+
+    def defaults(self, written: Written) -> "VerlDefaults | None":
+        """verl's defaults of the version that something was written for."""
+        from agentrl.verl.reading.defaults import of_configuration
+
+        return of_configuration(written)
+
+    def defaults_of(self, key: str, schema: type) -> Sequence[str]:
+        """verl's defaults by file and version."""
+        from agentrl.verl.reading.defaults import by_version
+
+        return [*by_version(key, schema)]
+
+    def scorers(self) -> Mapping[str, Sequence[str]]:
+        """verl's scores of the data sets that it knows."""
+        from agentrl.verl.scorers import FUNCTIONS
+
+        return FUNCTIONS
 
     def provide(self) -> None:
         """Make `verl.` importable where verl is not installed."""
-        modules.provide()
+        from agentrl.verl.modules import provide
+
+        provide()
 
     def importing(self) -> AbstractContextManager[None]:
         """Ray's actors of the module are threads of this process."""
+        from agentrl.verl.in_process import actors_in_process
+
         return actors_in_process()
 
     def adopt_registered(self) -> None:
         """Take over estimators and losses registered with an installed verl."""
-        modules.adopt_registered()
+        from agentrl.verl.modules import adopt_registered
+
+        adopt_registered()
 
     def ready_made(self, class_name: str) -> tuple[str, str] | None:
         """A ready-made tool or interaction that stands for verl's."""
-        return modules.ready_made(class_name)
+        from agentrl.verl.modules import ready_made
+
+        return ready_made(class_name)
 
     def missing(self, module: str) -> str | None:
         """A class of verl's that agentrl has no counterpart of."""
@@ -50,6 +112,8 @@ class VerlLayer(Layer):
 
     def package_of(self, file: Path) -> str | None:
         """A copy of a verl file imports its neighbours relatively."""
+        from agentrl.verl.copies import package_of
+
         return package_of(file)
 
     def agent_loops(self) -> Mapping[str, type]:
@@ -68,7 +132,7 @@ class VerlLayer(Layer):
             return ready
         if not any(base.__name__ == "AgentLoopBase" for base in kind.__mro__):
             return None
-        from agentrl.verl.loops import adapted
+        from agentrl.verl.loop_adapter import adapted
 
         return adapted(kind, dict(kwargs) if kwargs is not None else None)
 
@@ -82,8 +146,8 @@ class VerlLayer(Layer):
 
     def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any) -> Any:
         """A manager that calls `run_single` or `__call__` with verl's batch."""
+        from agentrl.verl.config_views import verl_config
         from agentrl.verl.custom_managers import custom_manager
-        from agentrl.verl.settings import verl_config
 
         return custom_manager(
             kind,

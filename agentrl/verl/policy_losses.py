@@ -23,8 +23,8 @@ from torch import Tensor
 from agentrl.algorithms.losses import Details, OptimizerStep
 from agentrl.core.errors import UserError
 from agentrl.core.points import POLICY_LOSSES
+from agentrl.verl.config_views import ActorConfig
 from agentrl.verl.padded import rows_of
-from agentrl.verl.sections import ActorConfig
 
 Function = Callable[..., Any]
 
@@ -45,15 +45,6 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
-
-
-def get_policy_loss_fn(name: str) -> Function:
-    """The function of that name, in verl's shape. Raises ValueError."""
-    from agentrl.verl import core_algos  # noqa: F401 - registers the built-in ones
-
-    if name not in POLICY_LOSS_REGISTRY:
-        raise ValueError(f"there is no policy loss {name!r}; there are {', '.join(POLICY_LOSS_REGISTRY)}")
-    return POLICY_LOSS_REGISTRY[name]
 
 
 def adopt(name: str, function: Function) -> None:

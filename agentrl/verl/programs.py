@@ -6,10 +6,12 @@ Invariant: `agentrl config check` and a run ask the same table, `programs.yaml`,
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import TracebackType
 from typing import Any
 
 import yaml
@@ -111,7 +113,7 @@ def arguments_of(program: Program, args: Sequence[str], started: Sequence[str] =
         return merge_arguments(args)
     options, settings = _chosen_file(program, [arg.removeprefix("++") for arg in args])
     begun = started if program.command == "sft" else ()
-    return [f"--verl-program={program.name}", *options, *begun, *settings]
+    return [f"--program={program.name}", *options, *begun, *settings]
 
 
 def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -158,3 +160,29 @@ def checkpoint(place: Path) -> Path:
     step = place.parent if place.name == "actor" else place
     ours = step.parent / FOLDER / step.name
     return ours if ours.exists() and not step.exists() else step
+
+
+THEIRS = ("verl", "recipe")
+
+
+def job_words(argv: Sequence[str]) -> list[str]:
+    """`ray job submit ... -- COMMAND` with `agentrl verl` before the command, which runs on another machine."""
+    words = list(argv)
+    if not words or PurePath(words[0]).name != "ray" or words[1:3] != ["job", "submit"] or "--" not in words:
+        return words
+    at = words.index("--") + 1
+    return words if words[at : at + 2] == ["agentrl", "verl"] else [*words[:at], "agentrl", "verl", *words[at:]]
+
+
+def explain_missing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """One line where code asks for a module of verl's that agentrl does not have; a traceback for all else."""
+    name = (error.name or "") if isinstance(error, ImportError) else ""
+    if name.partition(".")[0] not in THEIRS:
+        sys.__excepthook__(kind, error, trace)
+        return
+    asked = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
+    place = f"{asked[-1].filename}:{asked[-1].lineno} " if asked else ""
+    sys.stderr.write(
+        f"error: {place}asks for {name}, which agentrl does not have ({error}): what is built on verl's own trainer or "
+        "workers has to be written for agentrl's; docs/from-verl.md says what runs\n"
+    )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from agentrl.verl.data_proto import DataProto
-from agentrl.verl.scores import default_compute_score
+from agentrl.verl.default_scores import default_compute_score
 
 Kind = TypeVar("Kind", bound=type)
 RawRewardFn = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What the page asks for, as plain functions of its questions: name -> JSON-ready answer.
+"""Answers the page's questions by plain functions: name -> JSON-ready answer.
 
 Raises UserError for a question that has no answer.
 """
@@ -18,11 +18,14 @@ from agentrl.view.runs import FOLDERS, Run
 from agentrl.view.table import Row, Table
 
 Query = Mapping[str, str]
-Answer = dict[str, Any]
+Json = dict[str, Any]
 
 PAGE = 200
-AHEAD = ("staleness/", *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")))
-"""Metrics, by the start of their names, of a run whose rollouts continue while the policy trains."""
+ASYNC_METRICS = (
+    "staleness/",
+    *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")),
+)
+"""Beginnings of the names of metrics of a run whose rollouts continue while the policy trains."""
 
 
 class Api:
@@ -43,7 +46,7 @@ class Api:
         }
         self._lock = RLock()
 
-    def answer(self, question: str, query: Query) -> Answer:
+    def answer(self, question: str, query: Query) -> Json:
         """Raises UserError."""
         with self._lock:
             try:
@@ -53,11 +56,11 @@ class Api:
             except KeyError as error:
                 raise UserError(f"{question}: {error.args[0]} is missing") from None
 
-    def overview(self, query: Query) -> Answer:
+    def overview(self, query: Query) -> Json:
         """The runs: names, metrics, steps with dumps, by split."""
         return {"runs": [self._run(i) for i in range(len(self.runs))]}
 
-    def metrics(self, query: Query) -> Answer:
+    def metrics(self, query: Query) -> Json:
         """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name.
 
         With `axis`, one of AXES, [steps, values, places on that axis].
@@ -69,11 +72,11 @@ class Api:
         found = {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
         return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
 
-    def settings(self, query: Query) -> Answer:
+    def settings(self, query: Query) -> Json:
         """Each run's configuration, {dotted key: value}, in the order of the runs."""
         return {"runs": [run.settings() for run in self.runs]}
 
-    def trajectories(self, query: Query) -> Answer:
+    def trajectories(self, query: Query) -> Json:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
         rows = self._table(query).rows(query)
         start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE))
@@ -86,7 +89,7 @@ class Api:
             "reward": sum(rewards) / len(rewards) if rewards else None,
         }
 
-    def trajectory(self, query: Query) -> Answer:
+    def trajectory(self, query: Query) -> Json:
         """One record of a dump, with the text and the advantage of each token where the dump has them."""
         table, step, line = self._table(query), int(query["step"]), int(query["line"])
         index = table.index(step)
@@ -99,10 +102,10 @@ class Api:
             sample["columns"]["advantages"] = None if runs is None else _unrolled(runs)
         return record | {"line": line, "lines": len(index)}
 
-    def timeline(self, query: Query) -> Answer:
+    def timeline(self, query: Query) -> Json:
         """Every trajectory of a step with its spans: [kind, start, end, kind, start, end, ...], ms from the first.
 
-        `figures`: the step's metrics of AHEAD, where rollouts continued while the policy trained.
+        `figures`: the step's metrics of ASYNC_METRICS, where rollouts continued while the policy trained.
         """
         table, step = self._table(query), int(query["step"])
         index = table.index(step)
@@ -114,10 +117,10 @@ class Api:
             "origin": origin,
             "rows": lives,
             "untimed": len(index) - len(lives),
-            "figures": self._ahead(query, step),
+            "figures": self._async_figures(query, step),
         }
 
-    def match(self, query: Query) -> Answer:
+    def match(self, query: Query) -> Json:
         """The trajectory of a step that another one compares with: same row and sample, else same row, else first."""
         rows = self._table(query).rows({"step": query["step"]})
         if not rows:
@@ -126,14 +129,14 @@ class Api:
         best = max(rows, key=lambda row: (row["uid"] == uid, row["uid"] == uid and str(row["sample"]) == sample))
         return best | {"same": best["uid"] == uid}
 
-    def _ahead(self, query: Query, step: int) -> Answer:
+    def _async_figures(self, query: Query, step: int) -> Json:
         if query.get("split", "rollout") != "rollout":
             return {}
         curves = self.curves[self._chosen(query)]
         curves.refresh()
-        return curves.at(step, [name for name in curves.series if name.startswith(AHEAD)])
+        return curves.at(step, [name for name in curves.series if name.startswith(ASYNC_METRICS)])
 
-    def _run(self, i: int) -> Answer:
+    def _run(self, i: int) -> Json:
         run, curves = self.runs[i], self.curves[i]
         curves.refresh()
         splits = {split: list(run.dumps(split)) for split in FOLDERS}
@@ -162,7 +165,7 @@ def _unrolled(runs: list[list[float]]) -> list[float]:
     return list(chain.from_iterable([value] * int(count) for count, value in runs))
 
 
-def _life(row: Row, index: Index, origin: float) -> Answer:
+def _life(row: Row, index: Index, origin: float) -> Json:
     shift, spans = round((row["start"] - origin) * 1000), index.spans[row["line"]]
     moved = [number if i % 3 == 0 else number + shift for i, number in enumerate(spans)]
     shown = ("line", "key", "uid", "sample", "reward", "outcome", "finish", "turns", "calls")

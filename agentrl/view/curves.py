@@ -13,7 +13,7 @@ from pathlib import Path
 MAX_POINTS = 1500
 
 AXES = {"tokens": "rollout/model_tokens", "time": "time/step"}
-"""What may stand on the horizontal axis in place of steps: the sum, so far, of a metric of each step."""
+"""Horizontal axes in place of steps: the sum, so far, of a metric of each step."""
 
 Series = tuple[list[int], list[float]]
 

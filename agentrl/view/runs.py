@@ -1,4 +1,4 @@
-"""What there is to look at: runs, and the dumps of each.
+"""Finds runs, and the dumps of each.
 
 A run is a folder with metrics.jsonl or with dumps, a folder of such folders, or a single dump.
 """
@@ -67,7 +67,7 @@ class Run:
 
 
 def find_runs(paths: Sequence[str]) -> list[Run]:
-    """The runs at or below each path, each with a name of its own. Raises UserError where there is none."""
+    """The runs at or below each path, each with a different name. Raises UserError where there is none."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
         here = _at(path, DEPTH)

@@ -67,7 +67,7 @@ class Table:
 
 @pytest.mark.parametrize("given", [[{"prompt": "a?"}], ({"prompt": "a?"},), iter([{"prompt": "a?"}]), Table()])
 def test_rows_come_in_many_shapes(given: Any) -> None:
-    rows = given_rows(given, name="rows", prompt_key="prompt", reward_fn_key="data_source")
+    rows = given_rows(given, name="rows")
     assert [(row.uid, row.prompt) for row in rows] == [("rows:1", [{"role": "user", "content": "a?"}])]
 
 
@@ -85,4 +85,4 @@ def test_a_simple_row_is_completed() -> None:
 def test_a_rows_object_of_another_kind_is_refused() -> None:
     for given, message in (({"prompt": "a?"}, "rows is a dict"), ([3], "rows:1 is a int"), (3, "rows is a int")):
         with pytest.raises(agentrl.UserError, match=message):
-            given_rows(given, name="rows", prompt_key="prompt", reward_fn_key="data_source")  # type: ignore[arg-type]
+            given_rows(given, name="rows")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.byte_level import BYTES, LONGEST, ByteTable, decoder, without_special
+from agentrl.chat.byte_level import BYTES, MAX_CACHED_PIECE, ByteTable, decoder, without_special
 
 WORDS = {character: i for i, character in enumerate(sorted(BYTES))} | {"\u0120so": 256, "\u00e2\u0124\u00ac": 257}
 """A word of each byte, " so" and the euro sign."""
@@ -30,7 +30,7 @@ def test_any_ids_have_the_tokenizers_text() -> None:
     decode, plain = decoder(made, lambda ids: own(made, list(ids))), without_special(made)
     assert [f.__self__.__class__ for f in (decode, plain)] == [ByteTable, ByteTable]  # type: ignore[attr-defined]
     end = made.convert_tokens_to_ids("<|end|>")
-    for n in [0, 1, 2, 3, 4] * 200 + [LONGEST + 1]:
+    for n in [0, 1, 2, 3, 4] * 200 + [MAX_CACHED_PIECE + 1]:
         ids = [rng.randrange(len(made) + 3) for _ in range(n)] + [end] * rng.randrange(3)
         for _ in range(2):  # the second time it is remembered
             assert decode(ids) == own(made, ids)

@@ -116,7 +116,7 @@ def test_the_context_stays_small_however_long_the_conversation() -> None:
         SOBER,
         *(m for i in range(100) for m in (user(f"{i} /no_think"), answer("y"), user(f"{i}"), answer("y"))),
     ]
-    said = probe.context(history, None).said
+    said = probe.context(history, None).texts
     assert [text for _, text in said] == ["Be brief. /no_think", "0 /no_think", "99 /no_think"]
 
 

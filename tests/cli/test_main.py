@@ -33,7 +33,7 @@ def test_no_heavy_import_before_a_command_runs(args: list[str]) -> None:
 def test_help_names_every_command_and_first_steps() -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for name, command in cli.COMMANDS.items():
+    for name, command in cli.commands().items():
         assert name in out
         assert command.help in out
     assert "agentrl model smollm2" in out
@@ -44,7 +44,7 @@ def test_version() -> None:
     assert run("--version")[1].strip() == f"agentrl {__version__}"
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
+@pytest.mark.parametrize("name", list(cli.commands()))
 def test_every_command_is_there_and_has_help(name: str) -> None:
     code, out, err = run(name, "--help")
     assert code == 0, err
@@ -54,7 +54,7 @@ def test_every_command_is_there_and_has_help(name: str) -> None:
 def test_first_steps_are_commands_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     for _, line in cli.FIRST_STEPS:
         _, name, *rest = line.split()
-        module = cli.COMMANDS[name].load()
+        module = cli.commands()[name].load()
         parser = cli.Parser(prog=name)
         module.configure(parser)
         if "--help" not in rest:

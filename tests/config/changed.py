@@ -9,15 +9,15 @@ from pathlib import Path
 from agentrl.config.keys import schema_sections
 
 TESTS = Path(__file__).parents[1]
-NAMES_ONLY = ("config", "cli", "docs")
-"""Rooms whose tests read settings and names; what a value does is seen elsewhere."""
+NAMES_ONLY = ("config/", "cli/", "docs/", "from_verl/reading/")
+"""Folders whose tests read settings and names; what a value does is seen elsewhere."""
 SETTING = re.compile(r"([a-z_]+\.[a-z_]+)=")
 
 
 @cache
 def settings() -> frozenset[tuple[str, str]]:
     """(`section` or its class, `key`) of each value that a test gives."""
-    files = [file for file in TESTS.rglob("*.py") if file.relative_to(TESTS).parts[0] not in NAMES_ONLY]
+    files = [file for file in TESTS.rglob("*.py") if not file.relative_to(TESTS).as_posix().startswith(NAMES_ONLY)]
     return frozenset(pair for file in files for node in ast.walk(ast.parse(file.read_text())) for pair in _of(node))
 
 

@@ -89,7 +89,7 @@ def test_words_are_those_that_the_code_offers() -> None:
         "algorithm.pf_ppo.reweight_method": PF_PPO_METHODS,
         "algorithm.rollout_correction.rollout_is": LEVELS,
         "algorithm.rollout_correction.rollout_is_mode": MODES,
-        "data.truncation": overlong.SIDES,
+        "data.truncation": overlong.TRUNCATIONS,
         f"{multi_turn}.tokenization_sanity_check_mode": check.MODES,
         f"{multi_turn}.tool_response_truncate_side": truncation.SIDES,
         f"{multi_turn}.tool_response_unit": truncation.UNITS,

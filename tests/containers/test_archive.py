@@ -61,10 +61,10 @@ def test_only_files_and_folders_are_taken(tmp_path: Path, kind: bytes) -> None:
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MOST_FILES", 2)
+    monkeypatch.setattr(archive, "MAX_FILES", 2)
     with pytest.raises(InfraError, match="more than 2 files"):
         unpack(packed(FOLDER, *((f"out/{n}", tarfile.REGTYPE, "") for n in range(9))), tmp_path / "many")
-    monkeypatch.setattr(archive, "MOST_BYTES", 1000)
+    monkeypatch.setattr(archive, "MAX_BYTES", 1000)
     with pytest.raises(InfraError, match="more than 0 MiB"):
         unpack(packed(FOLDER), tmp_path / "large")
     with pytest.raises(InfraError, match="broken"):

@@ -19,13 +19,11 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.build import pack
-from agentrl.containers.docker.clean import clean
-from agentrl.containers.docker.connection import environments
-from agentrl.containers.docker.container import EXPENDABLE, PROCESSES, DockerContainer
-from agentrl.containers.docker.images import with_tag
-from agentrl.containers.docker.owners import OWNER
-from agentrl.containers.docker.provider import DockerProvider
+from agentrl.containers.docker.container import MAX_PROCESSES, OOM_SCORE, DockerContainer
+from agentrl.containers.docker.engine import environments
+from agentrl.containers.docker.images import pack, with_tag
+from agentrl.containers.docker.provider import DockerProvider, clean
+from agentrl.containers.docker.reaper import OWNER
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance, sleeping
 from tests.sandbox.docker.engine import Engine
@@ -153,7 +151,7 @@ async def test_no_limits_but_one_that_protects_the_machine(provider: DockerProvi
     async with started(provider, replace(spec, cpus=None, memory_mb=None, processes=None)) as container:
         settings = docker.from_env().containers.get(container.name).attrs["HostConfig"]
         assert (settings["Memory"], settings["MemorySwap"], settings["NanoCpus"]) == (0, 0, 0)
-        assert (settings["PidsLimit"], settings["OomScoreAdj"]) == (PROCESSES, EXPENDABLE)
+        assert (settings["PidsLimit"], settings["OomScoreAdj"]) == (MAX_PROCESSES, OOM_SCORE)
 
 
 @pytest.mark.docker

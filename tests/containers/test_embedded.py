@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.embedded.provider import EmbeddedProvider
-from agentrl.containers.shell import OVER, Shell
+from agentrl.containers.shell import CONTAINER_ENDED, Shell
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance
 
@@ -36,7 +36,7 @@ async def test_limits_and_ends(provider: EmbeddedProvider) -> None:
     done = await container.exec(["python3", "-c", greedy], timeout=60)
     assert (done.code, "limit of memory" in done.stderr) == (137, True)
     assert (await container.exec("true", timeout=30)).code == 137
-    assert await Shell(container).run("true", 30) == OVER
+    assert await Shell(container).run("true", 30) == CONTAINER_ENDED
     with pytest.raises(InfraError, match="limit of memory"):
         await container.upload(Path(__file__), "/tmp/file")
     await container.stop()

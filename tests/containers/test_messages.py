@@ -9,8 +9,8 @@ import requests
 from urllib3.exceptions import ProtocolError
 
 from agentrl.containers.docker import engine
-from agentrl.containers.docker.build import _check
 from agentrl.containers.docker.engine import explained
+from agentrl.containers.docker.images import _check
 from agentrl.core.errors import InfraError, UserError
 
 docker = pytest.importorskip("docker")

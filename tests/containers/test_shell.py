@@ -10,7 +10,7 @@ import pytest
 
 from agentrl.containers import ContainerSpec, Done
 from agentrl.containers import shell as shells
-from agentrl.containers.shell import Answer, Shell
+from agentrl.containers.shell import Shell, ShellAnswer
 from agentrl.core.errors import InfraError
 from tests.tasks.local_provider import LocalContainer, LocalProvider
 
@@ -51,7 +51,7 @@ async def shell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 async def test_state_stays(shell: Shell) -> None:
     await shell.run("cd /usr; export EXPORTED=1; plain=2; double() { echo $(($1 * 2)); }", 30)
-    assert await shell.run("pwd; echo $EXPORTED $plain; double 21; false", 30) == Answer("/usr\n1 2\n42\n", 1)
+    assert await shell.run("pwd; echo $EXPORTED $plain; double 21; false", 30) == ShellAnswer("/usr\n1 2\n42\n", 1)
 
 
 @pytest.mark.prevents(
@@ -69,7 +69,7 @@ async def test_state_outlives_the_end_of_the_shell(shell: Shell, end: str) -> No
 @pytest.mark.prevents("a command of the model never ends, asks for input, or floods the disk with output")
 async def test_ctrl_c_ends_a_whole_list_of_commands(shell: Shell) -> None:
     for command in ("while true; do true; done; echo next", "x=$(sleep 30); echo next"):
-        assert await shell.run(command, 0.2) == Answer("", 130, "timeout")
+        assert await shell.run(command, 0.2) == ShellAnswer("", 130, "timeout")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ async def test_what_ignores_ctrl_c_is_killed(shell: Shell) -> None:
 
 async def test_background_jobs_stay_and_keep_their_output(shell: Shell) -> None:
     pid = (await shell.run("(sleep 0.2; echo late; sleep 9) & echo $!", 30)).output.strip()
-    assert await shell.run("sleep 0.3; echo mine", 30) == Answer("mine\n", 0)
+    assert await shell.run("sleep 0.3; echo mine", 30) == ShellAnswer("mine\n", 0)
     answer = await shell.run("sleep 8 & echo $!; sleep 30", 0.3)
     assert answer.end == "timeout"
     for job in (pid, answer.output.strip()):
@@ -117,8 +117,8 @@ async def test_broken_commands_leave_a_shell(shell: Shell) -> None:
 
 
 async def test_a_shell_that_is_replaced_or_killed(shell: Shell) -> None:
-    assert await shell.run("exec sh -c 'echo other; exit 5'", 30) == Answer("other\n", 5, "shell", lost=True)
-    assert await shell.run("echo mine; kill -9 $$", 30) == Answer("mine\n", 137, "shell", lost=True)
+    assert await shell.run("exec sh -c 'echo other; exit 5'", 30) == ShellAnswer("other\n", 5, "shell", lost=True)
+    assert await shell.run("echo mine; kill -9 $$", 30) == ShellAnswer("mine\n", 137, "shell", lost=True)
 
 
 async def test_long_and_odd_commands(shell: Shell) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.containers import Container, ContainerSpec
 from agentrl.containers.docker.provider import DockerProvider
-from agentrl.containers.shell import Answer, Shell
+from agentrl.containers.shell import Shell, ShellAnswer
 from tests.sandbox.docker.engine import Engine
 
 pytestmark = pytest.mark.docker
@@ -26,7 +26,7 @@ async def test_a_shell(container: Container) -> None:
     shell = Shell(container, output=100)
     job = (await shell.run("cd /usr; export A=1; sleep 60 & echo $!", 30)).output.strip()
     assert (await shell.run("pwd; echo $A; sleep 30; echo no", 0.5)).end == "timeout"
-    assert await shell.run("pwd; jobs -p | wc -l; ls /nosuch 2>/dev/null", 30) == Answer("/usr\n0\n", 2)
+    assert await shell.run("pwd; jobs -p | wc -l; ls /nosuch 2>/dev/null", 30) == ShellAnswer("/usr\n0\n", 2)
     assert (await shell.run(f"kill {job} && echo it was there", 30)).output == "it was there\n"
     assert (await shell.run("yes", 30)).output.startswith("y\ny\n")
     assert (await shell.run("echo here", 30)).output == "here\n"

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentrl.config.sources.given import Source
-from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import MOST_PARTS, read_json, read_yaml
 from agentrl.core.plugins import read_entries
 from agentrl.environments.entry import read_entry
 from agentrl.gateway.bodies import parse
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.yaml_task import read_yaml as read_task
 from agentrl.training.checkpoint.changes import _read
+from agentrl.verl.reading.program_settings import Source
+from agentrl.verl.reading.yaml_files import YamlFiles
 from agentrl.view import find_runs
 
 

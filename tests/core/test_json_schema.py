@@ -10,7 +10,7 @@ from agentrl.core import json_schema
 from agentrl.core.errors import UserError
 from agentrl.core.json_schema import Outlines, Unchecked, WrongSchema, compiled
 from agentrl.gateway.answer_format import read_format
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.tools.checks import check_types
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 

@@ -54,7 +54,7 @@ def test_a_tool_may_return_more_digits_than_python_prints() -> None:
 
 def test_rows_come_without_halves() -> None:
     record = {"prompt": [{"role": "user", "content": "a\ud83d"}], "reward_model": {"ground_truth": "\udc00"}}
-    row = make_row(record, "r:1", prompt_key="prompt", reward_fn_key="data_source")
+    row = make_row(record, "r:1")
     assert (row.prompt[0]["content"], row.ground_truth) == ("a\ufffd", "\ufffd")
 
 

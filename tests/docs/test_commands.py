@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentrl.cli.commands import COMMANDS, Parser
+from agentrl.cli.commands import Parser, commands
 from agentrl.cli.main import parse
 from agentrl.config.keys import home, schema_keys
 from agentrl.config.names import translate
@@ -48,14 +48,14 @@ def in_words(page: str) -> set[str]:
 
 def examples() -> Iterator[tuple[str, str]]:
     """What the help pages of commands show."""
-    for name, command in COMMANDS.items():
+    for name, command in commands().items():
         for _, lines in getattr(command.load(), "EXAMPLES", ()):
             yield f"{name} --help", lines.replace("\\\n", " ")
 
 
 def parser_of(name: str) -> Parser:
     parser = Parser(prog=f"agentrl {name}")
-    COMMANDS[name].load().configure(parser)
+    commands()[name].load().configure(parser)
     return parser
 
 
@@ -79,7 +79,7 @@ CASES = [*((page, line) for page in PAGES for line in shown(page)), *examples()]
 @pytest.mark.parametrize(("where", "line"), CASES, ids=[f"{where}: {line[:60]}" for where, line in CASES])
 def test_options_and_keys_exist(where: str, line: str) -> None:
     name, *rest = words(line)[1:]
-    assert name in COMMANDS
+    assert name in commands()
     if {"--help", "-h"}.isdisjoint(rest):
         check_settings(where, name, getattr(parse(parser_of(name), rest), "overrides", []))
 
@@ -91,7 +91,7 @@ NAMED = [(page, line) for page in PAGES for line in sorted(in_words(page))]
 def test_what_sentences_name_exists(where: str, line: str) -> None:
     """These may be cut short: a command without its arguments, options without their command's."""
     name, *rest = words(line)[1:]
-    assert name in COMMANDS
+    assert name in commands()
     known = known_words(parser_of(name))
     assert {word for word in rest if word.startswith("--")} <= known | {"--help"}
     if name in ("config", "engine", "tools", "sandbox"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentrl.cli.main import FIRST_STEPS
-from agentrl.engines.servers.interpreters import environments
+from agentrl.engines.servers.installation import environments
 from agentrl.tasks.models import smollm2, tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
@@ -89,7 +89,7 @@ def story(
         if start and start not in starts:
             starts[start] = tmp_path_factory.mktemp(start)
             monkeypatch.chdir(starts[start])
-            Story(page, starts[start], capsys).do(STARTS[start])
+            Story("", starts[start], capsys).do(STARTS[start])
         if start:
             shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)

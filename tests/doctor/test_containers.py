@@ -44,7 +44,7 @@ def settings(folder: Path, *containers: object, **keys: object) -> list[str]:
 def test_a_container_that_cannot_be_is_one_line_before_the_run(
     container: dict[str, object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "SPARE", 0.0)
+    monkeypatch.setattr(images, "SPARE_SECONDS", 0.0)
     with pytest.raises(UserError) as caught:
         check_rows(compose(settings(tmp_path, {"image": "base"}, container), config_name="train", checks=()))
     assert str(caught.value) == says

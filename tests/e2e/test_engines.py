@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.installation import find_python
 from agentrl.tracking import read_metrics
 from tests.e2e.conftest import agentrl
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.installation import find_python
 from agentrl.http.client import Http
 from agentrl.tasks.models import tiny
 

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from agentrl.chat import Chat
 from agentrl.config import compose
+from agentrl.core.json_text import encoded
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime import local
 from agentrl.tasks.models import tiny
 from agentrl.tracking import conversation, load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl.view import Api, find_runs
-from agentrl.view.server import to_json
 from tests.rollout.scripted import END, ScriptedEngine, calls
 
 N = 4
@@ -189,9 +189,9 @@ def shown_everywhere(run: Path, records: list[dict[str, Any]]) -> None:
     """The page's answers, and the conversations on a terminal."""
     api = Api(find_runs([str(run)]))
     for question, query in (("runs", {}), ("trajectories", {}), ("timeline", {"step": "1"}), ("match", {"step": "1"})):
-        json.loads(to_json(api.answer(question, query)))
+        json.loads(encoded(api.answer(question, query)))
     for line in range(len(records)):
-        json.loads(to_json(api.answer("trajectory", {"step": "1", "line": str(line)})))
+        json.loads(encoded(api.answer("trajectory", {"step": "1", "line": str(line)})))
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     for record in records:
         console.print(conversation(record))

@@ -135,9 +135,9 @@ class Recorder(Http):
         self.answers = answers
         self.asked: list[tuple[str, Any]] = []
 
-    async def _request(self, method: str, path: str, body: bytes, timeout: float | None) -> Any:
+    async def request(self, method: str, path: str, body: bytes = b"", **_: Any) -> tuple[int, bytes]:
         self.asked.append((path, json.loads(body) if body else None))
-        return self.answers.get(path.partition("?")[0], {})
+        return 200, json.dumps(self.answers.get(path.partition("?")[0], {})).encode()
 
 
 OURS = ServerSettings("", "", "cuda", "bfloat16", 64, 2, adapter=AdapterSpec(8, ("q_proj",)))

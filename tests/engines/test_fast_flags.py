@@ -14,12 +14,11 @@ import pytest
 
 from agentrl.config.schema import Config
 from agentrl.engines.backends import server_backend
-from agentrl.engines.servers.graphs import graph_sizes
-from agentrl.engines.servers.host import Host, ask
-from agentrl.engines.servers.settings import ServerSettings, memory_share
+from agentrl.engines.servers.host import Host, inspect_host
+from agentrl.engines.servers.settings import ServerSettings, graph_sizes, memory_share
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang.backend import described
-from agentrl.engines.sglang.fast import PACKAGES, fast_flags
+from agentrl.engines.sglang.flags import PACKAGES, fast_flags
 from agentrl.engines.sharing import Sharing, sequences, sequences_in_process, server_bytes, trainer_bytes
 from agentrl.engines.vllm import VLLM
 
@@ -34,9 +33,9 @@ FAST = {
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    ask.cache_clear()
+    inspect_host.cache_clear()
     yield
-    ask.cache_clear()
+    inspect_host.cache_clear()
 
 
 def package(folder: Path, *files: str, text: str = "") -> Path:
@@ -160,7 +159,7 @@ def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path, mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray does
     packages = tmp_path / "packages"
     package(packages / "sglang", text="raise SystemExit('imported')")
-    host = ask(fake_python(tmp_path, packages), *PACKAGES)
+    host = inspect_host(fake_python(tmp_path, packages), *PACKAGES)
     assert host.packages["sglang"] == packages / "sglang"
     assert host.has("sglang")
     assert not host.has("sgl_kernel")
@@ -180,7 +179,7 @@ def test_the_command_line_holds_what_was_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
 def test_an_interpreter_that_does_not_answer_has_nothing(python: str) -> None:
-    assert ask(python, "sglang") == Host()
+    assert inspect_host(python, "sglang") == Host()
     assert "--attention-backend" not in SGLang(replace(SETTINGS, python=python)).command(80)
 
 

@@ -14,7 +14,7 @@ from agentrl.engines import gpus
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the libraries of a PyTorch that says, when it is asked, that there is a GPU."""
     asked = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
-    monkeypatch.setattr(gpus, "folder", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(gpus, "package_folder", lambda name: str(tmp_path / name))
     monkeypatch.setitem(sys.modules, "torch", asked)  # type: ignore[arg-type]
     made = tmp_path / "torch" / "lib"
     made.mkdir(parents=True)

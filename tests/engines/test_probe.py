@@ -8,7 +8,7 @@ import torch
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import InfraError
 from agentrl.engines.probe import probe_for
-from agentrl.engines.servers import Answer
+from agentrl.engines.servers import ServerAnswer
 from agentrl.training.model.head.logprobs import score_tokens
 from tests.training.tiny import tiny
 
@@ -21,11 +21,11 @@ class Drawing:
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.asked = module, 0
 
-    async def generate(self, http, rid, ids, sampling, timeout) -> Answer:
+    async def generate(self, http, rid, ids, sampling, timeout) -> ServerAnswer:
         self.asked += 1
         drawn = list(range(sampling.max_new_tokens))
         scored = score_tokens(self.module, ids + drawn, torch.device("cpu"))[len(ids) :]
-        return Answer(drawn, scored.tolist(), "length")
+        return ServerAnswer(drawn, scored.tolist(), "length")
 
 
 def replica(module: torch.nn.Module) -> SimpleNamespace:

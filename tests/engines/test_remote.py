@@ -16,10 +16,12 @@ from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
-from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.http.client import Http
+from agentrl_sandbox.http_client import HttpClient
+from tests.frames import frames_since
 from tests.waiting import wait_for
 from tests.warm import Process
 
@@ -120,6 +122,22 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(fakes: li
     assert got.token_ids == [7] * 5
     first, second = fakes[0].asked
     assert {**first, "rid": ""} == {**second, "rid": ""}
+    await engine.close()
+
+
+async def test_few_calls_lie_between_a_request_and_its_connection(
+    fakes: list[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, found = await engine_of(fakes[:1]), list[str]()
+    request = HttpClient.request
+
+    async def noting(self: HttpClient, *args: Any, **given: Any) -> Any:
+        found.extend(frames_since("ServerClient.generate"))
+        return await request(self, *args, **given)
+
+    monkeypatch.setattr(HttpClient, "request", noting)
+    await engine.generate([1], Sampling(1), key="a")
+    assert len(found) <= 4, found
     await engine.close()
 
 
@@ -234,7 +252,7 @@ async def test_no_limit_counts_the_wait_for_a_server(fakes: list[Fake], trouble:
     if trouble == "a pause":
         await engine.pause()
     else:
-        replica.serving, engine.pool._revivals[replica] = False, asyncio.create_task(asyncio.sleep(60))
+        replica.serving, engine.pool._restarts[replica] = False, asyncio.create_task(asyncio.sleep(60))
     async with time_limit(1000.0) as limit:
         task = asyncio.create_task(engine.generate([1], Sampling(5), key="a"))
         await asyncio.sleep(0.01)
@@ -339,7 +357,7 @@ async def test_a_group_shares_a_replica_until_that_has_too_much(fakes: list[Fake
 
 async def test_an_address_without_a_server_is_named(fakes: list[Fake]) -> None:
     with pytest.raises(InfraError, match="no sglang server"):
-        await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()], progress=lambda _: None)
+        await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()])
 
 
 @pytest.mark.parametrize(("version", "said"), [("0.4.6", "runs SGLang 0.4.6: 0.5.10"), (None, "is no sglang server")])

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.interpreters import environments
+from agentrl.engines.servers.installation import environments
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights

@@ -84,7 +84,7 @@ def test_kernels_are_compiled_for_a_gpu_that_this_process_trains_on(
 ) -> None:
     config, asked = config_of(str(tmp_path)), []
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 4}))
-    monkeypatch.setattr(module, "gpu", lambda: ([9, 0], 0))
+    monkeypatch.setattr(module, "first_gpu", lambda: ([9, 0], 0))
     monkeypatch.setattr(module, "compile_early", lambda heads, capability: asked.append((heads, capability)))
     assert start_kernels(config) == EarlyKernels()  # on a CPU
     monkeypatch.setattr(module, "device_kind", lambda name: "cuda")

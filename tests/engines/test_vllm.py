@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RequestRefused
-from agentrl.engines.servers.engine import RemoteEngine
+from agentrl.engines.servers.remote_engine import RemoteEngine
 from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.engines.servers.weights.nccl import BroadcastTransport
 from agentrl.engines.vllm import VLLM

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights

@@ -9,8 +9,7 @@ from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.environments import open_entry, read_entry
 from agentrl.environments.kinds.gymnasium import GymnasiumEnvironment
-from agentrl.environments.kinds.textarena import TextArenaGame
-from agentrl.environments.opponents import RandomOpponent
+from agentrl.environments.kinds.textarena import RandomOpponent, TextArenaGame
 from agentrl.environments.own import is_own
 from agentrl.environments.rows import environment_rows
 from agentrl.environments.spaces import text_of, uncoloured

@@ -11,7 +11,9 @@ import pytest
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Sampling
+from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.loop import EnvironmentAgent
+from agentrl.environments.process import EnvironmentProcess
 from agentrl.environments.rows import environment_rows
 from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.ledger import Source
@@ -136,7 +138,7 @@ async def test_a_crash_and_a_hang_are_infrastructure_errors_of_one_trajectory() 
 
 
 async def test_a_cancelled_trajectory_ends_its_process() -> None:
-    process = EnvironmentAgent(made(says()))._process(rows("counter")[0])
+    process = EnvironmentProcess(EnvironmentEntry(**rows("counter")[0].extra_info["environment"]))
     async with process.open() as running:
         pid = running._pid
         await running.reset(0)

@@ -10,7 +10,7 @@ import pytest
 from agentrl.cli.main import main
 from agentrl.core.errors import InfraError
 from agentrl.data.files import read_records
-from agentrl.engines.hf.engine import HFEngine
+from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.rollout.rollouts import Rollouts
 from tests.evaluation.conftest import row
 

@@ -422,7 +422,7 @@ def test_verl_s_functions_under_verl_s_names(rows, width, seed):
     draw = torch.Generator().manual_seed(seed)
     names = ("compute_gae_advantage_return", "compute_grpo_outcome_advantage", "agg_loss")
     theirs = functions(
-        CORE, names, verl_F=importlib.import_module("agentrl.verl.masked"), np=np, defaultdict=defaultdict
+        CORE, names, verl_F=importlib.import_module("agentrl.verl.tensors"), np=np, defaultdict=defaultdict
     )
     mask = torch.ones(rows, width, dtype=torch.long)
     mask[0, -1:] = 0
@@ -470,7 +470,7 @@ def test_the_gradient_of_a_loss_is_verl_s_under_each_mean(name, mode):
 
 @needs_verl
 def test_verl_s_masked_functions():
-    ours, theirs = importlib.import_module("agentrl.verl.masked"), masked()
+    ours, theirs = importlib.import_module("agentrl.verl.tensors"), masked()
     whiten = functions("utils/torch_functional.py", ("masked_mean", "masked_sum", "masked_var", "masked_whiten"))
     values, mask = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.arange(24).reshape(4, 6) % 3 > 0
     for axis in (None, 1):

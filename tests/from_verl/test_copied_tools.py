@@ -15,9 +15,9 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import find_class
 from agentrl.tools import load_tools
 from agentrl.tools.response import ToolResponse
-from agentrl.verl import in_process, search_api
+from agentrl.verl import in_process, tool_apis
 from agentrl.verl.in_process import actors_in_process
-from agentrl.verl.sandbox_api import process_single_case
+from agentrl.verl.tool_apis import process_single_case
 
 TOOL = """
 import asyncio
@@ -238,8 +238,8 @@ def test_actors():
 
 
 def test_search_meets_servers_of_all_kinds(url, monkeypatch):
-    monkeypatch.setattr(search_api, "PAUSES", (0.01,))
-    ask = search_api.perform_single_search_batch
+    monkeypatch.setattr(tool_apis, "SEARCH_PAUSES", (0.01,))
+    ask = tool_apis.perform_single_search_batch
     text, metadata = ask(url, ["busy"], topk=1)
     assert (metadata["status"], metadata["total_results"], "Title" in text) == ("success", 1, True)
     assert ask(url, [])[1]["status"] == "no_results"

@@ -37,7 +37,7 @@ def test_a_name_that_is_not_there_is_named():
 
 
 def test_scores_of_the_well_known_data_sets():
-    """Case by case they are compared with verl's in tests/rewards/standard."""
+    """Case by case they are compared with verl's in tests/from_verl/scorers."""
     score = importlib.import_module("verl.utils.reward_score")
     assert score.gsm8k.compute_score("so 1234", "1234", method="flexible") == 1.0
     assert score.gsm8k.extract_solution("#### 1,234 hens") == "1234"

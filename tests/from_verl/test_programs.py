@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.check import check_sources
 from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
-from agentrl.config.sources import read_sources
-from agentrl.config.verl_defaults import values
 from agentrl.core.errors import UserError
-from agentrl.verl.programs import arguments_of, find_program, started_module, table
-from agentrl.verl.started import job_words
+from agentrl.verl.programs import arguments_of, find_program, job_words, started_module, table
+from agentrl.verl.reading.defaults import values
+from agentrl.verl.reading.file_check import check_sources
+from agentrl.verl.reading.scripts import read_sources
 
 DAPO = r"""#!/usr/bin/env bash
 set -euxo pipefail
@@ -45,7 +44,7 @@ def composed(arguments: list[str]) -> Config:
     parser = Parser(prog="agentrl")
     add_config_arguments(parser)
     args = parse(parser, arguments)
-    where = {"config_name": chosen_file(args), "config_dir": args.config_dir, "program": args.verl_program}
+    where = {"config_name": chosen_file(args), "config_dir": args.config_dir, "program": args.program}
     config: Config = resolve(args.overrides, **where, checks=()).config
     return config
 

@@ -10,7 +10,6 @@ import pytest
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
-from agentrl.config.verl_version import VARIABLE
 from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
@@ -20,6 +19,7 @@ from agentrl.rollout.scheduler import Scheduler
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
+from agentrl.verl.reading.versions import VARIABLE
 from tests.rollout.scripted import END, calls, environment, tokenizer
 
 FILES = Path(__file__).parent / "files/config"

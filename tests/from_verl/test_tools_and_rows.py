@@ -104,10 +104,10 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
     for name, value in told.items():
         monkeypatch.setenv(name, str(value))
     assert run("verl.trainer.fsdp_sft_trainer", ["model.path=m"]) == 0
-    program = "--verl-program=verl.trainer.fsdp_sft_trainer"
+    program = "--program=verl.trainer.fsdp_sft_trainer"
     assert seen == [["sft", program, "trainer.n_gpus_per_node=8", "trainer.nnodes=2", "model.path=m"]]
     assert run("verl.trainer.sft_trainer_ray", []) == 0  # what torchrun said is taken back
-    assert seen[1] == ["sft", "--verl-program=verl.trainer.sft_trainer_ray"]
+    assert seen[1] == ["sft", "--program=verl.trainer.sft_trainer_ray"]
     assert told.keys().isdisjoint(os.environ)
 
 

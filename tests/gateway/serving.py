@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.server import Gateway
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import Script, ScriptedEngine, environment, row
 
@@ -22,7 +22,7 @@ TOOL = {"type": "function", "function": ADD}
 @dataclass
 class Served:
     url: str
-    session: Session
+    session: AgentSession
     engine: ScriptedEngine
     gateway: Gateway
 
@@ -38,7 +38,7 @@ class Served:
 @asynccontextmanager
 async def serving(script: Script, **limits: int) -> AsyncIterator[Served]:
     env, engine = environment(script, **{"model_length": 4096} | limits)
-    session = Session(Trajectory(row(), "k", 0), env, Sampling(256, seed=7))
+    session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(256, seed=7))
     gateway = Gateway()
     async with gateway.serving(KEY, session) as url:
         yield Served(url, session, engine, gateway)

@@ -14,7 +14,7 @@ from tests.rollout.scripted import says
 
 
 async def test_too_many_requests_at_once_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(session, "MAX_WAITING", 0)
     async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=None) as http:
         said = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
         for path, kind in (("chat/completions", "invalid_request_error"), ("messages", "rate_limit_error")):
@@ -93,7 +93,7 @@ async def test_a_bad_body_is_one_clear_line(body: bytes, says_: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_leaves_nothing(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "QUIET", 0.01)
+    monkeypatch.setattr(app, "QUIET_SECONDS", 0.01)
     async with serving(says("The answer is 4 .", "The answer is 5 .")) as served:
         begun, go, play = asyncio.Event(), asyncio.Event(), served.engine.generate
         ended: list[str] = []

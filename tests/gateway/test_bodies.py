@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.gateway.bodies import BodyReader, parse
-from agentrl.gateway.request import Refused
+from agentrl.gateway.bodies import JsonReader, parse
+from agentrl.http.refusals import Refused
 
 Fields = dict[str, Any]
 
@@ -35,7 +35,7 @@ def texts(before: Fields, after: Fields, compact: bool) -> list[bytes]:
     ],
 )
 def test_a_body_that_goes_on_is_read_as_a_whole(before: Fields, after: Fields, compact: bool) -> None:
-    reader, last = BodyReader(), None
+    reader, last = JsonReader(), None
     for text in texts(before, after, compact)[1:]:
         body = reader.read(text, "messages")
         assert body == json.loads(text)
@@ -46,7 +46,7 @@ def test_a_body_that_goes_on_is_read_as_a_whole(before: Fields, after: Fields, c
 
 
 def test_any_other_body_is_read_as_a_whole() -> None:
-    rng, reader = random.Random(0), BodyReader()
+    rng, reader = random.Random(0), JsonReader()
     lists = ("messages", "stop", "tools")
     for _ in range(2_000):
         names = rng.sample([*lists, "model"], rng.randint(1, 4))
@@ -69,7 +69,7 @@ def test_any_other_body_is_read_as_a_whole() -> None:
     ],
 )
 def test_a_broken_body_is_refused_after_a_sound_one(text: bytes) -> None:
-    reader = BodyReader()
+    reader = JsonReader()
     for sound in (b'{"messages":[1],"model":"m"}', b'{"messages":[1,2],"model":"m"}'):
         reader.read(sound, "messages")
     with pytest.raises(Refused):

@@ -11,7 +11,7 @@ from typing import Any
 import docker
 import pytest
 
-from agentrl.containers.docker.owners import OWNER, owner
+from agentrl.containers.docker.reaper import OWNER, owner
 from agentrl.core.errors import InfraError, UserError
 from agentrl.trajectory.trajectory import Outcome
 from tests.gateway.test_programs import play, written

@@ -15,11 +15,11 @@ import openai
 import pytest
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.engines.hf.engine import HFEngine
-from agentrl.gateway import app
+from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.gateway.halting import MOST, Halting
 from agentrl.gateway.server import Gateway
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
+from agentrl.http import serving as serving_of_http
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory
 from tests.gateway.serving import ADD, KEY, TOOL, serving
@@ -68,7 +68,7 @@ async def test_no_token_is_drawn_after_a_stop_string(text: str, stops: list[str]
     env, _ = environment(says(), model_length=8192, chat=chat)
     prompt = len(chat.prompt(ASKED, []))
     engine = Writer(chat, text, prompt)
-    session = Session(Trajectory(row(), "k", 0), replace(env, engine=engine), Sampling(8000, seed=7))
+    session = AgentSession(Trajectory(row(), "k", 0), replace(env, engine=engine), Sampling(8000, seed=7))
     gateway = Gateway()
     async with gateway.serving(KEY, session) as url:
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none")
@@ -96,7 +96,7 @@ async def test_the_hf_engine_draws_none_either() -> None:
     env, _ = environment(says(), model_length=1024, chat=chat)
 
     async def play(**wishes: Any) -> tuple[Any, Ledger]:
-        session = Session(Trajectory(row(), "k", 0), replace(env, engine=engine), Sampling(300, temperature=0.0))
+        session = AgentSession(Trajectory(row(), "k", 0), replace(env, engine=engine), Sampling(300, temperature=0.0))
         engine.open("k")
         async with Gateway().serving(KEY, session) as url:
             client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none")
@@ -310,7 +310,7 @@ async def test_packed_bodies_in_parts(body: bytes, status: int, text: str) -> No
 
 @pytest.mark.parametrize("kind", ["openai", "urllib", "chunks", "slow reader"])
 async def test_a_body_that_is_too_large_gets_its_answer(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(serving_of_http, "MAX_BODY_BYTES", 1 << 20)
     async with serving(says("5")) as served:
         large = "x" * (24 << 20)
         if kind == "openai":

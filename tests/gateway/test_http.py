@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from agentrl.gateway import app
+from agentrl.http import serving as serving_of_http
 from tests.gateway.serving import ADD, KEY, serving
 from tests.rollout.scripted import calls, says
 
@@ -57,7 +57,7 @@ async def test_other_addresses_are_refused_in_the_protocols_form() -> None:
     ],
 )
 async def test_packed_bodies(coding: str, body: bytes, status: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_BYTES", 2000)
+    monkeypatch.setattr(serving_of_http, "MAX_BODY_BYTES", 2000)
     async with serving(says("5")) as served, httpx.AsyncClient(base_url=served.gateway.url, timeout=None) as http:
         headers = {**BEARER, "content-encoding": coding}
         answer = await http.post("/v1/chat/completions", content=body, headers=headers)

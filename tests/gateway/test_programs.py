@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.loop import _say_that_it_runs_here
+from agentrl.gateway.loop import _warn_that_it_runs_here
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -253,7 +253,7 @@ async def test_a_program_sees_nothing_of_the_trainer_but_what_its_entry_names(
     monkeypatch.setenv("SECRET_TOKEN", "s")
     monkeypatch.setenv("SECRET_GIVEN", "given")
     path = written(tmp_path, SPY, env="{GIVEN: '<${SECRET_GIVEN}>'}")
-    _say_that_it_runs_here.cache_clear()
+    _warn_that_it_runs_here.cache_clear()
     seen = (await play(path, says("Hi"))).extra["program"]["output"].splitlines()
     assert seen[:-1] == ["closed environ", "closed cwd/pyproject.toml", "closed maps", "closed mem", "may not signal"]
     assert seen[-1] == "[] <given> True"

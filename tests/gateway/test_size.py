@@ -6,10 +6,11 @@ import pytest
 
 from agentrl.chat import Chat
 from agentrl.gateway.conversation import Conversation
-from agentrl.gateway.forest import Forest
+from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.protocols import chat
-from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.request import TurnRequest
 from agentrl.gateway.size import Size
+from agentrl.http.refusals import Refused
 from tests.chat.pairs import by_name
 from tests.rollout.scripted import make_chat
 
@@ -22,23 +23,23 @@ def test_more_items_than_fit_are_not_read() -> None:
         raise AssertionError("the items are read")
 
     with pytest.raises(Refused, match="maximum context length is 4096 tokens") as caught:
-        Forest(make_chat(), 4096).begin(Request(Conversation([], [{}] * 5000, read)))
+        LedgerTree(make_chat(), 4096).begin(TurnRequest(Conversation([], [{}] * 5000, read)))
     assert caught.value.fault == "context"
 
 
 def test_more_calls_than_fit_are_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     said = [ASKED, {**SAID, "tool_calls": [call] * 5000}, ASKED]
-    forest = Forest(make_chat(), 4096)
-    monkeypatch.setattr(forest, "_new", None)
+    tree = LedgerTree(make_chat(), 4096)
+    monkeypatch.setattr(tree, "_new", None)
     with pytest.raises(Refused, match="maximum context length is 4096 tokens"):
-        forest.begin(chat.read({"messages": said}))
+        tree.begin(chat.read({"messages": said}))
 
 
 def test_many_messages_that_fit_are_rendered() -> None:
-    forest = Forest(make_chat(), 100_000)
+    tree = LedgerTree(make_chat(), 100_000)
     said = [ASKED, *[SAID, ASKED] * 1000]
-    assert len(forest.begin(chat.read({"messages": said})).ids) > len(said)
+    assert len(tree.begin(chat.read({"messages": said})).ids) > len(said)
 
 
 @pytest.mark.parametrize("env_chat", [make_chat(), *map(by_name, TEMPLATES)])

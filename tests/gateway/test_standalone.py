@@ -44,8 +44,8 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
 
 
 async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "IDLE", 0.2)
-    monkeypatch.setattr(standalone, "LOOK", 0.05)
+    monkeypatch.setattr(standalone, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(standalone, "SWEEP_SECONDS", 0.05)
     env, _ = environment(says("The answer is 5 .", "Yes"), model_length=2048)
     kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
     (tmp_path / "seen.jsonl").write_text("of an earlier time\n")

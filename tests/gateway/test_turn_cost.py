@@ -11,7 +11,7 @@ import pytest
 
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.session import Session
+from agentrl.gateway.session import AgentSession
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, row, says
 
@@ -51,7 +51,7 @@ def asked(protocol: WireProtocol, turns: int) -> bytes:
 @pytest.mark.parametrize("protocol", [chat, responses, anthropic])
 async def test_late_turns_cost_what_early_ones_cost(protocol: WireProtocol) -> None:
     env, _ = environment(says(*[SAID] * (LATE + 1)), model_length=100_000, response_length=100_000)
-    session = Session(Trajectory(row(), "k", 0), env, Sampling(256))
+    session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(256))
     cost = {}
     for turn in range(LATE + 1):
         text, steps = asked(protocol, turn), Steps()
@@ -61,11 +61,11 @@ async def test_late_turns_cost_what_early_ones_cost(protocol: WireProtocol) -> N
             cost[turn] = steps.count
         else:
             await turn_of(session, protocol, text)
-    assert len(session.forest.branches) == 1
+    assert len(session.tree.branches) == 1
     assert cost[LATE] < 1.03 * cost[EARLY]
 
 
-async def turn_of(session: Session, protocol: WireProtocol, text: bytes) -> None:
+async def turn_of(session: AgentSession, protocol: WireProtocol, text: bytes) -> None:
     """From the bytes of a request to its answer."""
     request = protocol.read(session.bodies.read(text, protocol.HISTORY))
     protocol.whole(await session.ask(request))

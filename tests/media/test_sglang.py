@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang import backend as sglang

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.engines.servers.backend import Answer
-from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.backend import ServerAnswer
+from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.vllm import VLLM, images
 from tests.media import served, vision_model
@@ -26,7 +26,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each request with images, whether the server said that it read exactly the tokens it was sent."""
     answers: list[bool] = []
 
-    def spying(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Answer:
+    def spying(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> ServerAnswer:
         answers.append(answer["prompt_token_ids"] == ids)
         return read(answer, ids, candidates)
 

@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, AutoTokeni
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging
 
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 
 MARKS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 TEMPLATE = Path("configs/templates/chatml_tools.jinja")

@@ -73,9 +73,9 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "agentrl/py.typed",
-        "agentrl/config/verl_names.yaml",
-        "agentrl/config/verl_defaults.yaml",
-        "agentrl/config/verl_versions.yaml",
+        "agentrl/verl/reading/names.yaml",
+        "agentrl/verl/reading/defaults.yaml",
+        "agentrl/verl/reading/versions.yaml",
         "agentrl/share/configs/train.yaml",
         "agentrl/share/configs/algorithm/grpo.yaml",
         "agentrl/share/configs/templates/chatml_tools.jinja",

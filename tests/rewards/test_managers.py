@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema.reward import Reward, RewardManager
 from agentrl.core import isolated
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import RewardFn, Scorer, load_reward_function
-from agentrl.rewards.managers import MANAGERS, Calls, manager_for
-from agentrl.rewards.overlong import Overlong
+from agentrl.rewards.managers import Calls, manager_for
+from agentrl.rewards.scorer import Overlong
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
 
@@ -54,7 +55,7 @@ def too_few(data_sources, solution_strs, ground_truths, extra_infos=None):
 
 @pytest.fixture
 def module(tmp_path: Path) -> str:
-    path = tmp_path / "judges.py"
+    path = tmp_path / "manager_judges.py"
     path.write_text(MODULE)
     return str(path)
 
@@ -162,7 +163,7 @@ def test_a_batch_function_takes_lists(module: str) -> None:
         load_reward_function(module, "later", {}, batch=True)
 
 
-@pytest.mark.parametrize("manager", sorted(set(MANAGERS) - {"batch"}))
+@pytest.mark.parametrize("manager", sorted(set(REWARD_MANAGERS) - {"batch"}))
 async def test_all_managers_agree(module: str, manager: str) -> None:
     assert [t.reward for t in await outcomes(scorer(module, "later", manager), 2)] == [2.0, 2.0]
 

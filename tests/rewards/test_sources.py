@@ -9,12 +9,12 @@ from aiohttp import web
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import judge, maths, questions, scorers
 from agentrl.rewards.function import load_reward_function
-from agentrl.rewards.ready_made import FUNCTIONS, function_for
+from agentrl.rewards.ready_made import function_for, ready_made_functions
 from agentrl.rewards.sources import compute_score
 from tests.rewards.test_scorer import trajectory
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", ready_made_functions())
 def test_every_function_loads(function: str) -> None:
     assert load_reward_function(None, function, {}) is not None
 

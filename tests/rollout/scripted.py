@@ -13,7 +13,7 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import InteractionSet, load_interactions
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext
-from agentrl.tasks.models.tokenizer import train_tokenizer
+from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.tools import ToolSet, load_tools
 from agentrl.trajectory.row import Row
 
@@ -87,7 +87,7 @@ def environment(
     chat: Chat | None = None,
     **limits: Any,
 ) -> tuple[RolloutContext, ScriptedEngine]:
-    chat = chat or make_chat(inference_template=inference_template)
+    chat = chat or make_chat()
     engine = ScriptedEngine(chat, script)
     bounds = {"prompt_length": 512, "response_length": 512, "model_length": 1024} | limits
     env = RolloutContext(

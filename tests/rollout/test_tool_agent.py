@@ -226,7 +226,7 @@ async def test_rewritten_history_splits_the_trajectory(tmp_path: Path) -> None:
         "{{ m.content if loop.last else m.content.split('</think>')[-1] }}<|im_end|>\n{%- endfor %}"
         "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
     )
-    chat = make_chat(inference_template=True, chat_template=template)
+    chat = make_chat(chat_template=template)
     script = says("<think>hm</think>The answer is 4 .", "<think>so</think>The answer is 5 .")
     env, engine = environment(script, interactions=judge(tmp_path), inference_template=True, chat=chat)
     t = await play(env, interaction_kwargs={"name": "judge", "ground_truth": "5"})

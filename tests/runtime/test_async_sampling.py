@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from unittest.mock import AsyncMock, Mock
 
 from agentrl.engines.servers import RemoteEngine, Replica
 from agentrl.rollout.pausable_engine import PausableEngine
@@ -17,15 +18,15 @@ class Sent(RemoteEngine):
         super().__init__(None, [], None, max_model_len=1)  # type: ignore[arg-type]
         self.sent = threading.Event()
 
-    async def _send(self, replicas: Sequence[Replica], version: int) -> None:
+    async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         self.sent.set()
 
 
 def test_weights_are_not_read_while_they_change() -> None:
-    engine = Sent()
+    engine, replica = Sent(), Mock(starts=0, server=None, ready=AsyncMock())
     with closing(LoopThread()) as thread, closing(AsyncSampling(thread, PausableEngine(engine), engine)) as sampling:
         with sampling.updating():
-            restarted = thread.start(engine.pool.refresh(None))  # type: ignore[arg-type]
+            restarted = thread.start(engine.pool.restart(replica))  # type: ignore[arg-type]
             sampling.activity()  # the loop has seen it
             assert not engine.sent.is_set()
         restarted.result()

@@ -24,7 +24,7 @@ from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks import images
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.format import TookTooLong
 from agentrl.tasks.plain import FIELDS, PlainContainer
 from agentrl.tasks.runner import TaskRunner
 from agentrl.tracking.metrics import rollout_metrics
@@ -220,7 +220,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
 async def test_a_phase_that_fails_masks_its_own_trajectory(
     container: dict[str, Any], failed: str, finish: str, error: str, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "SPARE", 0.0)
+    monkeypatch.setattr(images, "SPARE_SECONDS", 0.0)
     made = scheduler(says("x"), retries=1)
     broken, fine = await run(made, contained("r:0", **container), contained("r:1", verify="true"))
     assert (broken.outcome, broken.finish, broken.reward) == (Outcome.INFRA_ERROR, finish, None)
@@ -242,7 +242,7 @@ async def test_a_failed_image_is_tried_again_when_its_row_comes_again() -> None:
 
 
 async def test_the_wait_for_other_builds_is_not_part_of_a_builds_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "SPARE", 0.0)
+    monkeypatch.setattr(images, "SPARE_SECONDS", 0.0)
     monkeypatch.setattr(images, "AT_ONCE", 1)
     made = scheduler(says("x"))
     hanging = [contained(f"r:{i}", image="hang-build", build=f"/{i}", build_timeout=0.3) for i in range(3)]

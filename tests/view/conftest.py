@@ -111,7 +111,7 @@ def server(run, make_run):
     """The page of two runs, on a port of its own."""
     from threading import Thread
 
-    with ViewServer(Api(find_runs([str(run), str(make_run("other", 2))]))) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    server = ViewServer(Api(find_runs([str(run), str(make_run("other", 2))])))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()

@@ -8,12 +8,13 @@ import urllib.request
 import pytest
 
 from agentrl.core.errors import UserError
+from agentrl.http.serving import json_response
 from agentrl.view import Api, ViewServer
-from agentrl.view.server import STATIC, to_json
+from agentrl.view.server import STATIC
 
 
 def get(server, path, host=None):
-    request = urllib.request.Request(server.url + path, headers={"Host": host} if host else {})
+    request = urllib.request.Request(f"{server.url}/{path}", headers={"Host": host} if host else {})
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, response.headers, response.read()
@@ -51,13 +52,14 @@ def test_a_page_from_elsewhere_gets_nothing(server, host):
 
 
 def test_only_this_machine_can_reach_it(server):
-    assert server.server_address[0] == "127.0.0.1"
+    assert server.listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_port_that_is_taken(server):
-    with pytest.raises(UserError, match=f"--port {server.server_address[1]}: .*choose another"):
-        ViewServer(Api([]), server.server_address[1])
+    port = server.listener.getsockname()[1]
+    with pytest.raises(UserError, match=f"--port {port}: .*choose another"):
+        ViewServer(Api([]), port)
 
 
 def test_numbers_that_json_does_not_have():
-    assert json.loads(to_json({"a": [math.nan, 1.5, (math.inf,)]})) == {"a": [None, 1.5, [None]]}
+    assert json.loads(json_response({"a": [math.nan, 1.5, (math.inf,)]}).body) == {"a": [None, 1.5, [None]]}

@@ -8,7 +8,7 @@ from agentrl.chat.media.sources import open_image, open_video
 from agentrl.core.errors import InfraError, UserError
 from agentrl.trajectory.medium import KINDS, Medium
 
-REMEMBERED = 16
+CACHED_MEDIA = 16
 """Size of the cache of media: the trajectories of a group begin with the same ones."""
 
 TEXT_ALONE = "it reads text alone; name a vision-language model"
@@ -30,7 +30,7 @@ class Processor:
         ids = (getattr(processor, name, None) for name in names)
         self.reserved = frozenset(token for token in ids if token is not None)
         """Tokens that stand for media and for nothing else."""
-        self._cached = lru_cache(maxsize=REMEMBERED)(self._made)
+        self._cached = lru_cache(maxsize=CACHED_MEDIA)(self._made)
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with a `Medium` for each image and video; messages of text are unchanged.
@@ -41,7 +41,7 @@ class Processor:
         return [self._seen(m) if isinstance(m.get("content"), list) else m for m in messages]
 
     def placeholder(self, kind: str) -> str:
-        """What a chat template writes for an image or a video."""
+        """The text that a chat template writes for an image or a video."""
         return str(getattr(self.processor, f"{kind}_token"))
 
     def expand(self, text: str, media: Sequence[Medium]) -> str:
@@ -68,13 +68,13 @@ class Processor:
 
     def legible(self, ids: Sequence[int]) -> int:
         """How many of sampled tokens come before the first that stands for media: a model cannot show itself any."""
-        return (
-            next((i for i, token in enumerate(ids) if token in self.reserved), len(ids)) if self.reserved else len(ids)
-        )
+        if self.reserved.isdisjoint(ids):
+            return len(ids)
+        return next(i for i, token in enumerate(ids) if token in self.reserved)
 
     def _seen(self, message: Message) -> Message:
         if self.processor is None and message.get("role") == "tool":
-            return {**message, "content": "\n".join(map(_told, message["content"]))}
+            return {**message, "content": "\n".join(map(_as_text, message["content"]))}
         return {**message, "content": [self._part(part) for part in message["content"]]}
 
     def _part(self, part: Any) -> Any:
@@ -84,13 +84,13 @@ class Processor:
         found = part.get(kind, part.get(f"{kind}_url"))
         if isinstance(found, Medium):
             return part
-        # What stands beside the picture is about it: min_pixels, say. OpenAI's image_url is a mapping itself.
-        beside = {name: value for name, value in part.items() if name not in ("type", kind, f"{kind}_url", "text")}
+        # The other keys of a part are about its picture: min_pixels, say. OpenAI's image_url is a mapping itself.
+        options = {name: value for name, value in part.items() if name not in ("type", kind, f"{kind}_url", "text")}
         wrapped = found if isinstance(found, Mapping) else {kind: found}
-        return {"type": kind, kind: self.medium(kind, {**beside, **wrapped})}
+        return {"type": kind, kind: self.medium(kind, {**options, **wrapped})}
 
     def medium(self, kind: str, value: Mapping[str, Any]) -> Medium:
-        """What the model gets of an image or a video. Raises UserError."""
+        """The `Medium` of an image or a video. Raises UserError."""
         if self.processor is None:
             raise UserError(f"model.path cannot be shown {NAMES[kind]}: {self.missing}")
         if not hasattr(self.processor, f"{kind}_token") or getattr(self.processor, f"{kind}_processor", None) is None:
@@ -126,7 +126,8 @@ class Processor:
         ids = made.pop("input_ids")[0].tolist()
         made.pop("attention_mask", None)
         types = [made.pop(name, None) for name in ("mm_token_type_ids", "token_type_ids")]
-        kinds = next((column[0].tolist() for column in types if column is not None), None) or self._kinds(ids)
+        kinds = next((column[0].tolist() for column in types if column is not None), None)
+        kinds = kinds or [int(token in self.reserved) for token in ids]
         return Medium(
             kind=kind,
             source=source,
@@ -137,11 +138,8 @@ class Processor:
             features=made,
         )
 
-    def _kinds(self, ids: list[int]) -> list[int]:
-        return [int(token in self.reserved) for token in ids]
 
-
-def _told(part: Mapping[str, Any]) -> str:
+def _as_text(part: Mapping[str, Any]) -> str:
     return str(part["text"]) if part["type"] == "text" else f"[{part['type']}]"
 
 

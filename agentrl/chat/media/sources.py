@@ -16,19 +16,19 @@ from urllib.request import urlopen
 
 from agentrl.trajectory.picture import open_picture, require_pixels
 
-PLACES = ("image", "image_url", "bytes", "path", "url")
-MOST_BYTES = 1 << 26
-"""Of a picture from the web."""
-TIMEOUT = 30.0
+SOURCE_KEYS = ("image", "image_url", "bytes", "path", "url")
+MAX_DOWNLOAD_BYTES = 1 << 26
+"""Most bytes of a picture from the web."""
+DOWNLOAD_SECONDS = 30.0
 """Seconds that a picture from the web may take."""
-MOST_FRAMES = 768
-FPS = 2.0
+MAX_FRAMES = 768
+DEFAULT_FPS = 2.0
 """Frames a second that a video is sampled at, as qwen_vl_utils does."""
 
 
 def open_image(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> Any:
     """A PIL image in RGB. With a `factor` it gets sides that are multiples of it and pixels within `bounds`, or those
-    that the value itself states: what the model's processor would make of it. Raises what PIL or the place raises."""
+    that the value itself states: what the model's processor would make of it. Raises what PIL or the source raises."""
     wishes = value if isinstance(value, Mapping) else {}
     image = _as_rgb(_picture(value))
     if "resized_height" in wishes and "resized_width" in wishes:
@@ -44,11 +44,13 @@ def open_image(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> An
 
 
 def open_video(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> tuple[list[Any], float]:
-    """Frames as PIL images, and how many of them make a second. Raises what PIL, the decoder or the place raises."""
+    """Frames as PIL images, and how many of them make a second. Raises what PIL, the decoder or the source raises."""
     wishes = dict(value) if isinstance(value, Mapping) else {}
     content = wishes.get("video", wishes.get("path", value))
     own = {name: wishes[name] for name in ("min_pixels", "max_pixels") if name in wishes}
-    frames, fps = (content, float(wishes.get("fps", FPS))) if isinstance(content, list) else _decoded(content, wishes)
+    frames, fps = (
+        (content, float(wishes.get("fps", DEFAULT_FPS))) if isinstance(content, list) else _decoded(content, wishes)
+    )
     return [open_image({**own, "image": frame}, factor=factor, bounds=bounds) for frame in frames], fps
 
 
@@ -79,22 +81,22 @@ def _picture(value: Any) -> Any:
     if isinstance(value, str | Path):
         return open_picture(_stream(str(value)))
     if isinstance(value, Mapping):
-        for name in PLACES:
+        for name in SOURCE_KEYS:
             if value.get(name) is not None:
                 return _picture(value[name])
     raise ValueError(f"{str(value)[:80]!r} is no image: give a PIL image, bytes, a path, a URL, or {{'bytes': ...}}")
 
 
-def _stream(place: str) -> Any:
-    if place.startswith("data:"):
-        return BytesIO(base64.b64decode(place.partition(",")[2]))
-    if place.startswith(("http://", "https://")):
-        with urlopen(place, timeout=TIMEOUT) as answer:
-            content = answer.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"a picture of more than {MOST_BYTES} bytes")
+def _stream(location: str) -> Any:
+    if location.startswith("data:"):
+        return BytesIO(base64.b64decode(location.partition(",")[2]))
+    if location.startswith(("http://", "https://")):
+        with urlopen(location, timeout=DOWNLOAD_SECONDS) as answer:
+            content = answer.read(MAX_DOWNLOAD_BYTES + 1)
+        if len(content) > MAX_DOWNLOAD_BYTES:
+            raise ValueError(f"a picture of more than {MAX_DOWNLOAD_BYTES} bytes")
         return BytesIO(content)
-    return unquote(place.removeprefix("file://")) if place.startswith("file://") else place
+    return unquote(location.removeprefix("file://")) if location.startswith("file://") else location
 
 
 def _as_rgb(image: Any) -> Any:
@@ -108,16 +110,18 @@ def _as_rgb(image: Any) -> Any:
     return white
 
 
-def _decoded(place: Any, wishes: Mapping[str, Any]) -> tuple[list[Any], float]:
+def _decoded(location: Any, wishes: Mapping[str, Any]) -> tuple[list[Any], float]:
     """Frames of a file, evenly spread."""
     import av
     from PIL import Image
 
-    with av.open(BytesIO(place) if isinstance(place, bytes) else str(place).removeprefix("file://")) as container:
+    with av.open(
+        BytesIO(location) if isinstance(location, bytes) else str(location).removeprefix("file://")
+    ) as container:
         stream = container.streams.video[0]
-        rate = float(stream.average_rate or FPS)
+        rate = float(stream.average_rate or DEFAULT_FPS)
         frames = [Image.fromarray(frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)]
-    count = int(wishes.get("nframes") or len(frames) / rate * float(wishes.get("fps", FPS)))
-    count = min(max(2, count - count % 2), len(frames), MOST_FRAMES)  # models join them in pairs
+    count = int(wishes.get("nframes") or len(frames) / rate * float(wishes.get("fps", DEFAULT_FPS)))
+    count = min(max(2, count - count % 2), len(frames), MAX_FRAMES)  # models join them in pairs
     picked = [frames[round(i * (len(frames) - 1) / max(count - 1, 1))] for i in range(count)]
     return picked, rate * count / len(frames)

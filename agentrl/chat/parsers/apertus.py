@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.blocks import Tags, parse_lists
 from agentrl.chat.parsers.calls import Malformed, typed_call
-from agentrl.chat.parsers.tagged_json import parse_lists
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -20,7 +19,7 @@ TAGS = Tags(
 
 @tool_parser("apertus")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_lists(text, TAGS, _make)
 
 

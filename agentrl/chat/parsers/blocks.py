@@ -1,16 +1,31 @@
-"""The loop over a turn that all formats with an opening tag share."""
+"""The loop over a turn that all formats with an opening tag share, and calls as JSON between two tags."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from agentrl.chat.parsers.calls import EXCERPT, Malformed, broken, join_text, skip_space, too_many
-from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.calls import (
+    EXCERPT_CHARACTERS,
+    MAX_CALLS,
+    Malformed,
+    broken,
+    join_text,
+    make_call,
+    read_json,
+    skip_space,
+    too_many,
+)
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.trajectory.message import Call, Parsed
 
 ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
 """(text, position after the opening tag, index of the next call) -> the calls and where the block ends; raises
 Malformed."""
+ReadBody = Callable[[str, int, int], tuple[Call, int]]
+"""(text, position after the opening tag, index of the call) -> the call and where its body ends; raises Malformed."""
+MakeCall = Callable[[Any, str, int], Call]
+"""(decoded JSON, the JSON as written, index of the call) -> the call; raises Malformed."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +38,11 @@ class Tags:
     expected: str
     """A well-formed call, for error messages."""
     noise: tuple[str, ...] = ()
-    """Tags around groups of calls: no text of their own."""
+    """Tags around groups of calls, which are no text."""
     channels: tuple[str, ...] = ()
-    """Tags around the answer: no text of their own, with calls or without."""
+    """Tags around the answer, which are no text, with calls or without."""
     signs: tuple[str, ...] = ()
-    """What a call whose opening tag is missing holds before its closing tag."""
+    """Texts that show that a closing tag belongs to a call whose opening tag is missing."""
 
 
 def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
@@ -42,9 +57,8 @@ def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
         calls, at = _read_one(answer, opening[1], len(parsed.calls), tags, read)
         parsed.calls += calls
     pieces.append(answer[at:])
-    stray = _stray(pieces, tags, len(parsed.calls)) or call_in_thinking(parsed, answer, tags.open, tags.expected)
-    if stray is not None:
-        parsed.calls.append(stray)
+    stray = _stray(pieces, tags, len(parsed.calls))
+    parsed.calls += [stray] if stray else calls_in_thinking(parsed, answer, tags.open, tags.expected)
     parsed.content = _content(answer, pieces, tags, bool(parsed.calls))
     return parsed
 
@@ -76,7 +90,7 @@ def require_close(text: str, at: int, tags: Tags, name: str) -> int:
     start = skip_space(text, at)
     if text.startswith(tags.close, start):
         return start + len(tags.close)
-    rest = text[start : start + EXCERPT]
+    rest = text[start : start + EXCERPT_CHARACTERS]
     reason = f"unexpected text {rest!r} before {tags.close}" if rest else f"{tags.close} is missing at the end"
     raise Malformed(reason, name)
 
@@ -99,3 +113,40 @@ def _content(answer: str, pieces: list[str], tags: Tags, called: bool) -> str:
 def without(text: str, tags: tuple[str, ...]) -> str:
     """The text, less those tags."""
     return re.sub("|".join(map(re.escape, tags)), "", text) if tags else text
+
+
+def parse_tagged(text: str, tags: Tags, read: ReadBody) -> Parsed:
+    """All calls of a turn, one between each pair of tags."""
+
+    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
+        call, end = read(text, body, index)
+        return [call], require_close(text, end, tags, call.name)
+
+    return parse_blocks(text, tags, block)
+
+
+def parse_lists(text: str, tags: Tags, make: MakeCall = make_call) -> Parsed:
+    """All calls of a turn, a list of them, or a single one, between each pair of tags."""
+
+    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
+        value, end = read_json(text, body)
+        after = require_close(text, end, tags, "unknown")
+        return read_list(value, text[body:end], index, make), after
+
+    return parse_blocks(text, tags, block)
+
+
+def read_list(value: Any, seed: str, index: int, make: MakeCall = make_call) -> list[Call]:
+    """The calls in a decoded list, or the one that stands without a list. Raises Malformed."""
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise Malformed("the list of calls is empty")
+    if len(items) > MAX_CALLS:
+        raise Malformed(f"at most {MAX_CALLS} calls are read of one turn")
+    return [make(item, seed, index + i) for i, item in enumerate(items)]
+
+
+def read_named(text: str, body: int, index: int) -> tuple[Call, int]:
+    """A call as `{"name": ..., "arguments": {...}}`."""
+    value, end = read_json(text, body)
+    return make_call(value, text[body:end], index), end

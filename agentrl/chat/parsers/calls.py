@@ -1,12 +1,12 @@
-"""What the formats share: limits, reading JSON with an error that helps, checking a call, typing a bare value.
+"""Shared by the formats: limits, reading JSON with an error that helps, checking a call, typing a bare value.
 
 Every loop over a turn stops at one of the limits here, so that no text of any length holds up the event loop.
 """
 
 import json
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from agentrl.trajectory.message import Call, call_id
@@ -21,7 +21,7 @@ MAX_DEPTH = 64
 """Levels of lists and objects within a call's arguments."""
 MAX_VALUES = 50_000
 """Separators (commas and opening brackets) of a call's JSON, where it is longer than as many characters."""
-EXCERPT = 30
+EXCERPT_CHARACTERS = 30
 UNKNOWN = "unknown"
 SPACE = re.compile(r"\s*+")
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}  # as Jinja prints them
@@ -36,6 +36,23 @@ class Malformed(Exception):
         super().__init__(reason)
         self.name = name
         """The tool's, where that much could be read."""
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Give the tool's name to the Malformed that the body raises."""
+    try:
+        yield
+    except Malformed as error:
+        raise Malformed(str(error), name) from error
+
+
+def match_at(pattern: re.Pattern[str], text: str, at: int, missing: str) -> re.Match[str]:
+    """The match of a pattern at a position. Raises Malformed for the reason `missing`."""
+    found = pattern.match(text, at)
+    if found is None:
+        raise Malformed(missing)
+    return found
 
 
 def _no_constant(name: str) -> Any:
@@ -55,7 +72,7 @@ def skip_space(text: str, at: int) -> int:
 def read_json(text: str, at: int = 0) -> tuple[Any, int]:
     """The JSON value at `at` (white space skipped) and the position after it. Raises Malformed.
 
-    Of a key that an object holds twice, the last value counts.
+    If an object has a key twice, the last value counts.
     """
     if len(text) - at <= MAX_VALUES:
         return _decode(text, at)
@@ -81,7 +98,14 @@ def _decode(text: str, at: int = 0) -> tuple[Any, int]:
 
 def near(text: str, at: int) -> str:
     """Where a problem is, for an error message."""
-    return f"near {text[at : at + EXCERPT]!r}" if at < len(text) else "at the end"
+    return f"near {text[at : at + EXCERPT_CHARACTERS]!r}" if at < len(text) else "at the end"
+
+
+def stuck(text: str, at: int) -> str:
+    """Why a call cannot be read further than this position."""
+    start = skip_space(text, at)
+    rest = text[start : start + EXCERPT_CHARACTERS]
+    return f"cannot read it from {rest!r} on" if rest else "its closing tags are missing"
 
 
 def make_call(value: Any, seed: str, index: int, *, identity: str | None = None) -> Call:

@@ -2,9 +2,8 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.blocks import Tags, parse_tagged
 from agentrl.chat.parsers.calls import Malformed, read_json, skip_space, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -24,7 +23,7 @@ _FENCE = "```"
 
 @tool_parser("deepseek")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, _read)
 
 

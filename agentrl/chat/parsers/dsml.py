@@ -54,6 +54,6 @@ GRAMMARS = {block: grammar("DSML", block) for block in BLOCKS}
 
 @tool_parser("deepseek_v4")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     written = next((block for block in BLOCKS if f"｜DSML｜{block}>" in text), BLOCKS[0])
     return parse_spelled(text, GRAMMARS[written], tools)

@@ -5,10 +5,9 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, without
-from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
-from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, without
+from agentrl.chat.parsers.calls import Malformed, broken, join_text, match_at, naming, read_json, too_many, typed_call
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -23,32 +22,23 @@ _HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
 
 @tool_parser("functionary", stops=("<|eot_id|>", "<|eom_id|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if TAGS.open[0] in text:
         return parse_tagged(text, TAGS, _read)
     parsed, answer = split_thinking(text)
     whole = answer if answer.startswith(START) else f"{START}{answer}"
     if not whole.startswith(ANSWER) and _HEADER.search(whole) is None:
-        return _without_calls(parsed, answer)
+        parsed.content = answer
+        parsed.calls += calls_in_thinking(parsed, answer, (START,), EXPECTED)
+        return parsed
     return _parse_headers(parsed, whole)
 
 
-def _without_calls(parsed: Parsed, answer: str) -> Parsed:
-    parsed.content = answer
-    inside = call_in_thinking(parsed, answer, (START,), EXPECTED)
-    parsed.calls += [inside] if inside else []
-    return parsed
-
-
 def _read(text: str, body: int, index: int) -> tuple[Call, int]:
-    header = _NAME.match(text, body)
-    if header is None:
-        raise Malformed("no NAME> after <function=")
-    try:
+    header = match_at(_NAME, text, body, "no NAME> after <function=")
+    with naming(header[1]):
         value, end = read_json(text, header.end())
         return typed_call(header[1], value, text[body:end], index), end
-    except Malformed as error:
-        raise Malformed(str(error), header[1]) from error
 
 
 def _parse_headers(parsed: Parsed, text: str) -> Parsed:

@@ -2,10 +2,9 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.calls import Malformed, near, typed_call
+from agentrl.chat.parsers.blocks import Tags, parse_tagged
+from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, typed_call
 from agentrl.chat.parsers.literals import Notation, Values
-from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -35,16 +34,12 @@ NOTATION = Notation(_string, {"true": True, "false": False, "null": None, "None"
 
 @tool_parser("gemma4", stops=("<turn|>", "<|tool_response>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, _read)
 
 
 def _read(text: str, body: int, index: int) -> tuple[Call, int]:
-    header = _HEADER.match(text, body)
-    if header is None:
-        raise Malformed("no call:NAME{ after its opening tag")
-    try:
+    header = match_at(_HEADER, text, body, "no call:NAME{ after its opening tag")
+    with naming(header[1]):
         arguments, end = Values(text, NOTATION).read(header.end())
         return typed_call(header[1], arguments, text[body:end], index), end
-    except Malformed as error:
-        raise Malformed(str(error), header[1]) from error

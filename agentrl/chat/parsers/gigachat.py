@@ -1,9 +1,8 @@
 """GigaChat. 3: {"name": ..., "arguments": {...}} in a message of the role "function call"; 3.5: GCML, see dsml.py."""
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_named
 from agentrl.chat.parsers.dsml import grammar
 from agentrl.chat.parsers.tagged_arguments import parse_spelled
-from agentrl.chat.parsers.tagged_json import read_named
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -20,7 +19,7 @@ GCML = grammar("GCML", "tool_calls")
 
 @tool_parser("gigachat")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if "｜GCML｜" in text:
         return parse_spelled(text, GCML, tools)
     return parse_blocks(text, TAGS, _read)

@@ -53,7 +53,7 @@ class _Turn:
 
 @tool_parser("gpt_oss", "gpt-oss", stops=("<|return|>", "<|call|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if not any(marker in text for marker in (START, MESSAGE, CHANNEL)):
         return Parsed(text)
     turn = _Turn()

@@ -1,7 +1,6 @@
 """Hermes and Qwen: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them."""
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.tagged_json import parse_tagged, read_named
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_named
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
@@ -16,5 +15,5 @@ TAGS = Tags(
 
 @tool_parser("hermes", "qwen")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, read_named)

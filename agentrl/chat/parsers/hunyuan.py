@@ -39,5 +39,5 @@ GRAMMARS = {suffix: _grammar(suffix) for suffix in (SUFFIX, "")}
 
 @tool_parser("hunyuan")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
+    """Read a turn; `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMARS[SUFFIX if GRAMMARS[SUFFIX].tags.open[0] in text else ""], tools)

@@ -2,9 +2,8 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
+from agentrl.chat.parsers.blocks import Tags, parse_tagged
+from agentrl.chat.parsers.calls import match_at, read_json, typed_call
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -21,13 +20,12 @@ _HEADER = re.compile(r"\s*+((?:functions\.)?([^<>:\s]{1,256}+):\d{1,9}+)\s*+<\|t
 
 @tool_parser("kimi")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, _read)
 
 
 def _read(text: str, body: int, index: int) -> tuple[Call, int]:
-    header = _HEADER.match(text, body)
-    if header is None:
-        raise Malformed("no functions.NAME:NUMBER and <|tool_call_argument_begin|> after its opening tag")
+    missing = "no functions.NAME:NUMBER and <|tool_call_argument_begin|> after its opening tag"
+    header = match_at(_HEADER, text, body, missing)
     value, end = read_json(text, header.end())
     return typed_call(header[2], value, text[body:end], index, identity=header[1]), end

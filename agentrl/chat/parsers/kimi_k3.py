@@ -54,5 +54,5 @@ GRAMMAR = Grammar(
 
 @tool_parser("kimi_k3")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_spelled(text, GRAMMAR, tools)

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.chat.parsers.calls import MAX_DEPTH, Malformed, near, skip_space
 
-MAX_VALUES = 10_000
+MAX_LITERALS = 10_000
 """Values that are read of one turn in a notation other than JSON."""
 MAX_DIGITS = 4300
 _WORD = re.compile(r"[A-Za-z_]\w{0,127}")
@@ -94,8 +94,8 @@ class Values:
     def read(self, at: int, depth: int = 0) -> tuple[Any, int]:
         """The value at `at` (white space skipped) and the position after it. Raises Malformed."""
         self.count += 1
-        if self.count > MAX_VALUES:
-            raise Malformed(f"it is too long: at most {MAX_VALUES} values")
+        if self.count > MAX_LITERALS:
+            raise Malformed(f"it is too long: at most {MAX_LITERALS} values")
         if depth > MAX_DEPTH:
             raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels")
         at = skip_space(self.text, at)

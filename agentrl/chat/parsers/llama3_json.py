@@ -2,10 +2,10 @@
 
 import re
 
+from agentrl.chat.parsers.blocks import read_list
 from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, too_many
 from agentrl.chat.parsers.pythonic import parse_builtin
-from agentrl.chat.parsers.tagged_json import read_list
-from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
@@ -21,7 +21,7 @@ _SEPARATOR = re.compile(r"[\s;,]*+")
 
 @tool_parser("llama3_json", stops=("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     parsed, answer = split_thinking(text)
     content, tag, body = answer.partition(TAG)
     if tag:
@@ -33,8 +33,7 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     if found is not None:
         return _after_text(parsed, answer, found.start())
     parsed.content = answer
-    inside = call_in_thinking(parsed, answer, (TAG,), EXPECTED)
-    parsed.calls += [inside] if inside else []
+    parsed.calls += calls_in_thinking(parsed, answer, (TAG,), EXPECTED)
     return parsed
 
 

@@ -1,6 +1,6 @@
 """MiniMax-M3: <invoke name="NAME"><KEY>value</KEY>...</invoke> within <tool_call>, each tag behind ]<]minimax[>[.
 
-An argument may hold elements of its own: an object, or a list of <item>. The tool's schema types what they hold.
+An argument may hold elements: an object, or a list of <item>. The tool's schema types what they hold.
 """
 
 import re
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
-from agentrl.chat.parsers.calls import EXCERPT, MAX_DEPTH, Malformed, near, skip_space, typed_call
-from agentrl.chat.parsers.literals import MAX_VALUES
+from agentrl.chat.parsers.calls import MAX_DEPTH, Malformed, match_at, naming, near, skip_space, stuck, typed_call
+from agentrl.chat.parsers.literals import MAX_LITERALS
 from agentrl.chat.parsers.values import Bare, parameters_of, settled
 from agentrl.chat.template import Tools
 from agentrl.core.json_schema import Outlines
@@ -34,7 +34,7 @@ Element = tuple[str, "str | list[Element]"]
 
 @tool_parser("minimax_m3")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one, and lists from objects."""
+    """Read a turn; `tools` tell numbers from text that looks like one, and lists from objects."""
 
     def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
         return _Elements(text).block(body, index, tools)
@@ -57,19 +57,14 @@ class _Elements:
         return calls, skip_space(self.text, at) + len(TAGS.close)
 
     def _call(self, at: int, index: int, tools: Tools) -> tuple[Call, int]:
-        header = _INVOKE.match(self.text, at)
-        if header is None:
-            rest = self.text[skip_space(self.text, at) :][:EXCERPT]
-            raise Malformed(f"cannot read it from {rest!r} on" if rest else "its closing tags are missing")
-        try:
+        header = match_at(_INVOKE, self.text, at, stuck(self.text, at))
+        with naming(header[1]):
             elements, end = self._within(header.end(), _END, 0)
             schema = parameters_of(header[1], tools)
             arguments = _object(elements, schema, Outlines(schema))
             if len(arguments) < len(elements):
                 raise Malformed("an argument is there twice")
             return typed_call(header[1], settled(arguments, header[1], tools), self.text[at:end], index), end
-        except Malformed as error:
-            raise Malformed(str(error), header[1]) from error
 
     def _within(self, at: int, close: str, depth: int) -> tuple[list[Element], int]:
         """The elements up to `close`, and the position after it."""
@@ -82,7 +77,7 @@ class _Elements:
     def _element(self, at: int, depth: int) -> tuple[Element, int]:
         self.count += 1
         opening = _ELEMENT.match(self.text, at)
-        if opening is None or depth > MAX_DEPTH or self.count > MAX_VALUES:
+        if opening is None or depth > MAX_DEPTH or self.count > MAX_LITERALS:
             raise Malformed(f"no element, or too many, {near(self.text, at)}")
         close = f"{MARK}</{opening[1]}>"
         following = self.text.find(MARK, opening.end())

@@ -3,9 +3,8 @@
 import re
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_list
 from agentrl.chat.parsers.calls import make_call, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import read_list
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -23,7 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 @tool_parser("mistral")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_blocks(text, TAGS, _read)
 
 

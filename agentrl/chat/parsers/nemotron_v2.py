@@ -1,7 +1,6 @@
 """Nemotron-Nano-v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.tagged_json import parse_lists
+from agentrl.chat.parsers.blocks import Tags, parse_lists
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
@@ -16,5 +15,5 @@ TAGS = Tags(
 
 @tool_parser("nemotron_v2")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_lists(text, TAGS)

@@ -35,7 +35,7 @@ class OwnParser:
         self.warned = False
 
     def __call__(self, text: str, tools: Tools = None) -> Parsed:
-        """See `agentrl.chat.parsers`. A turn that the parser fails on is one malformed call."""
+        """Read a turn. One that the parser fails on is one malformed call."""
         try:
             parsed = self.parse(text, tools)
             if not isinstance(parsed, Parsed):
@@ -56,7 +56,7 @@ def _checked(call: Call, text: str, index: int) -> Call:
     if call.error is not None:
         return call
     try:
-        # The escape has the arguments checked in full: nobody knows what the parser made them from.
+        # The escape has the arguments checked in full: it is unknown what the parser made them from.
         return typed_call(call.name, call.arguments, f"{text}\\u", index, identity=call.id)
     except Malformed as error:
         return broken(str(error), text, index, expected=EXPECTED, name=call.name)

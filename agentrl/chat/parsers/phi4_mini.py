@@ -1,8 +1,7 @@
 """Phi-4-mini: <|tool_call|>{"name": ..., "arguments": {...}}<|/tool_call|>, or functools[{...}, ...] with no end."""
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, parse_lists, read_list
 from agentrl.chat.parsers.calls import read_json
-from agentrl.chat.parsers.tagged_json import parse_lists, read_list
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -18,7 +17,7 @@ LIST_TAGS = Tags(("functools[",), "", 'functools[{"name": ..., "arguments": {...
 
 @tool_parser("phi4_mini")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     if LIST_TAGS.open[0] in text and TAGS.open[0] not in text:
         return parse_blocks(text, LIST_TAGS, _read)
     return parse_lists(text, TAGS)

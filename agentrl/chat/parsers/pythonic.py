@@ -3,9 +3,19 @@
 import re
 from typing import Any
 
-from agentrl.chat.parsers.calls import MAX_ARGUMENTS, MAX_CALLS, Malformed, broken, near, skip_space, typed_call
+from agentrl.chat.parsers.calls import (
+    MAX_ARGUMENTS,
+    MAX_CALLS,
+    Malformed,
+    broken,
+    match_at,
+    naming,
+    near,
+    skip_space,
+    typed_call,
+)
 from agentrl.chat.parsers.literals import Values, quiet
-from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.parsers.values import settled
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
@@ -22,7 +32,7 @@ _KEY = re.compile(r"\s*+([A-Za-z_]\w{0,255}+)\s*+=(?!=)")
 
 @tool_parser("pythonic", stops=("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`. `tools` tell numbers from text, where a template quotes them all."""
+    """Read a turn; `tools` tell numbers from text, where a template quotes them all."""
     parsed, answer = split_thinking(text)
     for start, end in TAG_PAIRS:
         before, tag, rest = answer.partition(start)
@@ -32,8 +42,7 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     if _LOOKS_LIKE_CALL.match(answer):
         parsed.content = ""
         parsed.calls = _read_list(answer, tools)
-    inside = call_in_thinking(parsed, answer, _OPENINGS, EXPECTED)
-    parsed.calls += [inside] if inside else []
+    parsed.calls += calls_in_thinking(parsed, answer, _OPENINGS, EXPECTED)
     return parsed
 
 
@@ -92,26 +101,20 @@ class _List:
         return skip_space(self.text, at) + 1
 
     def _call(self, at: int) -> int:
-        header = _NAME.match(self.text, at)
-        if header is None:
-            raise Malformed(f"item {len(self.calls) + 1} of the list is not a call")
+        header = match_at(_NAME, self.text, at, f"item {len(self.calls) + 1} of the list is not a call")
         if len(self.calls) == MAX_CALLS:
             raise Malformed(f"at most {MAX_CALLS} calls are read of one turn", header[1])
-        try:
+        with naming(header[1]):
             arguments, end = self._arguments(header.end())
             # Llama 4's template quotes each value: where the schema says that it is no text, it is read again.
             arguments = settled(arguments, header[1], self.tools, quoted=True)
             self.calls.append(typed_call(header[1], arguments, self.text[at:end], len(self.calls)))
-        except Malformed as error:
-            raise Malformed(str(error), header[1]) from error
         return end
 
     def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}
         while not self.text.startswith(")", skip_space(self.text, at)):
-            key = _KEY.match(self.text, at)
-            if key is None:
-                raise Malformed(f"every argument needs its name {near(self.text, at)}")
+            key = match_at(_KEY, self.text, at, f"every argument needs its name {near(self.text, at)}")
             if key[1] in arguments or len(arguments) == MAX_ARGUMENTS:
                 raise Malformed(f"the argument {key[1]!r} is there twice, or one of more than {MAX_ARGUMENTS}")
             arguments[key[1]], at = self.values.read(key.end())

@@ -23,5 +23,5 @@ GRAMMAR = Grammar(
 
 @tool_parser("seed_oss", "seed")
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
+    """Read a turn; `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMAR, tools)

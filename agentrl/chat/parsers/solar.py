@@ -2,9 +2,8 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import parse_tagged
+from agentrl.chat.parsers.blocks import Tags, parse_tagged
+from agentrl.chat.parsers.calls import match_at, read_json, typed_call
 from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
@@ -28,13 +27,11 @@ _HEADER = re.compile(r"\s*+([\w\-]{0,64}+)\s*+<\|tool_call:name\|>\s*+([^<>\s]{1
 
 @tool_parser("solar", stops=("<|calls|>", "<|flush|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """Read a turn."""
     return parse_tagged(text, TAGS, _read)
 
 
 def _read(text: str, body: int, index: int) -> tuple[Call, int]:
-    header = _HEADER.match(text, body)
-    if header is None:
-        raise Malformed("no <|tool_call:name|>NAME<|tool_call:args|> after its opening tag")
+    header = match_at(_HEADER, text, body, "no <|tool_call:name|>NAME<|tool_call:args|> after its opening tag")
     value, end = read_json(text, header.end())
     return typed_call(header[2], value, text[body:end], index, identity=header[1] or None), end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
-from agentrl.chat.parsers.calls import EXCERPT, MAX_ARGUMENTS, Malformed, skip_space, typed_call
+from agentrl.chat.parsers.calls import MAX_ARGUMENTS, Malformed, match_at, naming, skip_space, stuck, typed_call
 from agentrl.chat.parsers.values import Bare, settled
 from agentrl.chat.template import Tools
 from agentrl.trajectory.message import Call, Parsed
@@ -25,7 +25,7 @@ def by_schema(argument: re.Match[str], value: str) -> dict[str, Any]:
 
 
 def without_newlines(argument: re.Match[str], value: str) -> dict[str, Any]:
-    """The same, for a format that puts each value on lines of its own."""
+    """Text that the tool's schema types, for a format that puts each value on separate lines."""
     return by_schema(argument, value.removeprefix("\n").removesuffix("\n"))
 
 
@@ -73,56 +73,41 @@ class _Block:
             call, at = self._call(at, index + len(calls))
             calls.append(call)
         if not self._closes(at):
-            raise self._stuck(at, calls[-1].name)
+            raise Malformed(stuck(self.text, at), calls[-1].name)
         return calls, skip_space(self.text, at) + len(self.grammar.tags.close)
 
     def _closes(self, at: int) -> bool:
         return self.text.startswith(self.grammar.tags.close, skip_space(self.text, at))
 
     def _call(self, body: int, index: int) -> tuple[Call, int]:
-        header = self.grammar.header.match(self.text, body)
-        if header is None:
-            raise Malformed(f"no tool name after {self.grammar.tags.open[0]}")
+        header = match_at(self.grammar.header, self.text, body, f"no tool name after {self.grammar.tags.open[0]}")
         name = header[1].strip()
-        written, end = self._arguments(header.end(), name)
-        try:
+        with naming(name):
+            written, end = self._arguments(header.end())
             return typed_call(name, settled(written, name, self.tools), self.text[body:end], index), end
-        except Malformed as error:
-            raise Malformed(str(error), name) from error
 
-    def _arguments(self, at: int, name: str) -> tuple[dict[str, Any], int]:
+    def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}
         while (argument := self.grammar.argument.match(self.text, at)) is not None:
             value_end = self._value_end(argument.end())
             if value_end is None:
                 break
-            read = self._read(argument, self.text[argument.end() : value_end[0]], name)
-            self._require_new(read, arguments, name)
+            read = self.grammar.read_value(argument, self.text[argument.end() : value_end[0]])
+            self._require_new(read, arguments)
             arguments |= read
             at = value_end[1]
         footer = self.grammar.footer.match(self.text, at)
         if footer is None:
-            raise self._stuck(at, name)
+            raise Malformed(stuck(self.text, at))
         return arguments, footer.end()
 
     def _value_end(self, at: int) -> tuple[int, int] | None:
         found = bisect_left(self.ends, (at, 0))
         return self.ends[found] if found < len(self.ends) else None
 
-    def _read(self, argument: re.Match[str], value: str, name: str) -> dict[str, Any]:
-        try:
-            return self.grammar.read_value(argument, value)
-        except Malformed as error:
-            raise Malformed(str(error), name) from error
-
-    def _require_new(self, read: dict[str, Any], arguments: dict[str, Any], name: str) -> None:
+    def _require_new(self, read: dict[str, Any], arguments: dict[str, Any]) -> None:
         twice = next((key for key in read if key in arguments), None)
         if twice is not None:
-            raise Malformed(f"the argument {twice!r} is there twice", name)
+            raise Malformed(f"the argument {twice!r} is there twice")
         if len(arguments) + len(read) > MAX_ARGUMENTS:
-            raise Malformed(f"it has more than {MAX_ARGUMENTS} arguments", name)
-
-    def _stuck(self, at: int, name: str) -> Malformed:
-        start = skip_space(self.text, at)
-        rest = self.text[start : start + EXCERPT]
-        return Malformed(f"cannot read it from {rest!r} on" if rest else "its closing tags are missing", name)
+            raise Malformed(f"it has more than {MAX_ARGUMENTS} arguments")

@@ -12,7 +12,7 @@ from agentrl.chat.parsers.literals import Values, quiet
 from agentrl.chat.template import Tools
 from agentrl.core.json_schema import SECONDS, Schema, Unchecked, WrongSchema, compiled, leaves
 
-MOST_TRIED = 32
+MAX_RETRIED_VALUES = 32
 """Values of a call whose other reading is tried."""
 
 Path = tuple[str | int, ...]
@@ -38,7 +38,7 @@ def _reread(arguments: dict[str, Any], others: Mapping[Path, Any], schema: Schem
     until = time.thread_time() + SECONDS
     try:
         wrong = [tuple(error.absolute_path) for error in leaves(schema.errors(arguments))]
-        for path in sorted(others, key=lambda path: path not in wrong)[: MOST_TRIED if wrong else 0]:
+        for path in sorted(others, key=lambda path: path not in wrong)[: MAX_RETRIED_VALUES if wrong else 0]:
             trial = _with(arguments, {path: others[path]})
             found = [tuple(error.absolute_path) for error in leaves(schema.errors(trial))]
             if len(found) < len(wrong):

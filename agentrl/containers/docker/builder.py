@@ -2,7 +2,7 @@
 
     python builder.py TAG LABEL <context.tar
 
-A process of its own, so that a build that hangs can be ended: the engine gives up a build whose client is gone.
+A separate process, so that a build that hangs can be ended: the engine gives up a build whose client is gone.
 BuildKit builds it where Docker's command line has it, else the engine's older builder. Exit code 1 means that the build
 failed, 2 that the engine did. Imports nothing of agentrl.
 """
@@ -45,18 +45,7 @@ def _has_buildkit(client: Any) -> bool:
 
 def _by_buildkit(tag: str, label: str) -> bool:
     """By the builder inside the engine, which knows its images."""
-    words = [
-        "build",
-        "--builder",
-        "default",
-        "--progress",
-        "plain",
-        "--load",
-        "--label",
-        f"{label}={tag}",
-        "--tag",
-        tag,
-    ]
+    words = f"build --builder default --progress plain --load --label {label}={tag} --tag {tag}".split()
     return subprocess.run([*BUILDKIT, *words, "-"], stderr=subprocess.STDOUT).returncode == 0
 
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO, Any
 
-from agentrl.containers.docker.output import Ends
+from agentrl.containers.output import OutputEnds
 
 MARK = "AGENTRL_COMMAND"
 """Variable of a command and its children; no other command has its value."""
-TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
-WORDS = '"$@"; exit $?'
+RUN_TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
+RUN_WORDS = '"$@"; exit $?'
 """Without `exit`, a shell may give its process to the command: its own words have the mark, too, for all to read."""
 STDERR = 2
 HEADER = struct.Struct(">BxxxL")
@@ -52,16 +52,16 @@ exit 1
 """
 
 
-class Command:
+class ContainerCommand:
     """A command in a container. Its methods block."""
 
     def __init__(self, client: Any, container: str, command: str | Sequence[str]) -> None:
         self.mark = secrets.token_hex(12)
         self._api, self._container = client.api, container
         is_text = isinstance(command, str)
-        self._words = ["sh", "-c", TEXT if is_text else WORDS, self.mark, *([command] if is_text else command)]
+        self._words = ["sh", "-c", RUN_TEXT if is_text else RUN_WORDS, self.mark, *([command] if is_text else command)]
         self._id = ""
-        self._stdout, self._stderr = Ends(), Ends()
+        self._stdout, self._stderr = OutputEnds(), OutputEnds()
 
     def run(self, cwd: str | None, env: Mapping[str, str], user: str | None, stdin: bytes | None) -> int:
         """Its exit code, at its end."""
@@ -83,7 +83,7 @@ class Command:
         return self._code()
 
     def output(self) -> tuple[str, str]:
-        """What it has written until now, to stdout and stderr."""
+        """Text that it has written until now to stdout and stderr."""
         return self._stdout.text(), self._stderr.text()
 
     def kill(self, user: str | None) -> bool:

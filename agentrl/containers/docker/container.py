@@ -11,19 +11,19 @@ from typing import Any
 
 from agentrl.containers.archive import packed, unpack
 from agentrl.containers.contract import ContainerSpec, Done
-from agentrl.containers.docker.commands import Command
+from agentrl.containers.docker.commands import ContainerCommand
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import Networks
 from agentrl.core.errors import InfraError
 
-KEEP = ["sh", "-c", "while :; do sleep 3600; done"]
+IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
 """Its first process: one that no process of the container can end, and that reaps those without a parent."""
-BESIDE = ["sh", "-c", '"$@" & while :; do sleep 3600; done', "sh"]
-"""KEEP, with the words that follow as a command beside it."""
-PROCESSES = 16_384
+IDLE_WITH_COMMAND = ["sh", "-c", '"$@" & while :; do sleep 3600; done', "sh"]
+"""IDLE, and the words that follow as a concurrent command."""
+MAX_PROCESSES = 16_384
 """Where the spec has no limit: half of the machine's on a small kernel."""
-EXPENDABLE = 500
+OOM_SCORE = 500
 """Added to how soon the kernel ends its processes where the machine's memory is used up: before the trainer."""
 LOG = {"max-size": "4m", "max-file": "1"}
 KILL_SECONDS = 30.0
@@ -31,11 +31,11 @@ KILL_SECONDS = 30.0
 DISK_PAUSE = 5.0
 """Seconds between two measurements of its disk."""
 DISK_SHARE = 0.05
-"""Of the time, at most, that is spent on measuring: it walks through all files that the container has written."""
+"""Largest share of the time spent on measuring, which walks through all files that the container has written."""
 
 
 class DockerContainer:
-    """Keeps the contract of agentrl.containers.contract.Container."""
+    """A container that the Docker engine runs, or podman."""
 
     def __init__(self, engine: Engine, images: Images, networks: Networks, spec: ContainerSpec) -> None:
         self.name = f"agentrl-{engine.run}-{secrets.token_hex(4)}"
@@ -61,7 +61,7 @@ class DockerContainer:
         except TimeoutError:
             raise InfraError(f"{self.name}: no start of {image.name} within {seconds:g} s") from None
         except InfraError as error:
-            if _lacks_image(error):  # somebody removed it: a retry builds it again
+            if _lacks_image(error):  # it was removed: a retry builds it again
                 self._images.forget(self._spec)
             raise
         self._steady.set()
@@ -81,7 +81,7 @@ class DockerContainer:
     ) -> Done:
         """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
         await self._steady.wait()
-        running = Command(self._engine.client, self.name, command)
+        running = ContainerCommand(self._engine.client, self.name, command)
         user = self._spec.user if user is None else user
         begin, overruns = time.monotonic(), self._overruns
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
@@ -104,18 +104,18 @@ class DockerContainer:
         return Done(None if late else code, stdout, stderr, time.monotonic() - begin)
 
     async def upload(self, source: Path, to: str) -> None:
-        """Copy a file, or the content of a folder, to the path `to`, whose parents are made. Raises InfraError."""
-        await self._engine.call(self._upload, source, to)
+        """Copy in by an archive. Raises InfraError."""
+        await self._engine.call(_upload, self._raw, source, to)
 
     async def download(self, path: str, to: Path) -> None:
-        """Copy a file, or the content of a folder, to `to` on this host, without links. Raises InfraError."""
+        """Copy out, without links. Raises InfraError."""
         try:
-            await self._engine.call(self._download, path, to)
+            await self._engine.call(_download, self._raw, path, to)
         except InfraError as error:
             raise InfraError(f"{self.name}: {path}: {error}") from error
 
     async def host(self) -> str:
-        """This machine's address in its network. Raises InfraError where it has none."""
+        """Look up this machine's address. Raises InfraError."""
         return await self._networks.address(self._spec)
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
@@ -139,14 +139,14 @@ class DockerContainer:
         """With the spec's command, or the image's entrypoint where that runs the words that it is given."""
         entrypoint = image.entrypoint if self._spec.entrypoint else ()
         if self._spec.command:
-            await self._make(image, {"entrypoint": [*BESIDE, *entrypoint, *self._spec.command]})
+            await self._make(image, {"entrypoint": [*IDLE_WITH_COMMAND, *entrypoint, *self._spec.command]})
             return
         if entrypoint:
-            await self._make(image, {"command": KEEP})
+            await self._make(image, {"command": IDLE})
             if await self._engine.call(_runs, self._raw):
                 return
             await self._engine.call(_remove, self._raw)
-        await self._make(image, {"entrypoint": KEEP})
+        await self._make(image, {"entrypoint": IDLE})
 
     async def _make(self, image: Image, first: Mapping[str, Any]) -> None:
         """Cancelled, it leaves `stop` the container that is being made or started: one that is removed while it starts
@@ -157,7 +157,7 @@ class DockerContainer:
         self._started = asyncio.ensure_future(self._engine.call(self._raw.start))
         self._started.add_done_callback(_seen)
         await asyncio.shield(self._started)
-        await self._networks.joined(self._spec, self._raw)
+        await self._networks.allow(self._spec, self._raw, self._spec.allowed)
 
     def _create(self, image: str, env: Mapping[str, str], first: Mapping[str, Any]) -> Any:
         from docker.types import LogConfig
@@ -175,17 +175,17 @@ class DockerContainer:
             mem_limit=memory,
             memswap_limit=memory,
             nano_cpus=int(spec.cpus * 1e9) if spec.cpus else None,
-            pids_limit=spec.processes or PROCESSES,
-            oom_score_adj=EXPENDABLE,
+            pids_limit=spec.processes or MAX_PROCESSES,
+            oom_score_adj=OOM_SCORE,
             log_config=LogConfig(type=LogConfig.types.JSON, config=LOG),
         )
 
     async def _remove(self, raw: Any) -> None:
         with suppress(InfraError):
-            await self._networks.leaves(self._spec, raw)
+            await self._networks.allow(self._spec, raw, None)
         await self._engine.call(_remove, raw)
 
-    async def _kill(self, running: Command, user: str | None, ends: Future[int]) -> None:
+    async def _kill(self, running: ContainerCommand, user: str | None, ends: Future[int]) -> None:
         """End a command; where that fails, for example at its limit of processes, all that runs in the container."""
         with suppress(InfraError, TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
@@ -205,21 +205,23 @@ class DockerContainer:
         self._steady.clear()
         try:
             await self._engine.call(self._raw.restart, timeout=0)
-            await self._networks.joined(self._spec, self._raw)
+            await self._networks.allow(self._spec, self._raw, self._spec.allowed)
         finally:
             self._steady.set()
 
-    def _upload(self, source: Path, to: str) -> None:
-        with packed(source, to) as archive:
-            self._raw.put_archive("/", archive)
 
-    def _download(self, path: str, to: Path) -> None:
-        chunks, _ = self._raw.get_archive(path)
-        unpack(chunks, to)
+def _upload(raw: Any, source: Path, to: str) -> None:
+    with packed(source, to) as archive:
+        raw.put_archive("/", archive)
+
+
+def _download(raw: Any, path: str, to: Path) -> None:
+    chunks, _ = raw.get_archive(path)
+    unpack(chunks, to)
 
 
 def _seen(ends: Future[int]) -> None:
-    """The error of a call that nobody waits for any more is no news."""
+    """Read the error of a call that no code waits for, so that asyncio does not report it."""
     if not ends.cancelled():
         ends.exception()
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - each container and network has the labels of its run, and none outlives the process of that run: the run removes its
-  own, a process beside it the rest, after SIGKILL too; the next run removes what both left;
+  own, a second process the rest, after SIGKILL too; the next run removes what both left;
 - the calls of the `docker` package run in threads: none blocks the event loop;
 - while the engine is being started again, no further container is: what ran in it fails, what comes next waits.
 """
@@ -13,18 +13,23 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.containers.docker import reaper
-from agentrl.containers.docker.connection import connect
-from agentrl.containers.docker.owners import OWNER, owner, remove_orphans
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.user_errors import one_line
 
 T = TypeVar("T")
 
+ANSWER_SECONDS = 120
+"""Seconds for an answer of the engine."""
+CONNECTIONS = 64
+"""Connections that are kept open."""
 NO_LOGIN = ("no basic auth credentials", "authentication required", "unauthorized")
 """Words of a registry that wants to know who asks."""
 MOST_THREADS = 1024
@@ -38,7 +43,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.run = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.labels = {"agentrl.run": self.run, OWNER: owner(os.getpid())}
+        self.labels = {reaper.RUN: self.run, reaper.OWNER: reaper.owner(os.getpid())}
         self.client: Any = None
         self.env: Mapping[str, str] = {}
         """Environment of processes that use the same engine."""
@@ -79,8 +84,9 @@ class Engine:
             return
         with suppress(InfraError):
             await self.call(reaper.remove, self.client, self.run)
-            if not await self.call(reaper.left, self.client, self.run):  # else the reaper tries again
-                await self.call(self._dismiss)
+            left = await self.call(reaper.left, self.client, self.run)
+            if self._reaper is not None and not left:  # else the reaper tries again
+                await self.call(self._reaper.communicate, b".")
 
     async def _returned(self, deadline: float) -> None:
         while self._lost is not None:
@@ -94,7 +100,7 @@ class Engine:
 
     def _connect(self) -> Any:
         client, self.env = connect()
-        remove_orphans(client)
+        reaper.remove_orphans(client)
         self._start_reaper()
         return client
 
@@ -105,11 +111,6 @@ class Engine:
             words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=self.env, start_new_session=True
         )
         self._reaper.wait()  # its child goes on
-
-    def _dismiss(self) -> None:
-        """End the reaper: nothing is left for it."""
-        assert self._reaper is not None
-        self._reaper.communicate(b".")
 
 
 def explained(error: BaseException) -> str:
@@ -133,3 +134,35 @@ def described(error: str) -> str:
     if any(mark in error for mark in NO_LOGIN):
         return f"{error}; run `docker login` for its registry"
     return error
+
+
+def connect() -> tuple[Any, dict[str, str]]:
+    """A client, and the environment in which other processes find the same engine. Raises UserError."""
+    require_docker()
+    import docker
+
+    trouble = ""
+    for env in environments():
+        try:
+            client = docker.from_env(environment=env, timeout=ANSWER_SECONDS, max_pool_size=CONNECTIONS)
+            client.ping()
+            return client, dict(env)
+        except (docker.errors.DockerException, OSError) as error:
+            trouble = trouble or one_line(error)
+    raise UserError(f"no Docker engine answers: {trouble}; start one, or podman.socket, or set DOCKER_HOST")
+
+
+def require_docker() -> None:
+    """Raises UserError where the `docker` package is not installed."""
+    if find_spec("docker") is None:
+        raise UserError("containers need the docker package: run `pip install 'agentrl[docker]'`")
+
+
+def environments() -> Iterator[Mapping[str, str]]:
+    """To look for an engine with: the user's own, then one for each podman of this host."""
+    yield os.environ
+    if "DOCKER_HOST" not in os.environ:
+        for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/run"):
+            socket = Path(folder or "/none") / "podman" / "podman.sock"
+            if socket.exists():
+                yield {**os.environ, "DOCKER_HOST": f"unix://{socket}"}

@@ -1,15 +1,30 @@
 """Images of containers: there, pulled, or built from a folder and cached by its content."""
 
 import asyncio
+import hashlib
+import os
+import re
+import signal
+import sys
+import tarfile
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.build import build, pack
-from agentrl.containers.docker.engine import Engine, explained
+from agentrl.containers.docker.engine import Engine, described, explained
 from agentrl.core.errors import InfraError, UserError
+
+LABEL = "agentrl.image"
+"""Label of all images that agentrl builds; its value is their tag."""
+LAST_LINES = 20
+LONGEST_LINE = 2**20
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+DOCKERFILE_FAILS = 1
 
 
 @dataclass(frozen=True)
@@ -94,3 +109,87 @@ def with_tag(image: str) -> tuple[str, str | None]:
     """Name and tag: without a tag all of them would be pulled."""
     name, colon, tag = image.rpartition(":")
     return (name, tag) if colon and "/" not in tag and "@" not in image else (image, None if "@" in image else "latest")
+
+
+def pack(folder: Path, file: IO[bytes]) -> str:
+    """Write the files that the build sees as a tar archive; the tag of their image. Raises UserError."""
+    from docker.utils.build import exclude_paths
+
+    if not (folder / "Dockerfile").is_file():
+        raise UserError(f"{folder}: it has no Dockerfile; add one, or name an image")
+    digest = hashlib.sha256()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:  # BuildKit knows it by its first bytes
+        for name in sorted(exclude_paths(str(folder), _ignored(folder))):
+            member = tar.gettarinfo(str(folder / name), name)
+            if member is not None:
+                _add(tar, member, folder / name, digest)
+    file.seek(0)
+    return f"agentrl-built:{digest.hexdigest()[:32]}"
+
+
+def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, digest: "hashlib._Hash") -> None:
+    digest.update(f"{member.name}\0{member.type!r}\0{member.mode & 0o111:o}\0{member.linkname}\0".encode())
+    if not member.isfile():
+        tar.addfile(member)
+        return
+    with path.open("rb") as content:
+        digest.update(hashlib.file_digest(content, "sha256").digest())
+        content.seek(0)
+        tar.addfile(member, content)
+
+
+def _ignored(folder: Path) -> list[str]:
+    file = folder / ".dockerignore"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+async def build(folder: Path, tag: str, context: IO[bytes], timeout: float, env: Mapping[str, str]) -> None:
+    """Build the image of a packed folder. Raises UserError where its Dockerfile fails, InfraError."""
+    from agentrl.containers.docker import builder
+
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-P", builder.__file__, tag, LABEL],
+        stdin=context,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=env,
+        limit=LONGEST_LINE,
+        start_new_session=True,  # Ctrl-C is for us; and it ends with its children
+    )
+    lines: deque[str] = deque(maxlen=LAST_LINES)
+    try:
+        async with asyncio.timeout(timeout):
+            await _read(process, lines)
+    except TimeoutError:
+        raise InfraError(f"{folder}: its image is not built within {timeout:g} s; last line: {_last(lines)}") from None
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    _check(process.returncode, folder, lines)
+
+
+async def _read(process: Process, lines: deque[str]) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        text = CODES.sub("", line.decode(errors="replace")).rstrip()
+        if text:
+            lines.append(text[-500:])
+    await process.wait()
+
+
+def _check(code: int | None, folder: Path, lines: deque[str]) -> None:
+    if not code:
+        return
+    full = next((line for line in lines if "no space left on device" in line.lower()), "")
+    last = described(full or _last(lines))
+    if code != DOCKERFILE_FAILS or last != _last(lines):
+        raise InfraError(f"{folder}: its image is not built: {last}")
+    error = UserError(f"{folder}/Dockerfile fails: {last}")
+    error.details = tuple(lines)
+    raise error
+
+
+def _last(lines: deque[str]) -> str:
+    return lines[-1] if lines else "none"

@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
@@ -15,11 +16,11 @@ from agentrl.containers.docker.engine import Engine
 from agentrl.core.errors import InfraError, UserError
 
 DOCKER_NAMES = {"none": "none", "full": "bridge"}
-OWN = ("gateway", "allow")
+PRIVATE = ("gateway", "allow")
 NO_TRAFFIC_BETWEEN = {"com.docker.network.bridge.enable_icc": "false"}
 NO_NAMES = ["192.0.2.1"]
-"""A name server that nobody has: some engines ask those of the host for containers that cannot reach any."""
-NEAR = "localhost,127.0.0.1"
+"""A name server that does not exist: some engines ask those of the host for containers that cannot reach any."""
+LOCAL_HOSTS = "localhost,127.0.0.1"
 
 
 class Networks:
@@ -35,16 +36,16 @@ class Networks:
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the network and the proxy. Raises UserError, InfraError."""
         async with self._lock:
-            if spec.network in OWN and not self._own:
+            if spec.network in PRIVATE and not self._own:
                 self._own = await self._engine.call(_make, self._engine)
             if spec.network == "allow" and self._proxy is None:
                 await self._engine.call(self._start_proxy)
-        if spec.network not in OWN and spec.network not in DOCKER_NAMES:
+        if spec.network not in PRIVATE and spec.network not in DOCKER_NAMES:
             await self.address(spec)
 
     def options(self, spec: ContainerSpec) -> dict[str, Any]:
         """How a container joins its prepared network."""
-        if spec.network not in OWN:
+        if spec.network not in PRIVATE:
             return {"network": DOCKER_NAMES.get(spec.network, spec.network)}
         # Without raw sockets it cannot pass for another container.
         return {"network": self._own, "dns": NO_NAMES, "cap_drop": ["NET_RAW"]}
@@ -54,7 +55,7 @@ class Networks:
         if spec.network != "allow":
             return {}
         address = await self.address(spec)
-        url, near = f"http://{address}:{self._port}", f"{NEAR},{address}"
+        url, near = f"http://{address}:{self._port}", f"{LOCAL_HOSTS},{address}"
         names = {"http_proxy": url, "https_proxy": url, "no_proxy": near}
         return {**names, **{name.upper(): value for name, value in names.items()}}
 
@@ -62,15 +63,10 @@ class Networks:
         """This host's address in that network. Raises UserError where it has none."""
         return await self._engine.call(_host_address, self._engine.client, str(self.options(spec)["network"]))
 
-    async def joined(self, spec: ContainerSpec, raw: Any) -> None:
-        """Let a container that has started reach its hosts."""
+    async def allow(self, spec: ContainerSpec, raw: Any, hosts: Sequence[str] | None) -> None:
+        """Let a started container reach these hosts; None: forget it, before another one gets its address."""
         if spec.network == "allow":
-            await self._engine.call(self._order, raw, list(spec.allowed))
-
-    async def leaves(self, spec: ContainerSpec, raw: Any) -> None:
-        """Forget a container, before another one gets its address."""
-        if spec.network == "allow":
-            await self._engine.call(self._order, raw, None)
+            await self._engine.call(self._order, raw, hosts)
 
     def close(self) -> None:
         """End the proxy."""
@@ -78,7 +74,7 @@ class Networks:
             self._proxy.kill()
             self._proxy.wait()
 
-    def _order(self, raw: Any, hosts: list[str] | None) -> None:
+    def _order(self, raw: Any, hosts: Sequence[str] | None) -> None:
         assert self._proxy is not None
         assert self._proxy.stdin is not None
         raw.reload()

@@ -1,18 +1,22 @@
-"""Containers by the Docker engine of this host."""
+"""Containers by the Docker engine of this host, and the removal of what ended runs left: after a crash, say."""
 
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.container import DockerContainer
-from agentrl.containers.docker.engine import Engine
-from agentrl.containers.docker.images import Image, Images
+from agentrl.containers.docker.engine import Engine, connect, explained
+from agentrl.containers.docker.images import LABEL, Image, Images
 from agentrl.containers.docker.networks import Networks
+from agentrl.containers.docker.reaper import orphans, remove_orphans
+from agentrl.core.errors import InfraError
 from agentrl.core.points import container_provider
 
 
 @container_provider("docker")
 class DockerProvider:
-    """Keeps the contract of agentrl.containers.contract.ContainerProvider."""
+    """Makes containers of a Docker engine, and removes all that it made."""
 
     def __init__(self, settings: Any = None) -> None:
         self._engine = Engine()
@@ -51,3 +55,37 @@ class DockerProvider:
     async def image(self, spec: ContainerSpec) -> Image:
         """The image of a prepared spec."""
         return await self._images.have(spec)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Names of what was removed, and of containers and networks that the engine did not remove."""
+
+    removed: list[str]
+    left: list[str]
+
+
+def clean(*, images: bool) -> Cleaned:
+    """Remove containers and networks of ended runs, and built images that no container uses.
+
+    Raises UserError without an engine, InfraError.
+    """
+    client, _ = connect()
+    from docker.errors import DockerException
+
+    try:
+        removed = remove_orphans(client) + (_remove_images(client) if images else [])
+        return Cleaned(removed, orphans(client))
+    except (DockerException, OSError) as error:
+        raise InfraError(f"Docker: {explained(error)}") from error
+
+
+def _remove_images(client: Any) -> list[str]:
+    from docker.errors import APIError
+
+    removed = []
+    for image in client.images.list(filters={"label": LABEL}):
+        with suppress(APIError):  # in use
+            client.images.remove(image.id, force=len(image.tags) > 1)
+            removed.append(f"image {(image.tags or [image.short_id])[0]}")
+    return removed

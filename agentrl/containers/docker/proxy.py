@@ -3,8 +3,8 @@
     python proxy.py ADDRESS
 
 It writes its port to stdout, reads lines `{"container": ADDRESS, "hosts": [...]}` from stdin (hosts null: forget it),
-and ends with its parent, when stdin ends. Containers are told apart by their address: their network has no way out, and
-they cannot send from an address that is not theirs. Imports nothing of agentrl.
+and ends with its parent, when stdin ends. Containers are distinguished by their address: their network has no way out,
+and they cannot send from an address that is not theirs. Imports nothing of agentrl.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 IP_FREEBIND = 15
-"""Of Linux; Python has no name for it before 3.13."""
+"""Linux's number; Python has no name for it before 3.13."""
 HEAD_SECONDS, CONNECT_SECONDS = 30.0, 20.0
 PER_REQUEST = ("connection:", "proxy-connection:", "proxy-authorization:", "keep-alive:")
 Lists = dict[str, tuple[str, ...]]
@@ -96,16 +96,12 @@ async def connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
             address = str(found[0][4][0])
-            if address != host and not _abroad(address):
+            ip = ipaddress.ip_address(address)
+            if address != host and (ip.is_loopback or ip.is_link_local or ip.is_unspecified):
                 raise Refused(f"403 {host} is an address of this machine")
             return await asyncio.open_connection(address, port)
     except (OSError, TimeoutError) as error:
         raise Refused(f"502 {host} cannot be reached: {type(error).__name__}") from error
-
-
-def _abroad(address: str) -> bool:
-    ip = ipaddress.ip_address(address)
-    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
 
 
 async def copy(reader: StreamReader, writer: StreamWriter) -> None:

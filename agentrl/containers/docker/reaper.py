@@ -1,4 +1,4 @@
-"""Removes the containers and networks of a run when its process is gone, after SIGKILL too.
+"""Finds and removes the containers and networks of runs whose process is gone, after SIGKILL too.
 
     python reaper.py RUN
 
@@ -8,6 +8,7 @@ when it ends. Imports nothing of agentrl: it starts quickly and needs the `docke
 """
 
 import os
+import platform
 import select
 import signal
 import sys
@@ -17,10 +18,12 @@ from typing import Any
 
 RUN = "agentrl.run"
 """Label of all containers and networks of a run."""
-PATIENCE = 600
+OWNER = "agentrl.owner"
+"""Label with the process that made a container: host, id, start."""
+ENGINE_SECONDS = 600
 """Seconds for an engine that is being started again."""
-QUIET, PAUSE = 3, 2.0
-"""Looks that find nothing, and seconds between them: the engine may have been making a container for the process."""
+QUIET_ROUNDS, PAUSE = 3, 2.0
+"""Rounds that find nothing, and seconds between them: the engine may have been making a container for the process."""
 
 
 def main(run: str) -> None:
@@ -32,8 +35,8 @@ def main(run: str) -> None:
         os._exit(0)
     if 0 in select.select(watched, [], [])[0] and os.read(0, 1):
         return
-    deadline, quiet = time.monotonic() + PATIENCE, 0
-    while quiet < QUIET and time.monotonic() < deadline:
+    deadline, quiet = time.monotonic() + ENGINE_SECONDS, 0
+    while quiet < QUIET_ROUNDS and time.monotonic() < deadline:
         quiet = quiet + 1 if _clear(run) else 0
         time.sleep(PAUSE)
 
@@ -94,6 +97,43 @@ def _containers(client: Any, run: str) -> list[Any]:
 def _networks(client: Any, run: str) -> list[Any]:
     found: list[Any] = client.networks.list(filters={"label": f"{RUN}={run}"})
     return found
+
+
+def owner(pid: int) -> str:
+    """A process that no other one is taken for: host, id, start; without its start if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{platform.node()} {pid} {started}"
+
+
+def remove_orphans(client: Any) -> list[str]:
+    """Remove what ended processes of this host have left; the names."""
+    return [name for run in _ended_runs(client) for name in remove(client, run)]
+
+
+def orphans(client: Any) -> list[str]:
+    """Containers and networks that ended processes of this host have left; the names."""
+    found = [found for run in _ended_runs(client) for found in left(client, run)]
+    return [f"{type(one).__name__.lower()} {one.name}" for one in found]
+
+
+def _ended_runs(client: Any) -> list[str]:
+    found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
+    found += client.networks.list(filters={"label": OWNER})
+    return sorted({labels[RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
+
+
+def _ended(label: str) -> bool:
+    host, pid, _ = label.split(" ")
+    return host == platform.node() and owner(int(pid)) != label
+
+
+def _labels(found: Any) -> dict[str, str]:
+    labels: dict[str, str] = found.attrs.get("Labels") or found.labels
+    return labels
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The end of an embedded container in the sandbox: starts commands, ends them, and passes files.
 
-Imports nothing of the package: a session of the sandbox runs this text as its first cell, and then `serve` in each
-further one. Between two cells the sandbox stops all processes, so a command's time is counted while a cell runs.
+A session of the sandbox, which does not have the package, runs this text and that of `output` as its first cell, and
+then `serve` in each further one. Between two cells the sandbox stops all processes, so a command's time is counted
+while a cell runs.
 """
 
 import base64
@@ -19,16 +20,16 @@ import tempfile
 import time
 from typing import IO, Any
 
-HALF = 1 << 16
-"""Bytes of head, and of tail, that are kept of each output."""
+from agentrl.containers.output import OutputEnds
+
 CHUNK = 1 << 16
 PR_SET_CHILD_SUBREAPER = 36
-ROUNDS = 100
+KILL_ROUNDS = 100
 
 Fields = dict[str, Any]
 
 libc = ctypes.CDLL(None)
-running: dict[int, "Command"] = {}
+running: dict[int, "RunningCommand"] = {}
 files: dict[int, IO[bytes]] = {}
 """Archives on their way in or out."""
 answers: list[Fields] = []
@@ -36,32 +37,8 @@ served = 0.0
 """Seconds of all cells before this one."""
 
 
-class Ends:
-    """Head and tail of an output."""
-
-    def __init__(self) -> None:
-        self.head, self.tail, self.left_out = bytearray(), bytearray(), 0
-
-    def add(self, data: bytes) -> None:
-        """The next bytes."""
-        room = HALF - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        over = len(self.tail) - HALF
-        if over > 0:
-            self.left_out += over
-            del self.tail[:over]
-
-    def text(self) -> str:
-        """Both, with a line between them that says how much is left out."""
-        if not self.left_out:
-            return (self.head + self.tail).decode(errors="replace")
-        first, last = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
-        return f"{first}\n[... {self.left_out} bytes left out ...]\n{last}"
-
-
-class Command:
-    """A command that runs below a process of its own, which adopts what the command leaves behind."""
+class RunningCommand:
+    """A command below a supervising process, which adopts processes that the command leaves."""
 
     def __init__(self, fields: Fields) -> None:
         self.number: int = fields["number"]
@@ -78,7 +55,7 @@ class Command:
         for _, writer in pairs:
             os.close(writer)
         self.stdout, self.stderr, self.status = (reader for reader, _ in pairs)
-        self.outputs = {self.stdout: Ends(), self.stderr: Ends()}
+        self.outputs = {self.stdout: OutputEnds(), self.stderr: OutputEnds()}
         for handle in self.outputs:
             os.set_blocking(handle, False)
 
@@ -108,7 +85,7 @@ class Command:
     def kill(self) -> None:
         """End the command and all its children, which then are children of its parent."""
         self.late = True
-        for _ in range(ROUNDS):
+        for _ in range(KILL_ROUNDS):
             if not _killed(_below(self.pid)):
                 break
             time.sleep(0.005)
@@ -231,7 +208,7 @@ def do_prepare(request: Fields) -> Fields:
 
 def do_run(request: Fields) -> None:
     """Start a command."""
-    command = Command(request)
+    command = RunningCommand(request)
     running[command.number] = command
 
 

@@ -1,19 +1,209 @@
 """Containers in agentrl's own code sandbox, for tasks that need no image: they start in milliseconds, without Docker.
 
 A container has the programs of this machine, read-only, its own processes, a working folder and a /tmp of its own, and
-no network. What it lacks beside Docker: images, root, other users, paths outside these two folders, a limit of cores.
-Background jobs run only while a command runs. A verification runs as the same user as the agent did.
+no network. It lacks, compared with Docker: images, root, other users, paths outside these two folders, a limit of
+cores. Background jobs run only while a command runs. A verification runs as the same user as the agent did.
+
+Invariants: one cell runs at a time, and takes up all commands that were asked for meanwhile; a session that ended by
+itself is the work of a command, so further commands exit with code 137.
 """
 
-from typing import Any
+import asyncio
+import json
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
 
-from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.embedded.container import EmbeddedContainer
-from agentrl.core.errors import UserError
+from agentrl.containers.archive import packed, unpack
+from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import container_provider
-from agentrl.core.sandbox import Sandbox
+from agentrl.core.sandbox import Sandbox, Session
+from agentrl.core.user_errors import last_line
+from agentrl_sandbox.job import CommandResult, Limits
 
+HERE = Path(__file__).parent
+OUTPUT_CODE, DRIVER_CODE = (
+    file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py")
+)
+FIRST_CELL = OUTPUT_CODE + DRIVER_CODE.replace("from agentrl.containers.output import OutputEnds\n", "")
+DISK_MB, MEMORY_MB, PROCESSES = 512, 2048, 512
+"""Where the spec has no limit: the sandbox has one."""
+CELL_SECONDS = 60.0
+"""Seconds that a cell may take. Far more than it needs: the driver ends it after WAIT_SECONDS."""
+WAIT_SECONDS = 0.02, 0.25
+"""Seconds that a cell waits for the end of a command: at first, and at most. New commands wait as long."""
+PART_BYTES = 1 << 20
+"""Bytes of an archive a cell."""
+REPLY_BYTES = 64 << 20
+KILLED = 137
 FIX = "set rollout.containers.provider=docker"
+
+
+class EmbeddedContainer:
+    """A session of the sandbox with a command runner in it. All commands run as one user: `user` changes nothing."""
+
+    def __init__(self, sandbox: Sandbox, spec: ContainerSpec) -> None:
+        self._sandbox, self._spec = sandbox, spec
+        self.name = f"sandbox-{uuid4().hex[:12]}"
+        self._session: Session | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._numbers = count()
+        self._requests: list[dict[str, Any]] = []
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._shell = "sh"
+
+    async def start(self) -> None:
+        """Open the session, start the runner. Raises InfraError."""
+        spec = self._spec
+        memory_mb = spec.memory_mb or MEMORY_MB
+        limits = Limits(
+            wall=CELL_SECONDS,
+            cpu=1e6,
+            memory_mb=memory_mb,
+            output_bytes=REPLY_BYTES,
+            processes=spec.processes or PROCESSES,
+            disk_mb=min(spec.storage_mb or DISK_MB, memory_mb // 2),
+            inodes=1 << 16,
+            open_files=1024,
+        )
+        self._session = await self._sandbox.session(limits, client=self.name)
+        done = await self._session.run(FIRST_CELL)
+        if done.return_code != 0:
+            raise InfraError(f"container {self.name} did not start: {_why(done)}")
+        answer = await self._ask("prepare", workdir=spec.workdir, env=dict(spec.env))
+        if "error" in answer:
+            raise InfraError(f"container {self.name} has no folder {spec.workdir}: {answer['error']}")
+        self._shell = answer["shell"]
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | None = None,
+    ) -> Done:
+        """Run one command. Raises InfraError."""
+        argv = [self._shell, "-c", command] if isinstance(command, str) else list(command)
+        fields = {"argv": argv, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "stdin": _text(stdin or b"")}
+        number = next(self._numbers)
+        try:
+            answer = await self._ask("run", number, **fields)
+        except asyncio.CancelledError:
+            with suppress(InfraError):
+                await asyncio.shield(self._ask("kill", command=number))
+            raise
+        if "error" in answer:
+            return Done(KILLED, "", f"{answer['error']}\n", 0.0)
+        return Done(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"])
+
+    async def upload(self, source: Path, to: str) -> None:
+        """Copy in by an archive; the sandbox must be able to write to the folder of `to`. Raises InfraError."""
+        archive = next(self._numbers)
+        with packed(source, to) as file:
+            for data, last in _parts(file):
+                answer = await self._ask("put", archive=archive, data=_text(data), last=last)
+                if "error" in answer:
+                    raise InfraError(f"upload of {source} to {self.name}:{to}: {answer['error']}")
+
+    async def download(self, path: str, to: Path) -> None:
+        """Copy out by an archive. Raises InfraError."""
+        chunks = [chunk async for chunk in self._archive(path)]
+        try:
+            await asyncio.to_thread(unpack, chunks, to)
+        except InfraError as error:
+            raise InfraError(f"download of {self.name}:{path}: {error}") from error
+
+    async def host(self) -> str:
+        """Raises InfraError: it has no network."""
+        raise InfraError("the embedded provider has no network: set rollout.containers.provider=docker")
+
+    async def stop(self) -> None:
+        """End the session."""
+        session, self._session = self._session, None
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+        self._fail(InfraError(f"container {self.name} was stopped"))
+        if session is not None:
+            await session.close()
+
+    async def _archive(self, path: str) -> AsyncIterator[bytes]:
+        archive = next(self._numbers)
+        while True:
+            answer = await self._ask("get", archive=archive, path=path, size=PART_BYTES)
+            if "error" in answer:
+                raise InfraError(f"download of {self.name}:{path}: {answer['error']}")
+            if not answer["data"]:
+                return
+            yield b64decode(answer["data"])
+
+    async def _ask(self, do: str, number: int | None = None, **fields: Any) -> dict[str, Any]:
+        """Have the driver do something. Raises InfraError."""
+        if self._session is None:
+            raise InfraError(f"container {self.name} does not run")
+        number = next(self._numbers) if number is None else number
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._requests.append({"do": do, "number": number, **fields})
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._serve(self._session))
+        return await future
+
+    async def _serve(self, session: Session) -> None:
+        """Run cells while a request waits for its answer."""
+        patience, longest = WAIT_SECONDS
+        while self._waiting:
+            requests, self._requests = self._requests, []
+            try:
+                done = await session.run(f"serve({requests!r}, {patience})", wall=CELL_SECONDS)
+            except InfraError as error:
+                return self._fail(error)
+            if done.return_code != 0 or session.over:
+                ended = f"the container has ended: {session.over or _why(done)}"
+                for number in list(self._waiting):
+                    self._answer({"number": number, "error": ended})
+                return None
+            answers = json.loads(done.stdout)
+            for answer in answers:
+                self._answer(answer)
+            patience = WAIT_SECONDS[0] if answers or self._requests else min(2 * patience, longest)
+        return None
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        future = self._waiting.pop(answer["number"], None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _fail(self, error: InfraError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+def _parts(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The content in parts, each with whether it is the last."""
+    data = file.read(PART_BYTES)
+    while data:
+        following = file.read(PART_BYTES)
+        yield data, not following
+        data = following
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _why(done: CommandResult) -> str:
+    return last_line(done.stderr.decode(errors="replace")) or done.status
 
 
 @container_provider("embedded")
@@ -21,7 +211,7 @@ class EmbeddedProvider:
     """One sandbox for the containers of a run. Nothing starts before the first container."""
 
     def __init__(self, settings: Any = None) -> None:
-        self._sandbox: Sandbox | None = None
+        self._sandbox = Sandbox()
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Raises UserError for what the sandbox has not."""
@@ -33,16 +223,9 @@ class EmbeddedProvider:
             raise UserError(f"the embedded provider has no network, and the task wants {spec.network!r}: {FIX}")
 
     def container(self, spec: ContainerSpec) -> EmbeddedContainer:
-        """See the contract."""
-        return EmbeddedContainer(self._shared, spec)
+        """Describe a container of the shared sandbox."""
+        return EmbeddedContainer(self._sandbox, spec)
 
     async def close(self) -> None:
         """End the sandbox with all its processes."""
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            await sandbox.close()
-
-    def _shared(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = Sandbox()
-        return self._sandbox
+        await self._sandbox.close()

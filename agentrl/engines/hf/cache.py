@@ -14,7 +14,7 @@ outgrows its pool is copied into the next: once for each doubling.
 from agentrl.engines.hf.prefix import PrefixIndex
 from agentrl.engines.hf.slot_pool import CachedSequence, Shape, SlotPool
 
-SMALLEST = 256
+SMALLEST_CAPACITY = 256
 GROWTH = 1.5
 
 
@@ -90,7 +90,7 @@ class KVCache:
         return sum(pool.tokens for pool in self.pools.values())
 
     def _pool(self, length: int) -> SlotPool:
-        capacity = SMALLEST
+        capacity = SMALLEST_CAPACITY
         while capacity < length:
             capacity *= 2
         capacity = min(capacity, self.max_len)

@@ -70,7 +70,7 @@ class Core:
             self.active.sort(key=lambda r: r.key)  # stable: requests of one key stay in order of arrival
 
     def cancel(self, request: Request) -> None:
-        """End a request that nobody waits for any more."""
+        """End a request whose result is not needed any more."""
         self._abort([request])
 
     def open(self, key: str) -> None:

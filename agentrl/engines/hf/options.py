@@ -1,11 +1,18 @@
-"""The settings of this engine: `rollout.engine_kwargs.hf`."""
+"""The settings of this engine, `rollout.engine_kwargs.hf`, and the memory of its KV cache."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
+import torch
+
 from agentrl.core.errors import UserError
+
+GIB = 2**30
+CACHE_SHARE = 0.25
+UNKNOWN_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True)
@@ -40,3 +47,19 @@ def read_options(given: dict[str, Any]) -> Options:
     if options.kv_cache_gb is not None and options.kv_cache_gb <= 0:
         raise UserError("rollout.engine_kwargs.hf.kv_cache_gb must be above 0; leave it out for the default")
     return options
+
+
+def cache_bytes(device: torch.device, given_gb: float | None) -> int:
+    """Budget in bytes: `given_gb` GiB, else a quarter of the free memory of `device`."""
+    if given_gb is not None:
+        return int(given_gb * GIB)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * CACHE_SHARE)
+    return int(_free_host_memory() * CACHE_SHARE)
+
+
+def _free_host_memory() -> int:
+    names = os.sysconf_names if hasattr(os, "sysconf") else {}
+    if "SC_AVPHYS_PAGES" not in names:
+        return int(UNKNOWN_BYTES / CACHE_SHARE)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

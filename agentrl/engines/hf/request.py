@@ -34,7 +34,7 @@ class Request:
     begun: float | None = None
     """When it first ran, in seconds since the epoch."""
     versions: list[int] = field(default_factory=list)
-    """Of the weights that drew each token."""
+    """Version of the weights that drew each token."""
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)

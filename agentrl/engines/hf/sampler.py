@@ -46,7 +46,7 @@ def _mix_int(z: int) -> int:
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The same on int64 tensors, whose products wrap and whose right shift copies the sign."""
+    """`_mix_int` on int64 tensors, whose products wrap and whose right shift copies the sign."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * MIX_1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * MIX_2
     return z ^ ((z >> 31) & (2**33 - 1))

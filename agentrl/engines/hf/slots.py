@@ -21,7 +21,7 @@ from agentrl.engines.hf.weights import read_weights
 log = logging.getLogger(__name__)
 
 
-class SlotRunner:
+class SlotRunner(SlotAllocator):
     """Runs the Llama family. Raises projection.Unsupported for a module it does not know."""
 
     def __init__(self, module: Any, *, max_running: int, max_len: int, max_tokens: int, budget_bytes: int) -> None:
@@ -31,13 +31,13 @@ class SlotRunner:
         self.weights = read_weights(module, max_len)
         shape = self.weights.shape
         budget = max(budget_bytes // shape.bytes_per_token, max_len)
-        self.allocator = SlotAllocator(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
+        super().__init__(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
         self.computed = 0
         """Tokens that went through a forward pass, in all."""
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         with torch.inference_mode():
-            self.allocator.fill(requests)
+            self.fill(requests)
             chunks = self._chunks()
             if not chunks:  # memory was short even for the only one, which starts over in the next step
                 return
@@ -46,40 +46,31 @@ class SlotRunner:
             for chunk in chunks:
                 chunk.sequence.cached = chunk.end
             self.computed += len(batch.tokens)
-            owners = {sequence: request for request, sequence in self.allocator.taken.items()}
+            owners = {sequence: request for request, sequence in self.taken.items()}
             drawing = [owners[sequence] for sequence in batch.finished]
             if drawing:
                 emit(drawing, *draw(logits, drawing))
 
     def in_flight(self) -> Sequence[Request]:
-        return list(self.allocator.taken)
-
-    def leave(self, request: Request) -> None:
-        self.allocator.leave(request)
-
-    def forget(self, key: str) -> None:
-        self.allocator.forget(key)
-
-    def clear(self) -> None:
-        self.allocator.clear()
+        return list(self.taken)
 
     def reload(self) -> None:
         self.clear()
         self.weights = read_weights(self.module, self.max_len)
 
     def stats(self) -> dict[str, float]:
-        cache = self.allocator.cache
+        cache = self.cache
         return {
             "cached_sequences": len(cache.sequences),
             "kv_bytes": cache.allocated * cache.shape.bytes_per_token,
             "computed_tokens": self.computed,
-            "reused_tokens": self.allocator.reused,
+            "reused_tokens": self.reused,
         }
 
     def _chunks(self) -> list[Chunk]:
         """The chunks of the next pass: the next token of each running sequence, then prompts within the budget."""
         self._make_room()
-        sequences = list(self.allocator.taken.values())
+        sequences = list(self.taken.values())
         decoding = [Chunk(sequence, 1) for sequence in sequences if len(sequence.tokens) - sequence.cached == 1]
         left = max(self.max_tokens - len(decoding), 1)
         prompts = []
@@ -92,9 +83,9 @@ class SlotRunner:
 
     def _make_room(self) -> None:
         """Widen sequences that have outgrown their pool; when memory is short, the newest request starts over later."""
-        cache = self.allocator.cache
-        for request in list(self.allocator.taken):
-            while (sequence := self.allocator.taken.get(request)) and not cache.widen(sequence, len(sequence.tokens)):
-                latest = next(reversed(self.allocator.taken))
+        cache = self.cache
+        for request in list(self.taken):
+            while (sequence := self.taken.get(request)) and not cache.widen(sequence, len(sequence.tokens)):
+                latest = next(reversed(self.taken))
                 log.debug("the KV cache is full: %s waits", latest.key)
-                self.allocator.evict(latest)
+                self.evict(latest)

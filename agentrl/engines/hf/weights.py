@@ -70,7 +70,7 @@ class Weights:
 
     @property
     def shape(self) -> Shape:
-        """What the cache must hold."""
+        """Layout of a token in the cache."""
         weight = self.embedding
         return Shape(len(self.layers), self.kv_heads, self.head_dim, weight.dtype, weight.device)
 

@@ -26,7 +26,7 @@ Settle = Callable[[], None]
 
 
 class Worker:
-    """Runs a `Core` in a thread of its own."""
+    """Runs a `Core` in a thread."""
 
     def __init__(self, runner: Runner, *, deterministic: bool) -> None:
         self.core = Core(runner, deterministic=deterministic, on_end=self._ended)
@@ -52,7 +52,7 @@ class Worker:
             self.core.submit(request)
 
     def cancel(self, request: Request) -> None:
-        """In the worker thread: nobody waits for the result."""
+        """In the worker thread: drop the result."""
         if self.waiting.pop(request, None) is not None and not request.done:
             self.core.cancel(request)
 
@@ -127,7 +127,7 @@ class Worker:
         for loop, settles in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_all, settles)
-            except RuntimeError:  # the loop is closed: nobody waits
+            except RuntimeError:  # the loop is closed
                 log.debug("hf engine: %d results came after their event loop had closed", len(settles))
 
 

@@ -3,18 +3,18 @@
 Each engine adds a `ServerBackend`: its command line and its HTTP calls.
 """
 
-from agentrl.engines.servers.backend import Answer, ServerBackend
-from agentrl.engines.servers.engine import RemoteEngine
+from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.process import ServerProcess, StartFailed
+from agentrl.engines.servers.remote_engine import RemoteEngine
 from agentrl.engines.servers.replica import Replica
 from agentrl.http.client import Http, RequestRefused, ServerLost
 
 __all__ = [
-    "Answer",
     "Http",
     "RemoteEngine",
     "Replica",
     "RequestRefused",
+    "ServerAnswer",
     "ServerBackend",
     "ServerLost",
     "ServerProcess",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentrl.core.errors import UserError
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.http.client import Http, serves
@@ -18,7 +19,7 @@ KEEP_ALIVE = 3600
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """The tokens that one HTTP request drew."""
 
     token_ids: list[int]
@@ -41,6 +42,18 @@ class BroadcastGroup:
     port: int
     world_size: int
     backend: str
+
+
+def as_finish_reason(reason: Any) -> FinishReason:
+    """The reason that a server gives for the end of an answer; all others mean that it was aborted."""
+    return reason if reason in ("stop", "length") else "abort"
+
+
+def require_version(url: str, engine: str, version: str, oldest: tuple[int, ...]) -> None:
+    """Raises UserError for a server of an older version; one without numbers counts as newer than all."""
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    if numbers and numbers < oldest:
+        raise UserError(f"{url} runs {engine} {version}: {'.'.join(map(str, oldest))} or later is needed")
 
 
 class ServerBackend(Protocol):
@@ -81,7 +94,7 @@ class ServerBackend(Protocol):
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),
-    ) -> Answer:
+    ) -> ServerAnswer:
         """Draw tokens after `ids`, which contain those of `media`. Raises UserError when the engine takes no media."""
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:

@@ -1,29 +1,81 @@
-"""Sends requests for tokens to servers, and says nothing about their weights.
+"""Sends requests for tokens to servers: when they may go out, what is sent again, and how they are interrupted.
 
 Invariants:
 - each token counts once: a request without an answer is sent again unchanged, an interrupted one continues after its
   tokens, and each token has the version of the weights that drew it;
-- a cancelled `generate` is aborted on its server.
+- no request is sent while the client is paused;
+- a request whose answer is not needed any more, such as that of a cancelled `generate`, is aborted on its server.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import asyncio
+import itertools
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
-from agentrl.engines.engine import Generation, Sampling
-from agentrl.engines.sampling import within
-from agentrl.engines.servers.backend import Answer, ServerBackend
-from agentrl.engines.servers.in_flight import InFlightRequest
+from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
+from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.engines.servers.request_gate import RequestGate
-from agentrl.http.client import RequestRefused, RequestTimeout, ServerLost
+from agentrl.http.client import Http, RequestRefused, RequestTimeout, ServerLost, quietly
 from agentrl.trajectory.medium import Medium
 
 MAX_RETRIES = 5
 MAX_TIMEOUTS = 1
 """Timeouts of one request: a retry draws the same tokens, so a second timeout is not the server's fault."""
+ABORT_AGAIN_SECONDS = 0.2
+"""Seconds after which an abort is repeated: it may reach the server before its request does."""
+
+
+@dataclass(eq=False)
+class InFlightRequest:
+    """One call of `generate`, which takes one or more HTTP requests. Invariant: each token has one log-prob and one
+    version."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    media: tuple[Medium, ...] = ()
+    """Images and videos of the prompt."""
+    rid: str = ""
+    """Id of the current HTTP request."""
+    finish_reason: FinishReason | None = None
+    """Why it is over; None: it goes on. After "abort" it returns the tokens that it has."""
+    retries: int = 0
+    """HTTP requests that got no answer."""
+    timeouts: int = 0
+    """HTTP requests that exceeded the timeout."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    candidates: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def input_ids(self) -> Sequence[int]:
+        """The prompt and the tokens drawn after it."""
+        return [*self.prompt, *self.token_ids] if self.token_ids else self.prompt
+
+    @property
+    def remaining(self) -> Sampling:
+        """The sampling of the tokens that are still to be drawn."""
+        return replace(self.sampling, max_new_tokens=self.sampling.max_new_tokens - len(self.token_ids))
+
+    def take(self, answer: ServerAnswer, version: int) -> None:
+        """Add the tokens of an answer. Raises InfraError when tokens and log-probs do not match."""
+        if len(answer.token_ids) != len(answer.logprobs):
+            raise InfraError(f"{len(answer.token_ids)} tokens came with {len(answer.logprobs)} log-probs")
+        self.candidates = self.candidates if self.token_ids else answer.candidates
+        self.token_ids += answer.token_ids
+        self.logprobs += answer.logprobs
+        self.versions += [version] * len(answer.token_ids)
+        if answer.finish_reason != "abort":
+            self.finish_reason = answer.finish_reason
+        elif len(self.token_ids) >= self.sampling.max_new_tokens:
+            self.finish_reason = "length"
 
 
 class ServerClient:
@@ -37,16 +89,24 @@ class ServerClient:
         max_model_len: int,
         request_timeout: float | None = None,
         router: str | None = None,
+        paused: bool = False,
     ) -> None:
         """`request_timeout` in seconds. `router`: address of a router that chooses the replica of a request."""
         self.backend, self.pool, self.max_model_len = backend, pool, max_model_len
-        self.gate = RequestGate(backend, pool, timeout=request_timeout, router=router)
+        self.request_timeout, self.paused = request_timeout, paused
+        self.router = None if router is None else Http(router)
         self.version = 0
-        self._in_flight: dict[str, set[InFlightRequest]] = {}  # by key
+        self._in_flight: defaultdict[str, set[InFlightRequest]] = defaultdict(set)
+        """By key, until its release."""
+        self._wire: dict[str, Replica] = {}
+        """Replica of each HTTP request without an answer, by the request's id."""
+        self._changed = asyncio.Event()
+        self._rids = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
+        self._aborts: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close all connections; servers that the run started end too."""
-        await self.gate.close()
+        await self._settle()
         await self.pool.close()
 
     def open(self, key: str) -> None:
@@ -54,69 +114,136 @@ class ServerClient:
 
     def release(self, key: str) -> None:
         self.pool.forget(key)
-        if key in self._in_flight:
-            self.gate.end_soon(list(self._in_flight[key]))
+        if requests := self._in_flight.pop(key, None):
+            self._in_background(self._end(requests))
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
-        sampling = within(sampling, len(token_ids), self.max_model_len)
-        request = InFlightRequest(key, tuple(media))
-        alike = self._in_flight.setdefault(key, set())
-        alike.add(request)
+        sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
+        request = InFlightRequest(token_ids, sampling, tuple(media))
+        same_key = self._in_flight[key]
+        same_key.add(request)
         try:
-            return await self._finish(request, token_ids, sampling)
+            while (reason := request.finish_reason) is None:
+                if (replica := await self._admitted(request, key)) is not None:
+                    await self._send(request, replica)
         finally:
-            alike.discard(request)
-            if not alike:
-                self._in_flight.pop(key, None)
+            same_key.discard(request)
+        drawn = request.token_ids, request.logprobs, reason, request.versions, request.candidates
+        return Generation.of(*drawn, present=self.version)
 
     async def abort(self) -> None:
-        await self.gate.end([request for alike in self._in_flight.values() for request in alike])
-        await self.gate.settled()
+        await self._end([request for requests in self._in_flight.values() for request in requests])
+        await asyncio.gather(*self._aborts, return_exceptions=True)
 
     async def pause(self) -> None:
-        """Interrupt all requests: those in flight return their tokens, and continue after them at `resume`."""
-        await self.gate.halt()
+        """Interrupt all requests: they keep the tokens that they have, and continue after them at `resume`."""
+        self.paused = True
+        await self._interrupt(set(self._wire))
+
+    async def drain(self) -> None:
+        """Pause, but wait until the requests in flight are done."""
+        self.paused = True
+        await self._until(lambda: not self._wire)
 
     async def resume(self) -> None:
-        self.gate.unlock()
+        self.paused = False
+        self._notify()
 
-    async def _finish(self, request: InFlightRequest, prompt: Sequence[int], sampling: Sampling) -> Generation:
-        while True:
-            with uncounted():
-                await self.gate.wait(request)
-                replica = None if request.ended else await self.pool.pick(request.key)
-            if replica is None:
-                return request.generation("abort", self.version)
-            if not self.gate.open:
-                continue
-            version = self.version
-            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(request.token_ids))
-            ids = [*prompt, *request.token_ids] if request.token_ids else prompt
-            answer = await self._request(request, replica, ids, left)
-            if answer is None:
-                continue
-            request.take(answer, version)
-            if answer.finish_reason != "abort" or len(request.token_ids) >= sampling.max_new_tokens:
-                return request.generation(
-                    "length" if answer.finish_reason == "abort" else answer.finish_reason, version
-                )
+    async def _admitted(self, request: InFlightRequest, key: str) -> Replica | None:
+        """The replica to send a request to, once requests may go out; None: it has ended meanwhile."""
+        with uncounted():
+            while True:
+                await self._until(lambda: not self.paused or request.finish_reason is not None)
+                replica = None if request.finish_reason else await self.pool.pick(key)
+                if request.finish_reason or not self.paused:
+                    return replica
 
-    async def _request(
-        self, request: InFlightRequest, replica: Replica, ids: Sequence[int], sampling: Sampling
-    ) -> Answer | None:
-        """The answer to one HTTP request; None: none came, so it can be sent again without doubling tokens."""
+    async def _send(self, request: InFlightRequest, replica: Replica) -> None:
+        """Send one HTTP request and take the tokens of its answer, if one comes. Raises InfraError."""
+        http, version = self.router or replica.http, self.version
         try:
-            return await self.gate.ask(request, replica, ids, sampling)
+            with self._on_wire(request, replica) as rid:
+                answer = await self.backend.generate(
+                    http, rid, request.input_ids, request.remaining, self.request_timeout, request.media
+                )
         except (ServerLost, RequestRefused) as error:
-            # A server that is shutting down refuses everything; that is no answer to this request.
-            if isinstance(error, RequestRefused) and (error.status < 500 or await replica.answers()):
-                raise
-            request.retries += 1
-            request.timeouts += isinstance(error, RequestTimeout)
-            if request.retries > MAX_RETRIES or request.timeouts > MAX_TIMEOUTS:
-                raise InfraError(f"given up after {request.retries} tries: {error}") from error
-            self.pool.lost(replica)
-            return None
+            await self._lost(request, replica, error)
+        else:
+            request.take(answer, version)
+
+    @contextmanager
+    def _on_wire(self, request: InFlightRequest, replica: Replica) -> Iterator[str]:
+        """Give a request a new id, by which it can be interrupted within the body. Where it is cancelled or late, the
+        server is asked to end it."""
+        rid = request.rid = next(self._rids)
+        self._wire[rid] = replica
+        try:
+            yield rid
+        except (asyncio.CancelledError, RequestTimeout):
+            self._in_background(self._abort({replica: [rid]}))
+            raise
+        finally:
+            del self._wire[rid]
+            self._notify()
+
+    async def _lost(self, request: InFlightRequest, replica: Replica, error: ServerLost | RequestRefused) -> None:
+        """Count a request without an answer, and restart its replica: sent again, it doubles no token. Raises the error
+        of one that must not be sent again."""
+        # A server that is shutting down refuses everything; that is no answer to this request.
+        if isinstance(error, RequestRefused) and (error.status < 500 or await replica.answers()):
+            raise error
+        request.retries += 1
+        request.timeouts += isinstance(error, RequestTimeout)
+        if request.retries > MAX_RETRIES or request.timeouts > MAX_TIMEOUTS:
+            raise InfraError(f"given up after {request.retries} tries: {error}") from error
+        self.pool.lost(replica)
+
+    async def _end(self, requests: Iterable[InFlightRequest]) -> None:
+        """End requests: they return the tokens that they have."""
+        rids = {request.rid for request in requests}
+        for request in requests:
+            request.finish_reason = "abort"
+        self._notify()
+        await self._interrupt(rids)
+
+    async def _interrupt(self, rids: set[str]) -> None:
+        """End HTTP requests on their servers, and wait for their answers."""
+        while rids := rids & self._wire.keys():
+            by_replica: defaultdict[Replica, list[str]] = defaultdict(list)
+            for rid in rids:
+                by_replica[self._wire[rid]].append(rid)
+            await self._abort(by_replica)
+            try:
+                async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                    await self._until(lambda: not (rids & self._wire.keys()))
+            except TimeoutError:
+                continue
+
+    async def _abort(self, rids: dict[Replica, list[str]]) -> None:
+        """End requests on their servers; behind a router, on all servers, since it does not say which one serves."""
+        if self.router is not None:
+            everything = list(itertools.chain(*rids.values()))
+            rids = dict.fromkeys(self.pool.serving, everything)
+        await asyncio.gather(*(quietly(self.backend.abort(r.http, own)) for r, own in rids.items()))
+
+    async def _settle(self) -> None:
+        """Wait for aborts that are still under way, and close the connections to a router."""
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+        if self.router is not None:
+            await self.router.close()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _in_background(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(call)
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)

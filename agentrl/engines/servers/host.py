@@ -1,9 +1,18 @@
-"""What an engine's server finds on its machine: packages of its interpreter, and the GPU. Nothing of it is imported."""
+"""A server's machine: packages of its interpreter, and its GPU. Nothing is imported to find them.
 
+An interpreter is asked by running this file in it, which prints the answer as JSON: standard library only.
+
+    python - PACKAGE... < host.py
+"""
+
+import ctypes
+import importlib.util
 import json
 import logging
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,8 +20,47 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-QUESTION = Path(__file__).parent / "host_question.py"
-TIMEOUT = 30.0
+ASK_SECONDS = 30.0
+MAJOR, MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+
+
+def package_folder(name: str) -> str:
+    """Folder of a package, or ""; a top-level name is found without importing it."""
+    spec = importlib.util.find_spec(name)
+    return next(iter(spec.submodule_search_locations or ()), "") if spec else ""
+
+
+def gpu_count() -> int:
+    """Number of GPUs that this process may use."""
+    count = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
+def first_gpu() -> "tuple[list[int], int]":
+    """Compute capability and bytes of the first GPU. Takes none of its memory: no context is made."""
+    major, minor, device, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return [0, 0], 0
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return [0, 0], 0
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    return [major.value, minor.value], size.value
+
+
+def compiles() -> bool:
+    """Whether nvcc and ninja are found."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    paths = os.pathsep.join([os.environ.get("PATH", ""), os.path.join(home, "bin"), os.path.dirname(sys.executable)])
+    return all(shutil.which(program, path=paths) for program in ("nvcc", "ninja"))
 
 
 @dataclass(frozen=True)
@@ -41,17 +89,24 @@ class Host:
 
 
 @cache
-def ask(python: str, *packages: str) -> Host:
+def inspect_host(python: str, *packages: str) -> Host:
     """Ask an interpreter of this machine; takes about as long as Python's start."""
     command = [python, "-", *packages]  # from stdin: so the path of modules is that of `python -m`, as for the server
     # Ray hides the GPUs from the actor that starts a server on them; those of a machine are alike.
     seeing = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    question = QUESTION.read_bytes()
+    question = Path(__file__).read_bytes()
     try:
-        done = subprocess.run(command, input=question, capture_output=True, timeout=TIMEOUT, check=True, env=seeing)
+        done = subprocess.run(command, input=question, capture_output=True, timeout=ASK_SECONDS, check=True, env=seeing)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         log.debug("%s does not say what it has: %s", python, error)
         return Host()
     folders = {name: Path(folder) for name, folder in found["packages"].items() if folder}
     return Host(folders, tuple(found["capability"]), found["memory"], found["compiles"])
+
+
+if __name__ == "__main__":
+    capability, memory = first_gpu()
+    packages = {name: package_folder(name) for name in sys.argv[1:]}
+    answer = {"packages": packages, "capability": capability, "memory": memory, "compiles": compiles()}
+    sys.stdout.write(json.dumps(answer))

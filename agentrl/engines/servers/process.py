@@ -1,4 +1,4 @@
-"""A server in a process of its own, under its own interpreter, with its output in a log file."""
+"""A server in its own process, with its output in a log file, and a folder that ends with this process."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,24 @@ class ServerProcess:
         reason = reasons[-1][:300] if reasons else (lines[-1][:300] if lines else "it wrote nothing")
         end = f"; {hint}" if hint else ""
         return StartFailed(f"the {name} server did not start: {reason}{end}; its log is {self.log}", lines[-20:])
+
+
+class Scratch:
+    """A temporary folder for weights. Invariant: it does not outlive this process, SIGKILL included: a watchdog process
+    removes it."""
+
+    def __init__(self, parent: Path | str) -> None:
+        """Makes a new folder below `parent`."""
+        self.path = Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent))
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-S", "-E", watchdog.__file__, str(self.path)],
+            stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
+            start_new_session=True,
+        )
+
+    def remove(self) -> None:
+        """Remove it now; safe to call twice."""
+        self._watchdog.communicate()
 
 
 def free_port() -> int:

@@ -1,7 +1,6 @@
-"""Chooses the replica of a request, and restarts replicas that died.
+"""Chooses the replica of a request, and has replicas that died restarted.
 
-Invariants: a key stays on its replica while that serves; a group's keys share one where the load allows it; a restarted
-replica serves again only with the current weights; a server that died `MAX_STARTS` times ends the run.
+Invariants: a key stays on its replica while that serves; a group's keys share one where the load allows it.
 """
 
 import asyncio
@@ -14,7 +13,6 @@ from agentrl.engines.servers.replica import Replica
 
 log = logging.getLogger(__name__)
 
-MAX_STARTS = 5
 LEEWAY = 2
 """Trajectories more than the least loaded replica has, from which on a group's next one goes there."""
 
@@ -22,20 +20,18 @@ LEEWAY = 2
 class ReplicaPool:
     """Replicas of one model."""
 
-    def __init__(
-        self, replicas: Sequence[Replica], refresh: Callable[[Replica], Awaitable[None]], *, start_timeout: float
-    ) -> None:
-        """`refresh` sends the current weights to a restarted replica."""
-        self.replicas, self.refresh, self.start_timeout = list(replicas), refresh, start_timeout
+    def __init__(self, replicas: Sequence[Replica], restart: Callable[[Replica], Awaitable[None]]) -> None:
+        """`restart` returns when a replica that did not answer is up again, with the current weights."""
+        self.replicas, self.restart = list(replicas), restart
         self._keys: dict[str, Replica] = {}
         self._load: Counter[Replica] = Counter()
         self._homes: dict[str, Replica] = {}
         """Group -> the replica that got its last trajectory."""
-        self._revivals: dict[Replica, asyncio.Task[None]] = {}
+        self._restarts: dict[Replica, asyncio.Task[None]] = {}
 
     @property
     def serving(self) -> list[Replica]:
-        """Those that take requests."""
+        """The replicas that take requests."""
         return [replica for replica in self.replicas if replica.serving]
 
     async def pick(self, key: str) -> Replica:
@@ -46,7 +42,7 @@ class ReplicaPool:
                 return own
             if serving := self.serving:
                 return self._assign(key, self._best(key, serving))
-            await self._revived()
+            await self._any_restarted()
 
     def forget(self, key: str) -> None:
         """The trajectory is over."""
@@ -57,43 +53,43 @@ class ReplicaPool:
 
     def lost(self, replica: Replica) -> None:
         """Restart a replica that did not answer, in the background."""
-        if replica in self._revivals:
+        if replica in self._restarts:
             return
         replica.serving = False
         log.warning("%s went away; %d others serve", replica.url, len(self.serving))
-        self._revivals[replica] = asyncio.get_running_loop().create_task(self._revive(replica))
+        self._restarts[replica] = asyncio.get_running_loop().create_task(self._restart(replica))
 
-    async def whole(self) -> None:
+    async def wait_all_serving(self) -> None:
         """Wait until every replica serves. Raises the error that prevents it."""
         while len(self.serving) < len(self.replicas):
-            await self._revived()
+            await self._any_restarted()
 
-    async def find_lost(self) -> None:
+    async def probe(self) -> None:
         """Ask each replica for a sign of life, and restart those that give none."""
         for replica in self.serving:
             if not await replica.answers():
                 self.lost(replica)
 
-    async def confirm(self, url: str) -> None:
-        """Wait until the replica at `url`, which somebody got no answer from, serves. Raises InfraError."""
+    async def report_unreachable(self, url: str) -> None:
+        """Restart the replica at `url` if it does not answer, and wait until it serves. Raises InfraError."""
         replica = next(replica for replica in self.replicas if replica.url == url)
         if replica.serving and not await replica.answers():
             self.lost(replica)
         while not replica.serving:
-            await self._revived()
+            await self._any_restarted()
 
     async def close(self) -> None:
         """Stop all."""
-        for task in self._revivals.values():
+        for task in self._restarts.values():
             task.cancel()
-        await asyncio.gather(*self._revivals.values(), return_exceptions=True)
+        await asyncio.gather(*self._restarts.values(), return_exceptions=True)
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
-    async def _revived(self) -> None:
+    async def _any_restarted(self) -> None:
         """Wait until a restart ends; raises its error."""
-        if not self._revivals:
+        if not self._restarts:
             raise InfraError("no engine serves: start() comes first, and nothing after close()")
-        done, _ = await asyncio.wait(self._revivals.values(), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(self._restarts.values(), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
         await asyncio.sleep(0)
@@ -113,39 +109,14 @@ class ReplicaPool:
         self._load[replica] += 1
         return replica
 
-    async def _revive(self, replica: Replica) -> None:
+    async def _restart(self, replica: Replica) -> None:
         await replica.http.close()
-        await self._restart(replica)
+        await self.restart(replica)
         replica.serving = True
-        del self._revivals[replica]
+        del self._restarts[replica]
         log.warning("%s serves again", replica.url)
-
-    async def _restart(self, replica: Replica) -> None:
-        """Start a replica that does not answer again, and wait until it has the current weights."""
-        if replica.starts >= MAX_STARTS:
-            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
-        answers = await replica.answers()
-        if replica.server is not None and answers:
-            return
-        if replica.server is not None:
-            await replica.server.stop()  # it may hang rather than be dead
-            replica.launch()
-        await replica.ready(self.start_timeout)
-        await self.refresh(replica)
-
-
-class BorrowedPool(ReplicaPool):
-    """Replicas that another process starts, and gives their weights."""
-
-    def __init__(self, replicas: Sequence[Replica], report: Callable[[str], Awaitable[None]]) -> None:
-        """`report(url)` tells that process that a replica did not answer, and returns when it serves again."""
-        super().__init__(replicas, lambda _: report(""), start_timeout=0)
-        self.report = report
-
-    async def _restart(self, replica: Replica) -> None:
-        await self.report(replica.url)
 
 
 def group_of(key: str) -> str:
-    """What the keys of a group's trajectories share: all but the number of the sample."""
+    """The part of a key that a group's trajectories share: all but the number of the sample."""
     return key.rpartition("/")[0] or key

@@ -1,4 +1,4 @@
-"""The settings that a server is started with, the same for every engine."""
+"""The settings that a server is started with, and what every engine derives from them."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,13 @@ from typing import Any
 ADAPTER = "adapter"
 """Name of the policy's adapter on a server."""
 MOST_SHARE, LEAST_SHARE, UNKNOWN_SHARE = 0.85, 0.2, 0.5
-"""Of a GPU's memory for weights and KV cache: with nothing else on it, at least, and where the trainer's part is
-unknown. The rest is for activations, CUDA graphs and the two processes' own."""
+"""Shares of a GPU's memory for weights and KV cache: with nothing else on it, at least, and where the trainer's part
+is unknown. The rest is for activations, CUDA graphs and the two processes."""
 AMPLE, RESERVE = 1.2, 8 << 30
 """More than is needed: servers admit no request that might not fit, and vLLM counts activations and graphs too."""
+
+GRAPH_MEMORY = {1024: 60 << 30, 512: 35 << 30, 256: 0}
+"""Most sequences of a CUDA graph -> bytes of the smallest GPU for it: graphs keep the logits of all their sequences."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,17 @@ def memory_share(settings: ServerSettings, memory: int) -> float:
     left = (MOST_SHARE - settings.trainer_bytes / memory) / settings.servers_per_gpu
     needed = 1.0 if settings.needed_bytes is None else with_spare(settings.needed_bytes) / memory
     return round(max(min(left, needed), LEAST_SHARE / settings.servers_per_gpu), 3)
+
+
+def graph_sizes(sequences: int, memory: int) -> list[int]:
+    """Numbers of sequences to capture CUDA graphs for: up to so many, on a GPU of so many bytes (0: unknown).
+
+    A batch is padded to the next size. That costs little, since a step mostly reads weights and cache, while each size
+    costs a tenth of a second at the start.
+    """
+    most = min(sequences, next(most for most, least in GRAPH_MEMORY.items() if not memory or memory >= least))
+    steps = [1, 2, 4, 8, 16, *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), *range(512, most, 128)]
+    return [*(size for size in steps if size < most), most]
 
 
 def with_spare(needed: float) -> float:

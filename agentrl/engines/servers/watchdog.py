@@ -2,15 +2,15 @@
 
     python watchdog.py [--apart] SCRATCH [COMMAND...]
 
-Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die. Without a
-COMMAND that is all there is to do. The server's temporary files, and shared memory that it forgets, go with it. With
---apart the COMMAND is a program that is not trusted: it does not see into other processes, and of its output no more
-than both ends are written.
+Standard input is a pipe from the trainer. SCRATCH, if not empty, is a folder that is removed if the trainer dies;
+without a COMMAND nothing else is done. The server's temporary files, and the shared memory that it leaves, are removed
+at its end. With --apart the COMMAND is a program that is not trusted: it cannot read other processes, and only the
+beginning and the end of its output are written.
 
-Invariant: nothing of the server outlives the trainer, however it ended. The pipe's other end closes with the trainer,
-after SIGKILL too; a changed parent says the same where a fork of the trainer still holds that end. The server has a
-process group of its own, so that Ctrl-C reaches the trainer alone, and dies by the kernel's hand should this process
-be killed. Standard library only: it starts in milliseconds.
+Invariant: nothing of the server outlives the trainer, however it ended. The pipe closes with the trainer, after SIGKILL
+too; a changed parent shows the same where a fork of the trainer still holds the pipe. The server has a separate process
+group, so that Ctrl-C reaches the trainer alone, and the kernel kills it if this process is killed. Standard library
+only: it starts in milliseconds.
 """
 
 import ctypes
@@ -36,12 +36,12 @@ LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446
 MAKE_BLOCK_DEVICES, SIGNALS = 1 << 11, 2
 CAPABILITIES = (19, 21, 38)
 """SYS_PTRACE, SYS_ADMIN, PERFMON: with these root sees into all processes."""
-END = 1 << 16
+KEPT_BYTES = 1 << 16
 """Bytes that are written of the beginning of an output, and of its end."""
-SHARED = "/dev/shm"
-LEFT = ("sglang_loads_", "sem.mp-", "psm_")
-"""Shared memory that SGLang makes and never removes, and that of Python's own which a killed process leaves."""
-MAPPED = re.compile(rf"(\d+) +{SHARED}/")
+SHARED_MEMORY = "/dev/shm"
+LEFT_BEHIND = ("sglang_loads_", "sem.mp-", "psm_")
+"""Beginnings of names of shared memory that SGLang never removes, and that Python leaves when it is killed."""
+MAPPED = re.compile(rf"(\d+) +{SHARED_MEMORY}/")
 """A mapped file's inode: the C library makes a semaphore under another name, which the maker's map still shows."""
 
 
@@ -65,16 +65,16 @@ def main(scratch: str, command: list[str], *, apart: bool = False) -> int:
     gone = False
     try:
         while server is None or server.poll() is None:
-            word = _word()
-            gone = word == GONE or os.getppid() != parent
-            if gone or word == STOP:
+            byte = _received()
+            gone = byte == GONE or os.getppid() != parent
+            if gone or byte == STOP:
                 break
             if server is not None:
-                leavings.look(server.pid)
+                leavings.record(server.pid)
         return 0 if server is None else server.poll() or 0
     finally:
         if server is not None:
-            leavings.look(server.pid, now=True)
+            leavings.record(server.pid, now=True)
             stop(server)
         if apart:
             writer.join(5)
@@ -86,12 +86,12 @@ def main(scratch: str, command: list[str], *, apart: bool = False) -> int:
 def keep_apart(libc: ctypes.CDLL) -> None:
     """Close the memory, environment and files of all other processes to this one and its children, and keep their
     signals from them. Landlock does it, in kernels that have it; its rules on files here deny nothing that is used."""
-    _close_in(libc)
+    _enter_landlock(libc)
     for capability in CAPABILITIES:
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
-def _close_in(libc: ctypes.CDLL) -> None:
+def _enter_landlock(libc: ctypes.CDLL) -> None:
     version = libc.syscall(LANDLOCK_CREATE, None, 0, 1)
     # Kernels before 6.12 know no rule on signals: they get one on files, whose price is that nothing can be mounted.
     rules = struct.pack("=3Q", 0, 0, SIGNALS) if version >= 6 else struct.pack("=3Q", MAKE_BLOCK_DEVICES, 0, 0)
@@ -106,20 +106,20 @@ def _close_in(libc: ctypes.CDLL) -> None:
 
 def write_ends(output: int) -> None:
     """Write both ends of an output to our own, which is a file: the beginning at once."""
-    room, left_out, tail = END, 0, b""
+    room, left_out, tail = KEPT_BYTES, 0, b""
     while data := os.read(output, 1 << 16):
         os.write(1, data[:room])
         tail += data[room:]
         room -= len(data[:room])
-        if len(tail) > 16 * END:
-            left_out, tail = left_out + len(tail) - END, tail[-END:]
-    if len(tail) > END or left_out:
-        os.write(1, b"\n[... %d bytes left out ...]\n" % (left_out + max(0, len(tail) - END)))
-    os.write(1, tail[-END:])
+        if len(tail) > 16 * KEPT_BYTES:
+            left_out, tail = left_out + len(tail) - KEPT_BYTES, tail[-KEPT_BYTES:]
+    if len(tail) > KEPT_BYTES or left_out:
+        os.write(1, b"\n[... %d bytes left out ...]\n" % (left_out + max(0, len(tail) - KEPT_BYTES)))
+    os.write(1, tail[-KEPT_BYTES:])
 
 
 def start(command: list[str], folder: str, libc: ctypes.CDLL, output: int | None) -> "subprocess.Popen[bytes]":
-    """The server, in a process group of its own, dying with us; its temporary files go to `folder`."""
+    """Start the server in a new process group; it dies with this process. Its temporary files go to `folder`."""
     kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")  # what the next server need not compile
     return subprocess.Popen(
         command,
@@ -133,15 +133,15 @@ def start(command: list[str], folder: str, libc: ctypes.CDLL, output: int | None
 
 
 class Leavings:
-    """The files that a killed server leaves: temporary files, and shared memory under names of its own."""
+    """The temporary files and the shared memory that a killed server leaves."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="agentrl-server-")
         self._segments: set[str] = set()
         self._next = 0.0
 
-    def look(self, group: int, *, now: bool = False) -> None:
-        """Record, every few seconds or `now`, the shared memory of a group's processes."""
+    def record(self, group: int, *, now: bool = False) -> None:
+        """Note the shared memory of a group's processes: every few seconds, or `now`."""
         if time.monotonic() < self._next and not now:
             return
         self._next = time.monotonic() + 5
@@ -150,10 +150,11 @@ class Leavings:
             with suppress(OSError):
                 mapped.update(_mapped(pid) if os.getpgid(int(pid)) == group else ())
         with suppress(OSError):
-            self._segments.update(e.path for e in os.scandir(SHARED) if e.name.startswith(LEFT) and e.inode() in mapped)
+            entries = [entry for entry in os.scandir(SHARED_MEMORY) if entry.name.startswith(LEFT_BEHIND)]
+            self._segments.update(entry.path for entry in entries if entry.inode() in mapped)
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for path in self._segments:
             with suppress(OSError):
@@ -166,8 +167,8 @@ def _mapped(pid: str) -> list[int]:
         return [int(inode) for inode in MAPPED.findall(maps.read())]
 
 
-def _word() -> bytes | None:
-    """Wait a moment for a word of the trainer."""
+def _received() -> bytes | None:
+    """Wait a moment for a byte of the trainer; b"": it is gone."""
     readable, _, _ = select.select([0], [], [], 0.2)
     return os.read(0, 1) if readable else None
 
@@ -181,25 +182,18 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()
-    with suppress(ChildProcessError):  # reap the orphans, too: where nobody else does, they stay as zombies
+    with suppress(ChildProcessError):  # reap the orphans, too, which may otherwise stay as zombies
         while True:
             _kill_children()  # each time: the children of one that was killed come to us
             os.waitpid(-1, 0)
 
 
 def _kill_children() -> None:
-    for pid in _children():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _children() -> list[int]:
-    """Processes that the server has orphaned."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []
+    """Kill the processes that the server has orphaned."""
+    with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
+        for pid in file.read().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
-from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers.backend import (
+    BroadcastGroup,
+    ServerAnswer,
+    ServerBackend,
+    as_finish_reason,
+    require_version,
+)
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.sglang.flags import command, environment
-from agentrl.http.client import Http, RequestRefused, quietly, release
+from agentrl.http.client import Http, RequestRefused, quietly
 from agentrl.trajectory.medium import Medium, collapsed
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ HINTS = {
 
 @engine("sglang")
 class SGLang(ServerBackend):
-    """`ServerBackend` of SGLang 0.5.15 and later."""
+    """`ServerBackend` of SGLang 0.5.10 and later."""
 
     name = "sglang"
     hints = HINTS
@@ -63,8 +69,7 @@ class SGLang(ServerBackend):
     async def greet(self, http: Http) -> None:
         info = await http.get("/server_info")
         version = str(info.get("version", "unknown"))
-        if release(version) < OLDEST:
-            raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
+        require_version(http.url, "SGLang", version, OLDEST)
         log.warning("sglang %s: %s", version, described(info))  # a warning, which is shown
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
@@ -80,7 +85,7 @@ class SGLang(ServerBackend):
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),
-    ) -> Answer:
+    ) -> ServerAnswer:
         body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
         if self.adapted:
             body["lora_path"] = ADAPTER
@@ -101,7 +106,8 @@ class SGLang(ServerBackend):
         if max(logprobs, default=0.0) > 0:  # by rounding
             logprobs = [min(value, 0.0) for value in logprobs]
         likeliest = (meta.get("output_top_logprobs") or [[]])[0]
-        return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
+        reason = as_finish_reason((meta.get("finish_reason") or {}).get("type"))
+        return ServerAnswer(ids, logprobs, reason, tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))
@@ -239,8 +245,3 @@ def _as_sent(answer: dict[str, Any], ids: Sequence[int]) -> bool:
     """Whether the server read these tokens; older servers report only their number."""
     read = answer.get("prompt_token_ids")
     return list(read) == list(ids) if read is not None else answer["meta_info"].get("prompt_tokens") == len(ids)
-
-
-def _reason(meta: dict[str, Any]) -> FinishReason:
-    reason = (meta.get("finish_reason") or {}).get("type")
-    return reason if reason in ("stop", "length") else "abort"

@@ -1,12 +1,17 @@
-"""SGLang's command line from agentrl's settings."""
+"""SGLang's command line from agentrl's settings, with flags for speed by the GPU and the installed packages.
+
+SGLang captures CUDA graphs for a number of sequences that depends on the GPU's memory alone (256 on 80 to 141 GB): more
+sequences run at half the speed. It takes FlashAttention 3 on a Hopper, and FlashInfer for sampling, whether their
+kernels are there or not. It decodes nothing while it prefills, and prefills as soon as one request waits: turns that
+follow tools cost less with graphs of small prefills, and, where they come one by one, a few at a time.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
-from agentrl.engines.servers.host import ask
-from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
-from agentrl.engines.sglang.fast import PACKAGES, fast_flags
+from agentrl.engines.servers.host import Host, inspect_host
+from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
 
 LAUNCHER = Path(__file__).parent / "launcher" / "agentrl_standby.py"
 SHIM = Path(__file__).parent / "cpu_shim"
@@ -14,6 +19,14 @@ CPU_CACHE_TOKENS = 32768
 """Tokens of KV cache on a CPU, where the trainer uses the same memory."""
 KEPT_BACK = 2
 """Tokens of `context_length` that SGLang never fills: a sequence ends so many tokens before it."""
+PACKAGES = ("sglang", "sgl_kernel", "flashinfer", "flashinfer_jit_cache")
+HOPPER = 9
+PROMPT_SIZES = (32, 64, 128, 256, 512)
+"""Tokens of a prefill to capture graphs for; a larger one keeps the GPU busy without."""
+STEPS_BETWEEN_READS = 4
+"""Steps of decoding between two looks at new requests, where these come at any time: each look may stop all others."""
+SOURCES = "srt/server_args.py", "srt/arg_groups/fields/*.py"
+"""Files of SGLang, of older and newer versions, that name its flags."""
 
 
 def command(settings: ServerSettings, port: int) -> list[str]:
@@ -74,7 +87,7 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:
-    host = ask(settings.python, *PACKAGES)
+    host = inspect_host(settings.python, *PACKAGES)
     return {
         "mem_fraction_static": memory_share(settings, host.memory),
         "disable_cuda_graph": settings.eager,
@@ -93,3 +106,45 @@ def _cpu(settings: ServerSettings) -> dict[str, Any]:
         "sleep_on_idle": True,  # or the scheduler spins on a core that the trainer needs
         "max_total_tokens": max(settings.max_model_len + 512, min(tokens, CPU_CACHE_TOKENS)),
     }
+
+
+def fast_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
+    """Flags that make the server fast on this machine; those that the settings name are left out."""
+    chosen = graph_flags(settings, host) | kernel_flags(host) | schedule_flags(settings)
+    named = {name.replace("-", "_") for name in settings.extra}
+    # A related flag counts too: of attention for prefill or decode alone, and another way to size the graphs.
+    return {name: value for name, value in chosen.items() if not any(_related(name, other) for other in named)}
+
+
+def graph_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
+    """CUDA graphs for as many sequences as run at once, and for the few new tokens of a turn after a tool."""
+    if settings.eager:
+        return {}
+    newer = not host.has("sglang") or host.mentions("sglang", "cuda_graph_bs_decode", *SOURCES)
+    sizes = graph_sizes(settings.max_num_seqs, host.memory)
+    if not newer:
+        return {"cuda_graph_bs": sizes}
+    prompts = [size for size in PROMPT_SIZES if size <= settings.max_model_len]
+    return {"cuda_graph_bs_decode": sizes, "cuda_graph_bs_prefill": prompts or None}
+
+
+def schedule_flags(settings: ServerSettings) -> dict[str, Any]:
+    """How often new requests are read; SGLang refuses another interval beside attention that is split by data."""
+    split = {name.replace("-", "_") for name in settings.extra} & {"enable_dp_attention"}
+    return {"scheduler_recv_interval": STEPS_BETWEEN_READS} if settings.ahead and not split else {}
+
+
+def kernel_flags(host: Host) -> dict[str, Any]:
+    """Back ends in place of those whose kernels are missing."""
+    flags = {}
+    if host.capability[0] == HOPPER and not host.has("sgl_kernel", "flash_ops*"):
+        flags["attention_backend"] = "triton"
+    prebuilt = host.has("flashinfer_jit_cache") or host.has("flashinfer", "data/aot/sampling/*")
+    if host.has("sglang") and not prebuilt and not host.compiles:
+        flags["sampling_backend"] = "pytorch"
+    return flags
+
+
+def _related(name: str, other: str) -> bool:
+    """Whether the user's flag `other` is about the same as `name`."""
+    return name == other or any(kind in name and kind in other for kind in ("attention_backend", "cuda_graph"))

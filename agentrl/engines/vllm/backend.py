@@ -20,12 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
-from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, BroadcastGroup, ServerBackend
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers.backend import (
+    BroadcastGroup,
+    ServerAnswer,
+    ServerBackend,
+    as_finish_reason,
+    require_version,
+)
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
-from agentrl.http.client import Http, quietly, release
+from agentrl.http.client import Http, quietly
 from agentrl.trajectory.medium import Medium
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 OLDEST = (0, 22)
 CONTROL = 300.0
 """Seconds for a call that draws no tokens."""
-SPREAD = 1_000_003
+SEED_FACTOR = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 """Completions as token ids: the server needs no tokenizer."""
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
@@ -82,15 +88,14 @@ class VLLM(ServerBackend):
 
     async def greet(self, http: Http) -> None:
         version = str((await http.get("/version", timeout=CONTROL))["version"])
-        if release(version) < OLDEST:
-            raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
+        require_version(http.url, "vLLM", version, OLDEST)
         models = await http.get("/v1/models", timeout=CONTROL)
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL)
         self._paths[http.url] = set(api["paths"])
         self._image_servers |= {http.url} if images.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
-            await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
+            await http.post("/init_weight_transfer_engine", {"init_info": self._packed(http)}, timeout=CONTROL)
 
     async def generate(
         self,
@@ -100,7 +105,7 @@ class VLLM(ServerBackend):
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),
-    ) -> Answer:
+    ) -> ServerAnswer:
         body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
             if http.url not in self._image_servers:
@@ -109,11 +114,13 @@ class VLLM(ServerBackend):
             return images.read(answer, ids, sampling.candidates)
         answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
         choice = answer["choices"][0]
-        told = choice["logprobs"] or {}
-        logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
-        likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
+        reported = choice["logprobs"] or {}
+        logprobs = [min(logprob, 0.0) for logprob in reported.get("token_logprobs") or []]
+        likeliest = (reported.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
         candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
-        return Answer(choice["token_ids"] or [], logprobs, _reason(choice), candidates)
+        return ServerAnswer(
+            choice["token_ids"] or [], logprobs, as_finish_reason(choice.get("finish_reason")), candidates
+        )
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
@@ -131,10 +138,10 @@ class VLLM(ServerBackend):
         return {name: _gauge(text, name) for name in ("running", "waiting")}
 
     async def sleep(self, http: Http) -> None:
-        await self._control(http, f"/sleep?level={1 if self.adapted else 2}", {})
+        await http.post(f"/sleep?level={1 if self.adapted else 2}", {}, timeout=CONTROL)
 
     async def wake(self, http: Http, what: str) -> None:
-        await self._control(http, f"/wake_up?tags={what}", {})
+        await http.post(f"/wake_up?tags={what}", {}, timeout=CONTROL)
 
     async def begin_update(self, http: Http) -> None:
         if self.adapted and "/v1/load_lora_adapter" not in self._paths[http.url]:
@@ -146,22 +153,22 @@ class VLLM(ServerBackend):
             return
         if "/start_weight_update" not in self._paths[http.url]:
             raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
-        await self._control(http, "/start_weight_update", {"is_checkpoint_format": True})
+        await http.post("/start_weight_update", {"is_checkpoint_format": True}, timeout=CONTROL)
 
     async def end_update(self, http: Http, version: int) -> None:
         if not self.adapted:
-            await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
+            await http.post("/finish_weight_update", {"weight_version": str(version)}, timeout=CONTROL)
             await self._call(http, "agentrl_repack")
         await self._forget(http)
         if http.url in self._image_servers:
-            await self._control(http, "/reset_encoder_cache", {})
+            await http.post("/reset_encoder_cache", {}, timeout=CONTROL)
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
 
     async def load_adapter(self, http: Http, folder: Path) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
-        await self._control(http, "/v1/load_lora_adapter", body)
+        await http.post("/v1/load_lora_adapter", body, timeout=CONTROL)
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
@@ -174,7 +181,7 @@ class VLLM(ServerBackend):
             "ipc_handles_pickled": handles([flat for flat, _ in copies]),
         }
         always = {} if self._packed(http) else {"packed": True}
-        await self._control(http, "/update_weights", {"update_info": body | always})
+        await http.post("/update_weights", {"update_info": body | always}, timeout=CONTROL)
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
@@ -193,7 +200,7 @@ class VLLM(ServerBackend):
 
     async def _call(self, http: Http, method: str, *args: str) -> None:
         """Run a method of agentrl's extension in every worker."""
-        await self._control(http, "/collective_rpc", {"method": method, "args": args})
+        await http.post("/collective_rpc", {"method": method, "args": args}, timeout=CONTROL)
 
     async def _forget(self, http: Http) -> None:
         """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
@@ -203,9 +210,6 @@ class VLLM(ServerBackend):
                 return
             await asyncio.sleep(0.05)
         raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
-
-    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
-        await http.post(path, body, timeout=CONTROL)
 
 
 def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
@@ -217,7 +221,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
         # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
-        "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
+        "seed": None if sampling.seed is None else (sampling.seed * SEED_FACTOR + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
         "logprobs": sampling.candidates,  # besides that of the drawn token
@@ -242,11 +246,6 @@ def handles(flats: Sequence["torch.Tensor"]) -> str:
 
     named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}
     return base64.b64encode(pickle.dumps(named)).decode()
-
-
-def _reason(choice: dict[str, Any]) -> FinishReason:
-    reason = choice.get("finish_reason")
-    return reason if reason in ("stop", "length") else "abort"
 
 
 def _gauge(metrics: str, name: str) -> float:

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
-from agentrl.engines.servers.graphs import graph_sizes
-from agentrl.engines.servers.host import Host, ask
-from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
+from agentrl.engines.servers.host import Host, inspect_host
+from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
 
 WORKER = Path(__file__).parent / "worker"
 SHIM = Path(__file__).parent / "cpu_shim"
@@ -91,7 +90,7 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:
-    host = ask(settings.python, "vllm")
+    host = inspect_host(settings.python, "vllm")
     return {
         "gpu_memory_utilization": memory_share(settings, host.memory),
         "enable_sleep_mode": settings.sleeps,

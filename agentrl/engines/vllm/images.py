@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.engines.servers.backend import Answer
+from agentrl.engines.servers.backend import ServerAnswer, as_finish_reason
 from agentrl.trajectory.medium import Medium, collapsed
 
 PATH = "/inference/v1/generate"
@@ -32,7 +32,7 @@ def question(ids: Sequence[int], media: Sequence[Medium], drawing: Mapping[str, 
     }
 
 
-def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Answer:
+def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> ServerAnswer:
     """The tokens drawn after `ids`. Raises UserError when the server read another prompt."""
     prompt = answer.get("prompt_token_ids")
     if prompt != list(ids):
@@ -44,10 +44,9 @@ def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Answ
     choice = answer["choices"][0]
     drawn = (choice.get("logprobs") or {}).get("content") or []
     likeliest = drawn[0]["top_logprobs"] if drawn and candidates else []
-    reason = choice.get("finish_reason")
-    return Answer(
+    return ServerAnswer(
         [entry["token_id"] for entry in drawn],
         [min(entry["logprob"], 0.0) for entry in drawn],
-        reason if reason in ("stop", "length") else "abort",
+        as_finish_reason(choice.get("finish_reason")),
         tuple((entry["token_id"], min(entry["logprob"], 0.0)) for entry in likeliest),
     )

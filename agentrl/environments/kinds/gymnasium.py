@@ -45,7 +45,7 @@ class GymnasiumEnvironment:
         self.environment: Any = None
 
     def reset(self, seed: int) -> Observation:
-        """See Observation. Raises UserError for names that do not fit the action space."""
+        """Begin an episode. Raises UserError for names that do not fit the action space."""
         self.environment = self._made(seed)
         space = getattr(self.environment, "action_space", None)
         choices = choices_of(space, self.actions)
@@ -56,7 +56,7 @@ class GymnasiumEnvironment:
         return Observation(self._text(observation) + hint, info=dict(info))
 
     def step(self, action: str) -> Observation:
-        """See Observation."""
+        """Read the action and take it."""
         try:
             value = self.action(action) if self.action else self._parsed(action)
         except ValueError as error:

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import environment_kind
 from agentrl.data.files import paths, read_records
-from agentrl.environments.entry import Entry
-from agentrl.environments.nemo_gym.server import EXAMPLE, Server, Servers
-from agentrl.environments.nemo_gym.started import started
-from agentrl.environments.nemo_gym.task import NOTHING, Task
+from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.nemo_gym.server import EXAMPLE, GymServer, GymServers, started
+from agentrl.environments.nemo_gym.task import NOTHING, GymLine
 from agentrl.environments.own import interpreter, require
 from agentrl.trajectory.row import Row
 
@@ -47,26 +46,26 @@ class NemoGymServer:
         self.python = None if self.url else interpreter(python, folder, "nemo-gym")
         self.settings, self.folder, self.data, self.val_data = {"id": id, "kwargs": kwargs}, folder, data, val_data
 
-    def rows(self, entry: Entry, held_out: bool) -> list[Row]:
+    def rows(self, entry: EnvironmentEntry, held_out: bool) -> list[Row]:
         """The lines of a file, each checked against its server. Raises UserError."""
         key, written = ("val_data", self.val_data) if held_out else ("data", self.data)
         if written is None:
             raise UserError(
                 f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a data file of NeMo Gym"
             )
-        place = written if "://" in written else Path(self.folder, Path(written).expanduser())
-        (file,) = paths(place, f"environment {entry.name}: {key}")
+        source = written if "://" in written else Path(self.folder, Path(written).expanduser())
+        (file,) = paths(source, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
         lines = list(enumerate(read_records(file), 1))
         made: list[Row] = []
         seen: set[str] = set()
         executing: set[str] = set()
         for number, line in lines:
-            with _told(entry, f"{file}:{number}"):
-                server, task = servers.of(line), Task.of(line)
+            with _located(entry, f"{file}:{number}"):
+                server, task = servers.of(line), GymLine.of(line)
                 executing |= {server.url} if server.executes(task.tools) else set()
         for number, line in lines:
-            with _told(entry, f"{file}:{number}"):
+            with _located(entry, f"{file}:{number}"):
                 server = servers.of(line)
                 executed = server.url in executing or server.steps
                 made.append(self._row(entry, line, server, f"{file.name}:{number}", seen, executed=executed))
@@ -79,18 +78,25 @@ class NemoGymServer:
             return str(row.extra_info["url"])
         return await asyncio.to_thread(started(self.python, self.settings, self.folder).url)
 
-    def _servers(self, entry: Entry) -> Servers:
+    def _servers(self, entry: EnvironmentEntry) -> GymServers:
         try:
-            return Servers(self.url or started(str(self.python), self.settings, self.folder).url())
+            return GymServers(self.url or started(str(self.python), self.settings, self.folder).url())
         except (InfraError, UserError) as error:
             raise UserError(f"environment {entry.name}: {error}") from None
 
     def _row(
-        self, entry: Entry, line: Mapping[str, Any], server: Server, place: str, seen: set[str], *, executed: bool
+        self,
+        entry: EnvironmentEntry,
+        line: Mapping[str, Any],
+        server: GymServer,
+        source: str,
+        seen: set[str],
+        *,
+        executed: bool,
     ) -> Row:
         """`seen`: servers that were asked about a line of the file; `executed`: the server carries out calls. Raises
         UserError for a line that cannot be served."""
-        task = Task.of(line)
+        task = GymLine.of(line)
         for trouble in server.lacks(line, task.tools if executed else []):
             raise UserError(trouble)
         if server.url not in seen and (complaint := server.refuses(line)):
@@ -99,7 +105,7 @@ class NemoGymServer:
         if not task.prompt and not server.steps:
             raise UserError("its input is empty: write the prompt")
         return Row(
-            f"env:{entry.name}:{place}",
+            f"env:{entry.name}:{source}",
             task.prompt or [{"role": "user", "content": NOTHING}],
             data_source=entry.name,
             extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url, "executed": executed},
@@ -108,9 +114,9 @@ class NemoGymServer:
 
 
 @contextmanager
-def _told(entry: Entry, place: str) -> Iterator[None]:
+def _located(entry: EnvironmentEntry, source: str) -> Iterator[None]:
     """Say where a line is. Raises UserError."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"environment {entry.name}: {place}: {error}") from None
+        raise UserError(f"environment {entry.name}: {source}: {error}") from None

@@ -5,25 +5,22 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from http.client import HTTPException
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, build_opener
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import LONGEST, SHORT, field, parsed
+from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, fetch, field, parsed
 from agentrl.environments.observation import Observation
 from agentrl.environments.own import is_own, load_own, require
-from agentrl.environments.schema_text import Reader, ToolReader, reader_of, tools_of
+from agentrl.environments.schema_text import ActionReader, reader_of, tool_reader, tool_result, tools_of
 from agentrl.environments.spaces import text_of
 
-SCHEMA = 10.0
+SCHEMA_SECONDS = 10.0
 """Seconds for the server's description of actions."""
-FREE = 45.0
+FREE_SESSION_SECONDS = 45.0
 """Seconds to wait for a free session."""
 TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the actions of an environment whose actions are calls of tools."""
@@ -55,17 +52,19 @@ class OpenEnvEnvironment:
         self.action: Callable[[str], dict[str, Any]] | None = load_own(action, folder, "action") if action else None
         own = observation is not None and is_own(observation)
         self.observation: Any = load_own(str(observation), folder, "observation") if own else observation
-        self.reader: Reader | None = None
+        self.reader: ActionReader | None = None
+        self.calls_tools = False
         self.session: Any = None
         self.stack = ExitStack()
 
     def reset(self, seed: int) -> Observation:
-        """See Observation. Raises InfraError."""
+        """Open a session and begin. Raises InfraError."""
         schema = self._schema()
         answer = self._opened({"type": "reset", "data": {**self.kwargs, "seed": seed}})
-        if schema.get("title") in TOOLS and self.action is None:
+        self.calls_tools = schema.get("title") in TOOLS and self.action is None
+        if self.calls_tools:
             listed = self._ask({"type": "step", "data": {"type": "list_tools"}})
-            self.reader = ToolReader(tools_of(field(listed, "observation", dict, self.url), self.url))
+            self.reader = tool_reader(tools_of(field(listed, "observation", dict, self.url), self.url))
         else:
             self.reader = reader_of(schema)
         seen = self._seen(answer)
@@ -74,7 +73,7 @@ class OpenEnvEnvironment:
         return replace(seen, text=text, invalid=False)
 
     def step(self, action: str) -> Observation:
-        """See Observation. Raises InfraError."""
+        """Take an action. Raises InfraError."""
         assert self.reader is not None
         try:
             value = self.action(action) if self.action else self.reader.read(action)
@@ -93,15 +92,14 @@ class OpenEnvEnvironment:
                 self.session.send(json.dumps({"type": "close"}))
 
     def _schema(self) -> dict[str, Any]:
-        """Of an action."""
-        local = urlsplit(self.url).hostname in ("127.0.0.1", "localhost")
+        """The schema of an action. Raises InfraError."""
         try:
-            with build_opener(*[ProxyHandler({})] * local).open(f"{self.url}/schema", timeout=SCHEMA) as answer:
-                written = answer.read(LONGEST + 1)
-        except (OSError, HTTPException, ValueError) as error:
-            why = error.reason if isinstance(error, URLError) else error
+            status, written = fetch(f"{self.url}/schema", SCHEMA_SECONDS)
+            if status >= 400:
+                raise ConnectionError(f"it answers {status}")
+        except ConnectionError as error:
             raise InfraError(
-                f"no OpenEnv server answers at {self.url} ({why}): start it, or correct its URL"
+                f"no OpenEnv server answers at {self.url} ({error}): start it, or correct its URL"
             ) from error
         schema: dict[str, Any] = field(parsed(written, f"{self.url}/schema"), "action", dict, f"{self.url}/schema")
         try:
@@ -115,11 +113,11 @@ class OpenEnvEnvironment:
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        until = time.monotonic() + FREE
+        until = time.monotonic() + FREE_SESSION_SECONDS
         while True:
             try:
                 url = f"ws{self.url.removeprefix('http')}/ws"
-                connection = connect(url, max_size=LONGEST, ping_interval=None, proxy=None)
+                connection = connect(url, max_size=MAX_ANSWER_BYTES, ping_interval=None, proxy=None)
                 self.session = self.stack.enter_context(connection)
                 return self._ask(request)
             except Full as error:
@@ -150,13 +148,13 @@ class OpenEnvEnvironment:
         return data
 
     def _error(self, data: dict[str, Any], *, acted: bool) -> Exception:
-        code, said = data.get("code"), str(data.get("message"))[:SHORT]
+        code, message = data.get("code"), str(data.get("message"))[:SHOWN_CHARACTERS]
         if code == "CAPACITY_REACHED":
-            return Full(said)
+            return Full(message)
         if code == "VALIDATION_ERROR" and acted:
             errors = [_about(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
-            return Invalid("; ".join(errors) or said)
-        return InfraError(f"{self.url}: {code}: {said}")
+            return Invalid("; ".join(errors) or message)
+        return InfraError(f"{self.url}: {code}: {message}")
 
     def _seen(self, answer: dict[str, Any]) -> Observation:
         if "observation" not in answer:
@@ -164,8 +162,8 @@ class OpenEnvEnvironment:
         fields = field(answer, "observation", dict, self.url)
         fields = {name: value for name, value in fields.items() if value not in (None, {}, [])}
         info, invalid = fields.pop("metadata", {}), False
-        if isinstance(self.reader, ToolReader):
-            fields, invalid = self.reader.result(fields)
+        if self.calls_tools:
+            fields, invalid = tool_result(fields)
         rewards = {0: reward_of(answer.get("reward") or 0.0, self.url)}
         done = field(answer, "done", bool, self.url)
         return Observation(self._text(fields), rewards=rewards, done=done, invalid=invalid, info=info)

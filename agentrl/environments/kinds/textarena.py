@@ -4,16 +4,27 @@ Invariants: each side gets the messages that are new to it, without its own acti
 observations are left out, because they repeat the whole game at every turn, and those of actions stay.
 """
 
+import random
+import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import SHORT
+from agentrl.environments.answers import SHOWN_CHARACTERS
 from agentrl.environments.observation import Observation
-from agentrl.environments.opponents import FIX, RANDOM, Opponent, RandomOpponent, opponent_of
 from agentrl.environments.own import fitted, is_own, load_own, require
+
+Opponent = Callable[[str], str]
+"""The action for an observation, which has the text that is new to this side."""
+
+FIX = "write the path of a function that plays, `opponent: rivals.py:cautious`"
+RANDOM = "random"
+OFFERED = re.compile(r"\[[^\[\]\n]+\]")
+"""Actions as games write them: [4]."""
+
 
 GAME = -1
 """The sender of the game's own messages."""
@@ -25,7 +36,7 @@ GAMES, TURNS = 3, 40
 """Rehearsals, and the most turns of each."""
 
 
-class Said(NamedTuple):
+class GameMessage(NamedTuple):
     """A message of the game or of a side."""
 
     sender: int
@@ -71,12 +82,12 @@ class TextArenaGame:
         self.sides: tuple[int, ...] = ()
 
     def reset(self, seed: int) -> Observation:
-        """See Observation. Raises UserError."""
+        """Begin a game; opponents move first where it is their turn. Raises UserError."""
         self._begin(seed, (self.all_sides[seed % len(self.all_sides)],) if self.alternate else self.all_sides)
         return self._next(done=False, after=None)
 
     def step(self, action: str) -> Observation:
-        """See Observation."""
+        """Play the action, and the opponents' turns after it."""
         side = self.game.state.current_player_id
         done, _ = self.game.step(action=action)
         return self._next(done=done, after=side)
@@ -131,19 +142,19 @@ class TextArenaGame:
             done, _ = self.game.step(action=self._opponents_action(side, messages))
         raise InfraError(f"the game is not over after {OPPONENTS:,} turns of opponents in a row")
 
-    def _opponents_action(self, side: int, messages: list[Said]) -> str:
+    def _opponents_action(self, side: int, messages: list[GameMessage]) -> str:
         """A random one reads the game's own messages only: others write in brackets, too."""
         if side not in self.opponents:
             raise InfraError(f"it is the turn of side {side}, and {self.players} play: correct `players`")
         opponent = self.opponents[side]
         if isinstance(opponent, RandomOpponent):
-            messages = [said for said in messages if said.sender == GAME]
+            messages = [each for each in messages if each.sender == GAME]
         return opponent(self._text(side, messages))
 
-    def _seen(self) -> tuple[int, list[Said]]:
+    def _seen(self) -> tuple[int, list[GameMessage]]:
         """The side whose turn it is, and the messages that are new to it."""
         side, messages = self.game.get_observation()
-        return side, [_said(message) for message in messages]
+        return side, [_game_message(message) for message in messages]
 
     def _over(self, side: int) -> Observation:
         rewards, about = self.game.close()
@@ -153,7 +164,7 @@ class TextArenaGame:
         invalid, why = bool(mine.get("invalid_move")), str(mine.get("reason") or "The game is over.")
         return Observation(why, side, earned, done=True, invalid=invalid, sides=self.sides, info=mine)
 
-    def _text(self, side: int, messages: list[Said]) -> str:
+    def _text(self, side: int, messages: list[GameMessage]) -> str:
         """The messages that are new to a side; actions of others under their names."""
         names, lines = self.game.state.role_mapping, []
         for sender, text, kind in messages:
@@ -173,14 +184,14 @@ class TextArenaGame:
         return game
 
 
-def _said(message: Any) -> Said:
+def _game_message(message: Any) -> GameMessage:
     """A message whose parts may stand in any order: some games mix them up. Raises InfraError."""
     senders = [part for part in message if isinstance(part, int) and not isinstance(part, Enum)]
     texts = [part for part in message if isinstance(part, str)]
     kinds = [part.name for part in message if isinstance(part, Enum)]
     if not len(senders) == len(texts) == len(kinds) == 1:
-        raise InfraError(f"the game's message {str(message)[:SHORT]!r} is not a sender, a text and its kind")
-    return Said(senders[0], texts[0], kinds[0])
+        raise InfraError(f"the game's message {str(message)[:SHOWN_CHARACTERS]!r} is not a sender, a text and its kind")
+    return GameMessage(senders[0], texts[0], kinds[0])
 
 
 def _reward(value: Any, about: dict[str, Any]) -> float:
@@ -190,9 +201,9 @@ def _reward(value: Any, about: dict[str, Any]) -> float:
     return reward_of(value, "the game")
 
 
-def _refused(messages: list[Said], *, again: bool) -> bool:
+def _refused(messages: list[GameMessage], *, again: bool) -> bool:
     """Whether a side's last action was none; `again`: it is its turn again."""
-    return again and any(said.kind == "GAME_ADMIN" for said in messages)
+    return again and any(each.kind == "GAME_ADMIN" for each in messages)
 
 
 def _sides(written: Any, players: int) -> tuple[int, ...]:
@@ -204,3 +215,30 @@ def _sides(written: Any, players: int) -> tuple[int, ...]:
     if not fits or not sides or len(set(sides)) < len(sides):
         raise UserError(f"sides is {written!r}: write all, alternate, or numbers from 0 to {players - 1}, such as [0]")
     return tuple(sorted(sides))
+
+
+class RandomOpponent:
+    """Plays one of the actions in square brackets that the last line with some of them offers; where new text has none,
+    one of those before."""
+
+    def __init__(self, seed: str) -> None:
+        self.draw = random.Random(seed)
+        self.offered: list[str] = []
+
+    def __call__(self, observation: str) -> str:
+        lines = [found for line in observation.splitlines() if (found := OFFERED.findall(line))]
+        self.offered = lines[-1] if lines else self.offered
+        if not self.offered:
+            raise InfraError(f"opponent random: the game offers no [actions]: {FIX}")
+        return self.draw.choice(self.offered)
+
+
+def opponent_of(name: str | None, folder: str, seed: str) -> Opponent:
+    """A new opponent for one game. Raises UserError."""
+    if name == RANDOM:
+        return RandomOpponent(seed)
+    if name is None or not is_own(name):
+        raise UserError(f"opponent is {name!r}: write random, or the path of a function such as rivals.py:cautious")
+    found = load_own(name, folder, "opponent")
+    opponent: Opponent = found() if isinstance(found, type) else found
+    return opponent

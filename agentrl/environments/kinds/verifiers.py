@@ -1,4 +1,4 @@
-"""Environments of the `verifiers` package, unchanged, in an interpreter of their own."""
+"""Environments of the `verifiers` package, unchanged, in a separate interpreter."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
 from agentrl.environments.own import interpreter
-from agentrl.environments.worker import Program
+from agentrl.environments.worker import EnvironmentProgram
 
 WORKER = Path(__file__).parents[1] / "verifiers_program" / "worker.py"
 
@@ -32,7 +32,7 @@ class VerifiersEnvironment:
         self.id, self.kwargs, self.folder, self.settings = id, kwargs, folder, settings or {}
         self.python = interpreter(python, folder, "verifiers", "and the package")
 
-    def program(self, count: int, turns: int | None) -> Program:
+    def program(self, count: int, turns: int | None) -> EnvironmentProgram:
         """The program that lists the first `count` tasks, and rolls them out with at most `turns` turns."""
         about = {"id": self.id, "kwargs": self.kwargs, "settings": self.settings, "count": count, "turns": turns}
-        return Program(self.python, WORKER, about, self.folder)
+        return EnvironmentProgram(self.python, WORKER, about, self.folder)

@@ -1,6 +1,6 @@
 """A session with a resource server: requests that share cookies.
 
-Invariant: each trajectory has a session of its own, and its requests follow one another.
+Invariant: each trajectory has one session, and its requests follow one another.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentrl.core.errors import InfraError
-from agentrl.environments.answers import LONGEST, SHORT, parsed
+from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, parsed
 from agentrl.environments.nemo_gym.server import about
 
-KEPT = 3.0
-"""Seconds that an idle connection is kept. Servers close theirs after 5, and a request sent at that moment is lost."""
+KEEPALIVE_SECONDS = 3.0
+"""Seconds that an idle connection is kept. Servers close theirs after 5, and lose a request of that moment."""
 
 
-class Session:
+class GymSession:
     """The requests of one trajectory."""
 
     def __init__(self, http: Any, url: str, timeout: float) -> None:
@@ -40,7 +40,7 @@ class Session:
         except aiohttp.ClientError as error:
             raise InfraError(f"{self.url}{path}: {error or type(error).__name__}") from error
         if status >= 500:
-            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
+            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHOWN_CHARACTERS]}")
         return status, text
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,19 +49,19 @@ class Session:
         if status == 422:
             raise InfraError(f"{self.url}{path} refuses the row: {_complaint(text)}")
         if status >= 400:
-            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
+            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHOWN_CHARACTERS]}")
         return parsed(text, f"{self.url}{path}")
 
 
 @asynccontextmanager
-async def session(url: str, timeout: float) -> AsyncIterator[Session]:
+async def session(url: str, timeout: float) -> AsyncIterator[GymSession]:
     """A session; `timeout`: seconds for a request."""
     import aiohttp
 
-    kept = aiohttp.TCPConnector(keepalive_timeout=KEPT)
+    kept = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_SECONDS)
     jar, none = aiohttp.CookieJar(unsafe=True), aiohttp.ClientTimeout(None)
     async with aiohttp.ClientSession(connector=kept, cookie_jar=jar, timeout=none) as http:
-        yield Session(http, url, timeout)
+        yield GymSession(http, url, timeout)
 
 
 async def _text_of(answer: Any, who: str) -> str:
@@ -69,8 +69,8 @@ async def _text_of(answer: Any, who: str) -> str:
     body = bytearray()
     async for chunk in answer.content.iter_any():
         body += chunk
-        if len(body) > LONGEST:
-            raise InfraError(f"{who} answered more than {LONGEST >> 20} MiB")
+        if len(body) > MAX_ANSWER_BYTES:
+            raise InfraError(f"{who} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
     return body.decode(errors="replace")
 
 
@@ -79,4 +79,4 @@ def _complaint(text: str) -> str:
     try:
         return about(json.loads(text)["detail"][0])
     except (ValueError, LookupError, TypeError):
-        return text[:SHORT]
+        return text[:SHOWN_CHARACTERS]

@@ -17,11 +17,11 @@ from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
-from agentrl.environments.entry import Entry
-from agentrl.environments.nemo_gym.client import Session, session
+from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.nemo_gym.client import GymSession, session
 from agentrl.environments.nemo_gym.response import response_of
 from agentrl.environments.nemo_gym.server import BEGIN, RESET, STEP, VERIFY
-from agentrl.environments.nemo_gym.task import REQUEST, Task
+from agentrl.environments.nemo_gym.task import REQUEST, GymLine
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.tool_agent import Sessions, ToolAgent
 from agentrl.tools import ToolResult, ToolSet
@@ -35,7 +35,7 @@ Line = Mapping[str, Any]
 class ServerTools:
     """The tools of a row."""
 
-    def __init__(self, server: Session, line: Line, names: list[str]) -> None:
+    def __init__(self, server: GymSession, line: Line, names: list[str]) -> None:
         self.server, self.line, self.names = server, line, names
 
     async def start(self) -> None:
@@ -60,15 +60,15 @@ class ServerTools:
         return {}
 
 
-class Gym(ToolAgent):
-    """What both kinds of rows have in common."""
+class GymAgent(ToolAgent):
+    """Base of both loops: the row's tools and the limit of turns."""
 
     calls_last = True  # the state that they leave decides the reward
 
     @classmethod
     def prompt_tools(cls, row: Row, tools: ToolSet) -> list[dict[str, Any]]:
-        """Those of the row."""
-        return Task.of(row.extra_info["line"]).schemas
+        """The schemas of the row's tools."""
+        return GymLine.of(row.extra_info["line"]).schemas
 
     def out_of_turns(self, trajectory: Trajectory) -> bool:
         """Whether the entry's or the run's limit of turns is reached."""
@@ -76,8 +76,8 @@ class Gym(ToolAgent):
 
 
 @agent_loop("nemo_gym")
-class NemoGymAgent(Gym):
-    """Calls tools until it answers; then the server verifies the conversation."""
+class NemoGymAgent(GymAgent):
+    """Calls tools until it call_answers; then the server verifies the conversation."""
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
@@ -108,7 +108,7 @@ class NemoGymAgent(Gym):
 
 
 @agent_loop("nemo_gym_steps")
-class SteppedAgent(Gym):
+class SteppedAgent(GymAgent):
     """Answers, and the server replies with an observation and a reward, until it ends."""
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
@@ -116,45 +116,49 @@ class SteppedAgent(Gym):
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
         async with session(await address_of(row, entry), entry.step_timeout) as server:
             with episode.span("environment"):
-                seen = await server.ask(RESET, row.extra_info["line"])
-            begun = Task.of(row.extra_info["line"]).prompt
-            episode.begin([*begun, *said(seen, server)] or row.prompt)
+                observation = await server.ask(RESET, row.extra_info["line"])
+            begun = GymLine.of(row.extra_info["line"]).prompt
+            episode.begin([*begun, *observation_messages(observation, server)] or row.prompt)
             rewards: list[float] = []
             while not episode.done:
                 reply = await episode.generate()
-                seen = await self._step(episode, reply, server, entry)
-                rewards.append(reward_of(seen.get("reward"), server.url))
-                self._go_on(episode, reply, seen, server)
+                observation = await self._step(episode, reply, server, entry)
+                rewards.append(reward_of(observation.get("reward"), server.url))
+                self._go_on(episode, reply, observation, server)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0
-        trajectory.reward_extra |= numbers(field(seen, "info", dict, server.url)) | returned(fsum(rewards), entry)
+        info = numbers(field(observation, "info", dict, server.url))
+        trajectory.reward_extra |= info | returned(fsum(rewards), entry)
 
-    async def _step(self, episode: Episode, reply: Reply, server: Session, entry: Entry) -> dict[str, Any]:
+    async def _step(
+        self, episode: Episode, reply: Reply, server: GymSession, entry: EnvironmentEntry
+    ) -> dict[str, Any]:
         """The server's answer to a turn."""
         line = episode.trajectory.row.extra_info["line"]
         response = response_for(episode.trajectory, [reply.message])
         with episode.span("environment"):
             return await server.ask(STEP, {**line, "response": response})
 
-    def _go_on(self, episode: Episode, reply: Reply, seen: Mapping[str, Any], server: Session) -> None:
+    def _go_on(self, episode: Episode, reply: Reply, observation: Mapping[str, Any], server: GymSession) -> None:
         """Show an observation to the model, or end the trajectory."""
-        if seen.get("terminated") or seen.get("truncated"):
-            episode.finish("terminated" if seen.get("terminated") else "max_turns")
+        if observation.get("terminated") or observation.get("truncated"):
+            episode.finish("terminated" if observation.get("terminated") else "max_turns")
         elif not episode.done and self.out_of_turns(episode.trajectory):
             episode.finish("max_turns")
         if not episode.done:
-            episode.observe([*answers(reply, seen, server), *said(seen, server)] or EMPTY, closed=reply.closed)
+            messages = [*call_answers(reply, observation, server), *observation_messages(observation, server)]
+            episode.observe(messages or EMPTY, closed=reply.closed)
 
 
 EMPTY: list[Message] = [{"role": "user", "content": ""}]
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: Row) -> EnvironmentEntry:
     """The row's entry."""
-    return Entry(**row.extra_info["environment"])
+    return EnvironmentEntry(**row.extra_info["environment"])
 
 
-async def address_of(row: Row, entry: Entry) -> str:
+async def address_of(row: Row, entry: EnvironmentEntry) -> str:
     """The address of the row's server. Raises InfraError."""
     address: str = await entry.make().address(row)
     return address
@@ -169,15 +173,15 @@ def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, A
     return response_of(params, messages, full=trajectory.finish == "length", prompt=total - sampled, sampled=sampled)
 
 
-def said(seen: Mapping[str, Any], server: Session) -> list[Message]:
+def observation_messages(observation: Mapping[str, Any], server: GymSession) -> list[Message]:
     """An observation as a message; none without one. Raises InfraError."""
-    text = field(seen, "observation", str, server.url)
+    text = field(observation, "observation", str, server.url)
     return [{"role": "user", "content": text}] if text else []
 
 
-def answers(reply: Reply, seen: Mapping[str, Any], server: Session) -> list[Message]:
-    """The answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
-    outputs = field(field(seen, "info", dict, server.url), "tool_outputs", list, server.url)
+def call_answers(reply: Reply, observation: Mapping[str, Any], server: GymSession) -> list[Message]:
+    """The call_answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
+    outputs = field(field(observation, "info", dict, server.url), "tool_outputs", list, server.url)
     given = {each.get("call_id"): each.get("output") for each in outputs if isinstance(each, dict)}
     return [
         {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": str(given[f"call_0_{i}"])}
@@ -186,6 +190,6 @@ def answers(reply: Reply, seen: Mapping[str, Any], server: Session) -> list[Mess
     ]
 
 
-def returned(reward: float, entry: Entry) -> dict[str, float]:
+def returned(reward: float, entry: EnvironmentEntry) -> dict[str, float]:
     """Metrics of a return."""
     return {"return": reward, "success": float(reward >= entry.success_at)}

@@ -5,14 +5,31 @@ Invariant: the id of each call is its own: the same text may be called twice.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl.gateway.canonical import shown
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.request import Answer
+from agentrl.gateway.request import ModelAnswer
 from agentrl.trajectory.message import Call, Message, text_of
 
 Json = dict[str, Any]
+EMPTY = ModelAnswer(
+    id="",
+    model="policy",
+    created=0,
+    text="",
+    reasoning="",
+    calls=[],
+    finish="stop",
+    stop=None,
+    prompt_tokens=0,
+    cached_tokens=0,
+    completion_tokens=0,
+    tokens=[],
+    body={},
+)
+"""An answer without content."""
 
 
 def response_of(
@@ -20,7 +37,15 @@ def response_of(
 ) -> Json:
     """The response to `params`, a request, in which `messages` follow its prompt. `full`: there was no room for more;
     `prompt` and `sampled`: numbers of tokens."""
-    answer = _answer(params, "", "", [], full=full, number=len(messages), prompt=prompt, sampled=sampled)
+    answer = replace(
+        EMPTY,
+        id=f"{len(messages)}",
+        created=int(time.time()),
+        finish="length" if full else "stop",
+        prompt_tokens=prompt,
+        completion_tokens=sampled,
+        body=params,
+    )
     return {**responses.whole(answer), "output": list(output_of(messages))}
 
 
@@ -30,13 +55,13 @@ def output_of(messages: Sequence[Message]) -> Iterator[Json]:
     for number, message in enumerate(messages):
         if message["role"] == "assistant":
             ids = {call["id"]: f"call_{number}_{i}" for i, call in enumerate(message.get("tool_calls") or ())}
-            yield from _said(message, ids, number)
+            yield from _written_items(message, ids, number)
         else:
-            yield from _told(message, ids)
+            yield from _read_items(message, ids)
 
 
-def _told(message: Message, ids: Mapping[str, str]) -> Iterator[Json]:
-    """What the model reads; `ids`: those of the calls before."""
+def _read_items(message: Message, ids: Mapping[str, str]) -> Iterator[Json]:
+    """Items that the model reads; `ids`: of the calls before."""
     if message["role"] == "user":
         yield {"type": "message", "role": "user", "content": text_of(message)}
     elif message.get("tool_call_id") in ids:
@@ -44,38 +69,10 @@ def _told(message: Message, ids: Mapping[str, str]) -> Iterator[Json]:
         yield {"type": "function_call_output", "call_id": call, "output": text_of(message)}
 
 
-def _said(message: Message, ids: Mapping[str, str], number: int) -> Iterator[Json]:
+def _written_items(message: Message, ids: Mapping[str, str], number: int) -> Iterator[Json]:
     text, reasoning = shown(message)
     calls = [Call(ids[call["id"]], **call["function"]) for call in message.get("tool_calls") or ()]
-    for item in responses.output(_answer({}, text, reasoning, calls, full=False, number=number)):
+    for item in responses.output(replace(EMPTY, id=f"{number}", text=text, reasoning=reasoning, calls=calls)):
         if item["type"] == "reasoning":
             item["summary"] = [{"type": "summary_text", "text": reasoning}]
         yield item
-
-
-def _answer(
-    params: Mapping[str, Any],
-    text: str,
-    reasoning: str,
-    calls: list[Call],
-    *,
-    full: bool,
-    number: int,
-    prompt: int = 0,
-    sampled: int = 0,
-) -> Answer:
-    return Answer(
-        id=f"{number}",
-        model="policy",
-        created=int(time.time()),
-        text=text,
-        reasoning=reasoning,
-        calls=calls,
-        finish="length" if full else "stop",
-        stop=None,
-        prompt_tokens=prompt,
-        cached_tokens=0,
-        completion_tokens=sampled,
-        tokens=[],
-        body=params,
-    )

@@ -1,22 +1,23 @@
-"""The description of a resource server before a run: its routes, and the fields that it asks of a row."""
+"""Resource servers: the routes and required fields that they describe, and the start of servers by this process."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from http.client import HTTPException
+from functools import cache, cached_property
+from pathlib import Path
+from threading import Lock
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.foreign import read_json, read_yaml
 from agentrl.core.user_errors import reported_as
-from agentrl.environments.answers import LONGEST, field, parsed
+from agentrl.environments.answers import fetch, field, parsed
+from agentrl.environments.worker import POLL_SECONDS, EnvironmentProgram, RestartedProgram
 
 Json = dict[str, Any]
-ANSWER = 30.0
+SERVE = Path(__file__).parents[1] / "nemo_gym_program" / "serve.py"
+ANSWER_SECONDS = 30.0
 """Seconds for a description."""
 HEAD = "/global_config_dict_yaml"
 """The route of a head server that gives the configuration of all servers."""
@@ -27,7 +28,7 @@ EXAMPLE = "http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True)
-class Server:
+class GymServer:
     """A resource server that runs."""
 
     url: str
@@ -35,7 +36,7 @@ class Server:
     """Its OpenAPI document."""
 
     @classmethod
-    def at(cls, url: str) -> "Server":
+    def at(cls, url: str) -> "GymServer":
         """Raises UserError where no server answers, and for one that serves no rows."""
         server = cls(url, _described(url))
         if HEAD not in server.routes and not {VERIFY, STEP} & server.routes:
@@ -91,20 +92,20 @@ class Server:
         return list(named.get("required", ()))
 
 
-class Servers:
+class GymServers:
     """The server of each row: the one at an address, or by the row's `agent_ref` one that a head server started."""
 
     def __init__(self, url: str) -> None:
         """Raises UserError."""
-        first = Server.at(url)
+        first = GymServer.at(url)
         self.url, self.known = url, {url: first}
         self.config: Json = _configuration(url) if HEAD in first.routes else {}
 
-    def of(self, row: Mapping[str, Any]) -> Server:
+    def of(self, row: Mapping[str, Any]) -> GymServer:
         """Raises UserError."""
         url = self._address(row) if self.config else self.url
         if url not in self.known:
-            self.known[url] = Server.at(url)
+            self.known[url] = GymServer.at(url)
         return self.known[url]
 
     def _address(self, row: Mapping[str, Any]) -> str:
@@ -159,18 +160,38 @@ def fetched(url: str, path: str) -> bytes:
 
 def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Status and body of the answer to a GET, or to a POST of JSON. Raises UserError."""
-    local = urlsplit(url).hostname in ("127.0.0.1", "localhost")
-    request = Request(url + path, body, {"Content-Type": "application/json"})
     try:
-        with build_opener(*[ProxyHandler({})] * local).open(request, timeout=ANSWER) as answer:
-            return answer.status, answer.read(LONGEST + 1)
-    except HTTPError as error:
-        return error.code, error.read(LONGEST + 1)
-    except (OSError, HTTPException, ValueError) as error:
-        why = error.reason if isinstance(error, URLError) else error
-        raise UserError(f"no NeMo Gym server answers at {url} ({why}): start it, or correct its URL") from None
+        return fetch(f"{url}{path}", ANSWER_SECONDS, body)
+    except ConnectionError as error:
+        raise UserError(f"no NeMo Gym server answers at {url} ({error}): start it, or correct its URL") from None
 
 
 def about(error: Mapping[str, Any]) -> str:
     """An error of pydantic in a few words."""
     return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"
+
+
+class StartedServer(RestartedProgram):
+    """A server that this process starts, in an interpreter that has NeMo Gym; it ends with this process."""
+
+    def __init__(self, program: EnvironmentProgram) -> None:
+        super().__init__(program)
+        self._starting = Lock()
+
+    def url(self) -> str:
+        """Its address, once it answers. Blocks. Raises InfraError where it does not start."""
+        with self._starting:
+            running = self._current()
+            while not self._is_ready(running):
+                time.sleep(POLL_SECONDS)
+            return Path(running.address).read_text()
+
+
+def started(python: str, settings: Mapping[str, object], folder: str) -> StartedServer:
+    """The server of these settings, which all rows of this process share."""
+    return _started(python, json.dumps(settings), folder)
+
+
+@cache
+def _started(python: str, settings: str, folder: str) -> StartedServer:
+    return StartedServer(EnvironmentProgram(python, SERVE, json.loads(settings), folder))

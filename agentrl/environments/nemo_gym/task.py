@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.gateway.conversation import name_results
 from agentrl.gateway.protocols import responses
-from agentrl.gateway.request import Refused
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 REQUEST = "responses_create_params"
@@ -15,21 +15,21 @@ NOTHING = "(the server begins)"
 
 
 @dataclass(frozen=True)
-class Task:
+class GymLine:
     """A line."""
 
     prompt: list[Message]
     """Empty where the server begins the conversation."""
     schemas: list[dict[str, Any]]
-    """Of the tools."""
+    """Schemas of the tools."""
 
     @property
     def tools(self) -> list[str]:
-        """Their names."""
+        """Names of the tools."""
         return [schema["function"]["name"] for schema in self.schemas]
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> "Task":
+    def of(cls, line: Mapping[str, Any]) -> "GymLine":
         """Raises UserError for what is not served."""
         written = line.get(REQUEST)
         if not isinstance(written, Mapping):
@@ -39,8 +39,8 @@ class Task:
         begun = bool(written["input"])
         try:
             request = responses.read(dict(written) if begun else {**written, "input": NOTHING})
-            said = request.conversation
-            prompt = [*said.head, *(said.reader(said.items, 0) if begun else [])]
+            conversation = request.conversation
+            prompt = [*conversation.head, *(conversation.reader(conversation.items, 0) if begun else [])]
         except Refused as error:
             raise UserError(f"{REQUEST}: {error}") from None
         if request.unmet:

@@ -23,7 +23,7 @@ class Missing(Exception):
 
 
 def main() -> None:
-    """See the module."""
+    """Serve, or end with the reason as the last line."""
     with open(sys.argv[1]) as file:
         settings = json.load(file)
     try:
@@ -87,7 +87,7 @@ def configured(path: Path) -> dict[str, Any]:
 
 
 def application(path: Path, about: dict[str, Any], head: dict[str, Any]) -> Any:
-    """What NeMo Gym itself serves, but for its Ray and its logs."""
+    """The application that NeMo Gym itself would serve, without Ray and logs."""
     from nemo_gym.config_types import BaseServerConfig
     from nemo_gym.global_config import get_global_config_dict
     from nemo_gym.server_utils import ServerClient

@@ -20,7 +20,7 @@ FULL = "context length"
 
 
 class ChatHarnessConfig(HarnessConfig):
-    """No settings of its own."""
+    """The settings of every harness."""
 
 
 class ChatHarness(Harness[ChatHarnessConfig]):
@@ -42,7 +42,7 @@ class ChatHarness(Harness[ChatHarnessConfig]):
         mcp_urls: dict[str, str],
         data: Any,
     ) -> ProgramResult:
-        """See Harness."""
+        """Run the conversation of one rollout."""
         messages = self._prompt(data)
         async with AsyncExitStack() as stack:
             specs = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
@@ -78,7 +78,7 @@ async def _turn(client: httpx.AsyncClient, endpoint: str, secret: str, body: dic
 
 
 async def _result(call: dict[str, Any], places: dict[str, Any], servers: dict[str, Any]) -> dict[str, Any]:
-    """The message with a call's result; mistakes of the model's are told to it."""
+    """The message with a call's result, or with the model's mistake."""
     name, written = call["function"]["name"], call["function"].get("arguments") or "{}"
     try:
         arguments = json.loads(written)

@@ -22,13 +22,13 @@ from typing import Any
 
 MODEL = "policy"
 CHAT = "agentrl_chat"
-"""The harness of an environment that brings none: the module beside this one."""
+"""The harness of an environment that brings none: a module in this folder."""
 
 Answer = dict[str, Any]
 
 
 def main() -> None:
-    """See the module."""
+    """Print the tasks, or serve rollouts."""
     with open(sys.argv[1]) as file:
         settings = json.load(file)
     if len(sys.argv) == 3:
@@ -170,7 +170,7 @@ async def roll_out(env: Any, task: Any, url: str) -> Answer:
 
 
 def trouble(episode: Any, url: str) -> str | None:
-    """What is wrong with an episode; None: nothing."""
+    """The error of an episode; None: it is fine."""
     for trace in episode.traces:
         if not trace.agent.trainable and trace.agent.config.client.base_url == url:
             name = trace.agent.name

@@ -1,13 +1,14 @@
-"""The protocols: one file each, from its requests to `Request` and from `Answer` to its answers."""
+"""The protocols: one file each, from its requests to `TurnRequest` and from `ModelAnswer` to its answers."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
+from agentrl.http.refusals import Refused
 
 
 class WireProtocol(Protocol):
-    """What a protocol's file has, as names of its module. All of it is pure."""
+    """The names that a protocol's module has. All functions are pure."""
 
     STATUS: dict[str, int]
     """HTTP status of each fault."""
@@ -16,13 +17,13 @@ class WireProtocol(Protocol):
     KEEP_ALIVE: bytes
     """An event that means nothing, for a stream that waits."""
 
-    def read(self, body: Body) -> Request:
+    def read(self, body: Body) -> TurnRequest:
         """Raises Refused."""
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: ModelAnswer) -> dict[str, Any]:
         """The answer as one JSON object."""
 
-    def events(self, answer: Answer) -> Iterator[bytes]:
+    def events(self, answer: ModelAnswer) -> Iterator[bytes]:
         """The answer as server-sent events."""
 
     def error(self, error: Refused) -> dict[str, Any]:

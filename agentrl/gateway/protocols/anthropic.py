@@ -26,7 +26,8 @@ from agentrl.gateway.protocols.reading import (
     tool_call,
     unmet,
 )
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 STATUS = chat.STATUS | {"lost": 404, "overloaded": 529}
@@ -51,13 +52,13 @@ THEIRS = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-def read(body: Body) -> Request:
+def read(body: Body) -> TurnRequest:
     """Raises Refused."""
     choice = field(body, "tool_choice", dict, {})
     tools, others = _tools(body)
     previous = _previous(body)
     field(body, "thinking", dict)
-    return Request(
+    return TurnRequest(
         Conversation(_system(body), required(body, "messages"), _said),
         [] if choice.get("type") == "none" else tools,
         previous=previous,
@@ -85,17 +86,17 @@ def _previous(body: Body) -> str:
 
 
 def _format(body: Body) -> AnswerFormat | None:
-    """Of either field: clients have used both. Raises Refused."""
+    """The answer's format, from either field: clients use both. Raises Refused."""
     within = field(body, "output_config", dict, {}).get("format")
     return read_format(within or body.get("output_format"), "output_config.format")
 
 
-def whole(answer: Answer) -> dict[str, Any]:
+def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     return {**_head(answer), "content": list(_blocks(answer)), **_end(answer), "usage": _usage(answer)}
 
 
-def events(answer: Answer) -> Iterator[bytes]:
+def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
     start = {**_head(answer), "content": [], "stop_reason": None, "stop_sequence": None}
     usage = {**_usage(answer), "output_tokens": 1}
@@ -210,7 +211,7 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     return tools, others
 
 
-def _blocks(answer: Answer) -> Iterator[dict[str, Any]]:
+def _blocks(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
     if answer.reasoning and (answer.body.get("thinking") or {}).get("type") in ("enabled", "adaptive"):
         yield {"type": "thinking", "thinking": answer.reasoning, "signature": "agentrl"}
     if answer.text or not answer.calls:
@@ -231,12 +232,12 @@ def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in written]
 
 
-def _end(answer: Answer) -> dict[str, Any]:
+def _end(answer: ModelAnswer) -> dict[str, Any]:
     reason = "stop_sequence" if answer.stop else REASONS[answer.finish]
     return {"stop_reason": reason, "stop_sequence": answer.stop}
 
 
-def _usage(answer: Answer) -> dict[str, int]:
+def _usage(answer: ModelAnswer) -> dict[str, int]:
     return {
         "input_tokens": answer.prompt_tokens - answer.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -245,7 +246,7 @@ def _usage(answer: Answer) -> dict[str, int]:
     }
 
 
-def _head(answer: Answer) -> dict[str, Any]:
+def _head(answer: ModelAnswer) -> dict[str, Any]:
     return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
 
 

@@ -22,7 +22,8 @@ from agentrl.gateway.protocols.reading import (
     tool_call,
     unmet,
 )
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 STATUS = {"invalid": 400, "context": 400, "lost": 400, "key": 401, "missing": 404, "large": 413, "busy": 429} | {
@@ -47,7 +48,7 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 }
 
 
-def read(body: Body) -> Request:
+def read(body: Body) -> TurnRequest:
     """Raises Refused."""
     if field(body, "n", int, 1) != 1:
         raise Refused("n: only 1 is served; send the request several times")
@@ -55,7 +56,7 @@ def read(body: Body) -> Request:
         raise Refused("functions: not served; send them as tools")
     field(body, "stream_options", dict)
     choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
-    return Request(
+    return TurnRequest(
         Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
         model=field(body, "model", str, "policy"),
@@ -72,7 +73,7 @@ def read(body: Body) -> Request:
     )
 
 
-def whole(answer: Answer) -> dict[str, Any]:
+def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.reasoning:
@@ -83,7 +84,7 @@ def whole(answer: Answer) -> dict[str, Any]:
     return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
 
 
-def events(answer: Answer) -> Iterator[bytes]:
+def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
     yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
     for chunk in chunks(answer.reasoning):
@@ -161,13 +162,13 @@ def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     return function(about, "parameters", f"{at}function.")
 
 
-def _calls(answer: Answer) -> Iterator[dict[str, Any]]:
+def _calls(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
     for call in answer.calls:
         written = {"name": call.name, "arguments": to_json(call.arguments)}
         yield {"id": call.id, "type": "function", "function": written}
 
 
-def _logprobs(answer: Answer) -> dict[str, Any] | None:
+def _logprobs(answer: ModelAnswer) -> dict[str, Any] | None:
     if not answer.tokens:
         return None
     return {
@@ -179,7 +180,7 @@ def _logprobs(answer: Answer) -> dict[str, Any] | None:
     }
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: ModelAnswer) -> dict[str, Any]:
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
@@ -188,10 +189,10 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _head(answer: Answer, kind: str) -> dict[str, Any]:
+def _head(answer: ModelAnswer, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
 
 
-def _chunk(answer: Answer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
+def _chunk(answer: ModelAnswer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
     return event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
-from agentrl.gateway.request import Body, Refused
+from agentrl.gateway.request import Body
+from agentrl.http.refusals import Refused
 
 CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
@@ -72,7 +73,7 @@ def unmet(body: Body) -> list[str]:
 
 
 def required_tool(choice: Any, function: str = "") -> str | None:
-    """`Request.must_call` of a tool choice; `function`: the field of its object that has the name. Raises Refused."""
+    """`TurnRequest.must_call` of a tool choice; `function`: the field of its object with the name. Raises Refused."""
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
     if kind in (None, "auto", "none"):
         return None

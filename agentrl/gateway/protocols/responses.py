@@ -26,7 +26,8 @@ from agentrl.gateway.protocols.reading import (
     tool_call,
     unmet,
 )
-from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
+from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
 STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
@@ -37,7 +38,7 @@ REASONING = "rs"
 CUSTOM = {"type": "object", "properties": {TEXT: {"type": "string"}}, "required": [TEXT]}
 DEFAULTS = {"metadata": {}, "tool_choice": "auto", "tools": [], "parallel_tool_calls": True}
 EMPTY: dict[str, Any] = {"content": [], "arguments": "", "input": "", "status": "in_progress"}
-"""Of an item that begins."""
+"""Fields of an item that begins."""
 ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning", "previous_response_id")
 """Fields of the request that an answer repeats, and their values where they are absent."""
 
@@ -45,14 +46,14 @@ Steps = Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, dict[str,
 """Names and fields of an item's events, from its position in the output and the item."""
 
 
-def read(body: Body) -> Request:
+def read(body: Body) -> TurnRequest:
     """Raises Refused."""
     for name in ("conversation", "background", "prompt"):
         if body.get(name):
             raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
     choice = body.get("tool_choice")
     tools, others = _tools(body)
-    return Request(
+    return TurnRequest(
         Conversation(_instructions(body), _input(body), _said),
         [] if choice == "none" else tools,
         previous=field(body, "previous_response_id", str, "").removeprefix("resp_"),
@@ -69,7 +70,7 @@ def read(body: Body) -> Request:
     )
 
 
-def whole(answer: Answer) -> dict[str, Any]:
+def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     cut = answer.finish == "length"
     return {
@@ -81,7 +82,7 @@ def whole(answer: Answer) -> dict[str, Any]:
     }
 
 
-def events(answer: Answer) -> Iterator[bytes]:
+def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
     begun = {**_head(answer), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     end = whole(answer)
@@ -201,7 +202,7 @@ def _names(body: Body) -> dict[str, dict[str, str]]:
     }
 
 
-def output(answer: Answer) -> Iterator[dict[str, Any]]:
+def output(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
     """The items of an answer."""
     if answer.reasoning:
         thought = [{"type": "reasoning_text", "text": answer.reasoning}]
@@ -271,7 +272,7 @@ STEPS: dict[str, Steps] = {
 """Events between the first and the last of an item, by its type."""
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: ModelAnswer) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
@@ -281,7 +282,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _head(answer: Answer) -> dict[str, Any]:
+def _head(answer: ModelAnswer) -> dict[str, Any]:
     echoed = {name: answer.body.get(name, DEFAULTS.get(name)) for name in ECHOED}
     about = {"id": f"resp_{answer.id}", "object": "response", "created_at": answer.created, "model": answer.model}
     return {**about, "error": None, **echoed}

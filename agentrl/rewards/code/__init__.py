@@ -4,8 +4,7 @@
 verl's code data sets by `data_source`.
 """
 
-from agentrl.rewards.code.cases import TestCases, read_cases
-from agentrl.rewards.code.extraction import extract_code
+from agentrl.rewards.code.cases import TestCases, extract_code, read_cases
 from agentrl.rewards.code.grading import grade
 from agentrl.rewards.code.scoring import compute_score
 from agentrl.rewards.code.verdict import Verdict

@@ -28,11 +28,11 @@ RAISES = ("raises", "assertraises", "assertraisesregex")
 
 
 @dataclass(frozen=True)
-class Check:
+class CallCheck:
     """An assert that compares a call of the solution with a literal."""
 
     call: Sequence[Any]
-    """As the callee takes it."""
+    """[function, arguments, named arguments], in the form that the callee takes."""
     operator: str
     expected: Any
 
@@ -42,23 +42,23 @@ class Check:
 
 
 @dataclass
-class Shape:
+class ScriptShape:
     """One script."""
 
     source: str
     tree: ast.Module
-    checks: list[Check] = field(default_factory=list)
+    checks: list[CallCheck] = field(default_factory=list)
     """The whole script, where it is asserts of this kind alone."""
     names: list[str] = field(default_factory=list)
-    """Those that the script does not define, nor Python."""
+    """Names that neither the script nor Python defines."""
     exceptions: list[str] = field(default_factory=list)
-    """Of those: the ones that it catches."""
+    """The names among them that it catches as exceptions."""
     together: bool = False
-    """It needs the solution's own process."""
+    """Whether it needs the solution's own process."""
 
     @property
     def asserts(self) -> bool:
-        """Whether it has any."""
+        """Whether it has an assert."""
         return any(isinstance(node, ast.Assert) for node in ast.walk(self.tree))
 
     @property
@@ -70,7 +70,7 @@ class Shape:
         return self.together or (not self.checks and (len(used) > 1 or bool(classes)))
 
 
-def read(source: str) -> Shape:
+def read(source: str) -> ScriptShape:
     """The shape of a script. Raises UserError on one that is no Python."""
     try:
         tree = ast.parse(source)
@@ -78,11 +78,11 @@ def read(source: str) -> Shape:
         raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
     checks, names = _checks(tree), _free("\n".join([source, *_examples(tree)]))
     together = not checks and _together(tree, names)
-    return Shape(source, tree, checks, names, [n for n in names if n in _caught(tree)], together)
+    return ScriptShape(source, tree, checks, names, [n for n in names if n in _caught(tree)], together)
 
 
-def _checks(tree: ast.Module) -> list[Check]:
-    found: list[Check] = []
+def _checks(tree: ast.Module) -> list[CallCheck]:
+    found: list[CallCheck] = []
     for statement in tree.body:
         if not isinstance(statement, ast.Assert):
             return []
@@ -95,7 +95,7 @@ def _checks(tree: ast.Module) -> list[Check]:
     return found
 
 
-def _check(test: ast.expr) -> Check | None:
+def _check(test: ast.expr) -> CallCheck | None:
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
     name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
@@ -103,7 +103,7 @@ def _check(test: ast.expr) -> Check | None:
         name, left, right = MIRRORED[name], right, left
     try:
         call = _call(left)
-        return None if call is None else Check(call, name, ast.literal_eval(right))
+        return None if call is None else CallCheck(call, name, ast.literal_eval(right))
     except (*MALFORMED, Opaque):
         return None
 

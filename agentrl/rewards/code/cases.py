@@ -7,7 +7,12 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 
+FENCE = "```"
+
+
 WHERE = "reward_model.ground_truth"
+CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
+"""Values of `data_source` that mean test cases in this layout."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,7 @@ class TestCases:
     __test__ = False
 
     inputs: Sequence[Any]
-    """Standard input; or a function's arguments, each as JSON on a line of its own, or a list of them."""
+    """Standard input; or a function's arguments, each as one line of JSON, or a list of them."""
     outputs: Sequence[Any]
     """Standard output; or the function's value. None for a case of `asserts`."""
     fn_name: str | None = None
@@ -38,7 +43,7 @@ class TestCases:
         return TestCases(some[0], some[1], self.fn_name, some[2])
 
     def arguments(self, index: int) -> list[Any]:
-        """What the function is called with in case `index`. Raises UserError."""
+        """Arguments of the function in case `index`. Raises UserError."""
         given = self.inputs[index]
         if not isinstance(given, str):
             return list(given)
@@ -80,3 +85,18 @@ def _mapping(ground_truth: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise UserError(f"{WHERE} is a {type(given).__name__}: write test cases as a mapping or a JSON object")
     return given
+
+
+def extract_code(solution: str, language: str = "python") -> str | None:
+    """The last block fenced as `language`, else the first block of any kind; None where there is none.
+
+    A block that is never closed reaches to the end. A first line that is only a language's name is no code.
+    """
+    marked = FENCE + language
+    if marked in solution:
+        return solution.rpartition(marked)[2].partition(FENCE)[0]
+    if FENCE not in solution:
+        return None
+    block = solution.split(FENCE)[1]
+    first, line_break, rest = block.partition("\n")
+    return rest if line_break and first.strip().isalpha() else block

@@ -17,7 +17,7 @@ from agentrl.rewards.code.cases import TestCases, text_of
 from agentrl.rewards.code.script import TestScript
 from agentrl.rewards.code.trials import HARNESS, Trials, framed
 from agentrl.rewards.code.values import MALFORMED, as_expected, decode
-from agentrl.rewards.code.verdict import COMPILE_ERROR, TIMEOUT, Verdict, compile_status, describe, failure
+from agentrl.rewards.code.verdict import COMPILE_ERROR, Verdict, compile_status, describe, failure
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
@@ -179,14 +179,9 @@ def _grader(code: str, cases: TestCases, language: str, graders: Graders) -> Gra
 
 
 def _codes(grader: Grader, runs: Sequence[CommandResult | None]) -> list[bool | int]:
-    return [_code(grader, index, run) for index, run in enumerate(runs)]
-
-
-def _code(grader: Grader, index: int, run: CommandResult | None) -> bool | int:
-    code = failure(run)
-    if code is not None or run is None:
-        return TIMEOUT if code is None else code
-    return grader.passes(index, run.stdout)
+    failures = [failure(run) for run in runs]
+    outputs = [b"" if run is None else run.stdout for run in runs]
+    return [grader.passes(i, outputs[i]) if failed is None else failed for i, failed in enumerate(failures)]
 
 
 def _shown(cases: TestCases, index: int) -> tuple[str, str | None]:

@@ -64,7 +64,7 @@ class Referee:
         self.absorbed = 0
         self.reached = 0
         self.raised: BaseException | None = None
-        """What the solution raised last."""
+        """The last exception of the solution."""
         self.unsendable = False
         """Remembered, since a test runner catches every exception."""
         self.waiting: dict[str, int] = {}
@@ -91,7 +91,7 @@ class Referee:
         return self.outcome(what, args, answer)
 
     def answer(self, number: int, key: str) -> Any:
-        """Of this very call; else, as a guess, of an equal one; else None."""
+        """The answer of this very call; else, as a guess, of an equal one; else None."""
         self.exact = self.exact and number < len(self.known) and self.known[number][0] == key
         if self.exact:
             return self.known[number][1]
@@ -212,7 +212,7 @@ def _key(call: Any) -> str:
 
 
 def _sorted(form: Any) -> Any:
-    """The same for equal sets, in any order."""
+    """A form that is equal for equal sets, in any order."""
     if isinstance(form, list):
         return [_sorted(part) for part in form]
     if not isinstance(form, dict):

@@ -47,24 +47,6 @@ class Remote:
             return item
         raise StopIteration
 
-    def __len__(self) -> int:
-        return int(self._do("len"))
-
-    def __bool__(self) -> bool:
-        return bool(self._do("bool"))
-
-    def __str__(self) -> str:
-        return str(self._do("str"))
-
-    def __repr__(self) -> str:
-        return str(self._do("repr"))
-
-    def __int__(self) -> int:
-        return int(self._do("int"))
-
-    def __float__(self) -> float:
-        return float(self._do("float"))
-
     def __getitem__(self, key: Any) -> Any:
         return self._do("getitem", key)
 
@@ -72,6 +54,10 @@ class Remote:
         self._do("setitem", key, value)
 
     __hash__ = object.__hash__
+
+
+def _conversion(kind: type, name: str) -> Any:
+    return lambda self: kind(self._do(name))
 
 
 def _operator(name: str) -> Any:
@@ -82,6 +68,9 @@ def _operator(name: str) -> Any:
     return act
 
 
+CONVERSIONS: dict[str, type] = {"len": int, "bool": bool, "str": str, "repr": str, "int": int, "float": float}
+for _name, _kind in CONVERSIONS.items():
+    setattr(Remote, f"__{_name}__", _conversion(_kind, _name))
 for _name in BINARY.split():
     if _name not in ("getitem", "delitem", "contains"):
         setattr(Remote, f"__{_name.strip('_')}__", _operator(_name))
@@ -128,7 +117,7 @@ class Unknown:
 
 def _always(value: Any) -> Any:
     def act(*_: Any, **__: Any) -> Any:
-        if next(ASKED) > PATIENCE:
+        if next(ASKED) > MAX_UNKNOWN_OPERATIONS:
             raise LookupError("a loop waits for what is unknown")
         return value
 
@@ -137,7 +126,7 @@ def _always(value: Any) -> Any:
 
 UNKNOWN = Unknown()
 ASKED = itertools.count()
-PATIENCE = 20_000
+MAX_UNKNOWN_OPERATIONS = 20_000
 """Limit of operations on unknown values: a loop over one would never end."""
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 SEEMS: dict[str, Any] = {"len": 0, "int": 0, "float": 0.0, "index": 0, "hash": 0, "str": "", "iter": iter(())}

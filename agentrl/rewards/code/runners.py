@@ -45,7 +45,7 @@ class Runners:
         """Run tests that the script has defined and never run, as `pytest script.py` would."""
         own = {name: value for name, value in vars(self.module).items() if name not in self.hidden}
         named = any(name.lower().startswith("test") and callable(value) for name, value in own.items())
-        if self.passes or not (named or any(map(_is_case, own.values()))):
+        if self.passes or not (named or any(_is_case(value) for value in own.values())):
             return
         try:
             self._pytest(importlib.import_module("pytest"))([FILE, "-q"])

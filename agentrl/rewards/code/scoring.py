@@ -4,11 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards.code.cases import read_cases
-from agentrl.rewards.code.extraction import extract_code
+from agentrl.rewards.code.cases import CODE_SOURCES, extract_code, read_cases
 from agentrl.rewards.code.grading import grade
 from agentrl.rewards.code.verdict import STATUS
-from agentrl.rewards.ready_made import CODE_SOURCES
 
 FIRST = 10
 """Cases that count in verl's code data sets: the first ones."""

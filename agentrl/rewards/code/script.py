@@ -17,7 +17,7 @@ MIRRORED = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtE": "GtE", "Gt": "Lt", 
 
 
 @dataclass(frozen=True)
-class Check:
+class ReportCheck:
     """The condition for one report."""
 
     operator: str
@@ -25,7 +25,7 @@ class Check:
     pair: bool = False
     """The report has both sides, or a verdict when neither has a plain form."""
     always: bool = True
-    """It is at the top of the script, so a run to the end has reached it."""
+    """Whether it is at the top of the script, so that a run to the end has reached it."""
 
     def passes(self, forms: Sequence[Any]) -> bool:
         """Whether it holds of the encoded values. Raises one of MALFORMED."""
@@ -53,7 +53,7 @@ class TestScript:
         except (SyntaxError, ValueError) as error:
             raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
         self.report = report
-        self.checks: list[Check] = []
+        self.checks: list[ReportCheck] = []
         self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(tree)))
 
     def passes(self, reports: Sequence[Sequence[Any]]) -> bool:
@@ -95,16 +95,16 @@ class _Rewriter(ast.NodeTransformer):
 
     def _reporting(self, test: ast.expr) -> ast.stmt:
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return self._report(Check("Is", True, always=not self.depth), _truth(test))
+            return self._report(ReportCheck("Is", True, always=not self.depth), _truth(test))
         name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
         if _is_literal(right):
-            return self._report(Check(name, ast.literal_eval(right), always=not self.depth), left)
+            return self._report(ReportCheck(name, ast.literal_eval(right), always=not self.depth), left)
         if _is_literal(left) and name in MIRRORED:
-            return self._report(Check(MIRRORED[name], ast.literal_eval(left), always=not self.depth), right)
-        return self._report(Check(name, pair=True, always=not self.depth), left, right, test.ops[0])
+            return self._report(ReportCheck(MIRRORED[name], ast.literal_eval(left), always=not self.depth), right)
+        return self._report(ReportCheck(name, pair=True, always=not self.depth), left, right, test.ops[0])
 
     def _report(
-        self, check: Check, value: ast.expr, other: ast.expr | None = None, op: ast.cmpop | None = None
+        self, check: ReportCheck, value: ast.expr, other: ast.expr | None = None, op: ast.cmpop | None = None
     ) -> ast.stmt:
         call = _call(self.script.report, ast.Constant(len(self.script.checks)), value)
         if other is not None and op is not None:

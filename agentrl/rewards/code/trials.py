@@ -12,14 +12,14 @@ from importlib.resources import files
 from typing import Any
 
 from agentrl.core.foreign import read_json
-from agentrl.rewards.code.analysis import Shape, read
+from agentrl.rewards.code.analysis import ScriptShape, read
 from agentrl.rewards.code.values import MALFORMED
 from agentrl.rewards.code.verdict import RUNTIME_ERROR, failure
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
 
-ROUNDS = 64
+MAX_ROUNDS = 64
 """Rounds in which answers may lead to further calls."""
 STATES: dict[str, bool | int] = {"passed": True, "failed": False, "error": RUNTIME_ERROR}
 
@@ -45,10 +45,10 @@ def framed(request: dict[str, Any]) -> str:
 
 
 @dataclass
-class Trial:
+class ScriptTrial:
     """One script and its verdict."""
 
-    shape: Shape
+    shape: ScriptShape
     result: bool | int | None = None
     shown: CommandResult | None = None
     """The last run that the verdict rests on."""
@@ -84,7 +84,7 @@ class Trial:
         """Process the solution's answers."""
         self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
         if not self.shape.checks or '{"array": [' in json.dumps(reply["answers"]):
-            return  # numpy's arrays have operators of their own: the referee applies them
+            return  # numpy's arrays have other operators: the referee applies them
         verdicts = [_verdict(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
         self.result = next((verdict for verdict in verdicts if verdict is not True), True)
 
@@ -102,15 +102,15 @@ class Trials:
         self.limits = limits
         self.left = total
         """Seconds for all remaining runs."""
-        self.trials = [Trial(read(script)) for script in scripts]
+        self.trials = [ScriptTrial(read(script)) for script in scripts]
 
-    async def judge(self) -> list[Trial]:
+    async def judge(self) -> list[ScriptTrial]:
         """The trials, each with a result or marked as `together`. Raises InfraError."""
         for trial in self.trials:
             trial.together = trial.shape.together
             trial.calls = [check.call for check in trial.shape.checks]
         await self._solution([trial for trial in self.trials if trial.open and trial.calls])
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             waiting = [trial for trial in self.trials if trial.open]
             if not waiting:
                 break
@@ -121,22 +121,22 @@ class Trials:
                 trial.result = False  # every round the solution answered otherwise
         return self.trials
 
-    async def _solution(self, trials: list[Trial]) -> None:
+    async def _solution(self, trials: list[ScriptTrial]) -> None:
         stdins = await asyncio.to_thread(_written, trials, lambda trial: {"calls": trial.calls})
         trials = [trial for trial in trials if trial.open]
-        await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, Trial.answer)
+        await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, ScriptTrial.answer)
 
-    async def _referee(self, trials: list[Trial]) -> None:
-        stdins = await asyncio.to_thread(_written, trials, Trial.request)
-        await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, Trial.judge)
+    async def _referee(self, trials: list[ScriptTrial]) -> None:
+        stdins = await asyncio.to_thread(_written, trials, ScriptTrial.request)
+        await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, ScriptTrial.judge)
 
     async def _round(
         self,
-        trials: list[Trial],
+        trials: list[ScriptTrial],
         code: str,
         stdins: list[str],
         files: dict[str, bytes],
-        take: Callable[[Trial, dict[str, Any]], None],
+        take: Callable[[ScriptTrial, dict[str, Any]], None],
     ) -> None:
         if not trials:
             return
@@ -153,7 +153,7 @@ class Trials:
                 await asyncio.to_thread(_take, trial, run, take)  # a reply may be long
 
 
-def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) -> list[str]:
+def _written(trials: list[ScriptTrial], request: Callable[[ScriptTrial], dict[str, Any]]) -> list[str]:
     """The requests of all trials but those whose answers cannot be written again: too deep, for one."""
     texts = []
     for trial in trials:
@@ -164,7 +164,7 @@ def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) ->
     return texts
 
 
-def _take(trial: Trial, run: CommandResult, take: Callable[[Trial, dict[str, Any]], None]) -> None:
+def _take(trial: ScriptTrial, run: CommandResult, take: Callable[[ScriptTrial, dict[str, Any]], None]) -> None:
     try:
         take(trial, read_json(run.stdout))
     except MALFORMED:

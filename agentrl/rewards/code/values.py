@@ -124,7 +124,7 @@ def same_json(value: Any, expected: Any) -> bool:
 
 
 def printed(value: Any) -> str | None:
-    """What verl's wrapper prints for a value; None where it has no text."""
+    """The text that verl's wrapper prints for a value; None where it prints none."""
     try:
         return json.dumps(value) if value is None or isinstance(value, bool | list | tuple | dict) else str(value)
     except MALFORMED:

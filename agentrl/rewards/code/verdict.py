@@ -16,7 +16,7 @@ STATUS = {
     TIMEOUT: "timeout",
     COMPILE_ERROR: "compile_error",
 }
-SHOWN = 2000
+SHOWN_CHARACTERS = 2000
 """Characters of output that metadata keeps."""
 
 
@@ -91,4 +91,4 @@ def describe(
 
 def text(output: bytes) -> str:
     """Output to be shown."""
-    return output[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
+    return output[: 4 * SHOWN_CHARACTERS].decode(errors="replace")[:SHOWN_CHARACTERS]

@@ -7,6 +7,7 @@ from typing import Any
 from agentrl.config.schema import Rollout
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
 from agentrl.core.foreign import read_yaml
 from agentrl.core.plugin_checks import check_method, returns_nothing
 from agentrl.core.plugins import find_class
@@ -106,6 +107,7 @@ def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> ty
 
 def _registered() -> dict[str, type[AgentLoop]]:
     """Loops that users' modules registered in another framework's way."""
+    load_plugins()
     found: dict[str, type] = {}
     for layer in layers():
         found |= {name: kind for name, kind in layer.agent_loops().items() if name not in LOOPS.declared}

@@ -99,7 +99,7 @@ class ToolAgent(AgentLoop):
         trajectory = episode.trajectory
         with episode.span("interaction"):
             response = await interaction.respond(trajectory.messages)
-        trajectory.turn_rewards.append(response.earned(trajectory.turns - 1))
+        trajectory.turn_rewards.append(response.turn_reward(trajectory.turns - 1))
         if response.stop:
             episode.finish("terminated")
             return

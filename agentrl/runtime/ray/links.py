@@ -61,7 +61,7 @@ class ServerClients:
     def __init__(self, link: ServerLink, lost: Any) -> None:
         from agentrl.engines.servers.client import ServerClient
         from agentrl.engines.servers.replica import Replica
-        from agentrl.engines.servers.replica_pool import BorrowedPool
+        from agentrl.engines.servers.replica_pool import ReplicaPool
         from agentrl_sandbox.open_files import allow_open_files
 
         allow_open_files()
@@ -70,23 +70,22 @@ class ServerClients:
             replica.serving = True
         self.client = ServerClient(
             link.backend,
-            BorrowedPool(replicas, lost),
+            ReplicaPool(replicas, lambda replica: lost(replica.url)),
             max_model_len=link.max_model_len,
             request_timeout=link.request_timeout,
             router=link.router,
+            paused=True,
         )
-        self.client.gate.open = False
         self.engine: Any = self.client
 
     async def set(self, state: State) -> None:
-        gate = self.client.gate
         if not state.halted:
             self.client.version = state.version
-            gate.unlock()
+            await self.client.resume()
         elif state.drained:
-            await gate.drain()
+            await self.client.drain()
         else:
-            await gate.halt()
+            await self.client.pause()
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,6 @@ def link_to(own: Engine) -> Link:
         handles = own.workers
         return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))
     assert isinstance(own, RemoteEngine)
-    gate = own.gate
     urls = tuple(replica.url for replica in own.pool.replicas)
-    router = None if gate.router is None else gate.router.url
-    return ServerLink(own.backend, urls, own.max_model_len, gate.timeout, router)
+    router = None if own.router is None else own.router.url
+    return ServerLink(own.backend, urls, own.max_model_len, own.request_timeout, router)

@@ -164,4 +164,4 @@ def shared_out(free: Mapping[str, float], count: int) -> list[str]:
 async def confirm(own: Engine, url: str) -> None:
     """Wait until a server that a worker got no answer from serves again. Raises InfraError."""
     if isinstance(own, RemoteEngine):
-        await own.pool.confirm(url)
+        await own.pool.report_unreachable(url)

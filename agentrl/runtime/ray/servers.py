@@ -20,7 +20,7 @@ from agentrl.engines.backends import model_length, server_backend
 from agentrl.engines.launching import check_addresses, engine_name, server_urls, weight_folder
 from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
-from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.process import Scratch
 from agentrl.engines.sharing import Sharing
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements

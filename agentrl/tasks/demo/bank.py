@@ -1,6 +1,6 @@
 """Errands at a bank: a tool with state, and a reward from the tool itself.
 
-Each row opens accounts of its own. The model looks at balances and moves money; at the end the tool's calc_reward
+Each row opens new accounts. The model looks at balances and moves money; at the end the tool's calc_reward
 compares the accounts with what the errand should have made of them. Some errands cannot be done without looking at a
 balance first.
 """
@@ -19,16 +19,16 @@ Balances = dict[str, int]
 
 @dataclass(frozen=True)
 class Errand:
-    """What to do with the accounts `source` and `to`; `number` is the amount, or what shall remain or be reached."""
+    """An order for the accounts `source` and `to`; `number` is the amount, or the balance to leave or to reach."""
 
-    kind: "Kind"
+    kind: "ErrandKind"
     source: str
     to: str
     number: int
 
 
 @dataclass(frozen=True)
-class Kind:
+class ErrandKind:
     """A sort of errand: its wording, the money it moves, and whose balance it asks for."""
 
     text: str
@@ -40,17 +40,17 @@ class Kind:
 
 
 KINDS = (
-    Kind("Move {n} from {a} to {b}, then tell me the balance of {b}.", "transfer", lambda _, e: e.number),
-    Kind("Transfer {n} from {a} to {b}. What is left in {a}?", "transfer", lambda _, e: e.number, True),
-    Kind("Put {n} into {a}. How much is in it then?", "deposit", lambda _, e: e.number, True),
-    Kind("Take {n} out of {a}. How much is left?", "withdraw", lambda _, e: e.number, True),
-    Kind(
+    ErrandKind("Move {n} from {a} to {b}, then tell me the balance of {b}.", "transfer", lambda _, e: e.number),
+    ErrandKind("Transfer {n} from {a} to {b}. What is left in {a}?", "transfer", lambda _, e: e.number, True),
+    ErrandKind("Put {n} into {a}. How much is in it then?", "deposit", lambda _, e: e.number, True),
+    ErrandKind("Take {n} out of {a}. How much is left?", "withdraw", lambda _, e: e.number, True),
+    ErrandKind(
         "Move all but {n} from {a} to {b}. How much is in {b} then?",
         "transfer",
         lambda balances, e: balances[e.source] - e.number,
         looks_at=lambda e: e.source,
     ),
-    Kind(
+    ErrandKind(
         "Fill {b} up to {n} from {a}. What is left in {a}?",
         "transfer",
         lambda balances, e: e.number - balances[e.to],

@@ -1,4 +1,4 @@
-"""What a task is: a source of problems, each a dataset row, and perhaps demonstrations of how to solve them.
+"""Defines a task: a source of problems, each a dataset row, and perhaps demonstrations of how to solve them.
 
 Invariant: everything a task draws comes from the `random.Random` it is handed, so equal seeds give equal files.
 """

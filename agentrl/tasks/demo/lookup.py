@@ -1,8 +1,8 @@
 """Questions about a country that does not exist, answered by searching its encyclopedia.
 
-The corpus is generated and written beside the rows, together with the search tool and a YAML that points at it. Towns
-and their mayors stand in different passages, so that some questions take two searches. No model knows the answers by
-heart.
+The corpus is generated and written to the rows' folder, together with the search tool and a YAML that points at it.
+Towns and their mayors stand in different passages, so that some questions take two searches. No model knows the answers
+by heart.
 """
 
 import json
@@ -18,24 +18,8 @@ from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
 REQUEST = "Reply with the answer alone."
-STARTS = (
-    "Bel",
-    "Cor",
-    "Dra",
-    "Fen",
-    "Gal",
-    "Hol",
-    "Jar",
-    "Kel",
-    "Lun",
-    "Mar",
-    "Nor",
-    "Orl",
-    "Pel",
-    "Rov",
-    "Sel",
-    "Tar",
-)
+STARTS = ("Bel", "Cor", "Dra", "Fen", "Gal", "Hol", "Jar", "Kel",
+          "Lun", "Mar", "Nor", "Orl", "Pel", "Rov", "Sel", "Tar")  # fmt: skip
 MIDDLES = ("a", "e", "i", "o", "u", "an", "en", "il", "or", "um")
 ENDS = ("bach", "dale", "ford", "gate", "holm", "mere", "port", "stead", "ton", "wick")
 FIRST_NAMES = ("Alma", "Bruno", "Clara", "Dario", "Edda", "Franz", "Greta", "Heinz", "Ilsa", "Jonah", "Karla", "Levin")
@@ -124,9 +108,9 @@ class Lookup(Task):
 
 
 def make_towns(number: int, rng: random.Random) -> list[Town]:
-    """Towns and mayors with names of their own."""
+    """Towns and mayors with distinct names."""
     places = [start + middle + end for start in STARTS for middle in MIDDLES for end in ENDS]
-    # Words of their own, surnames too: a search finds whole words, and one word must be enough to find one passage.
+    # Distinct words, surnames too: a search finds whole words, and one word must be enough to find one passage.
     surnames = [start + middle + end for start in STARTS for middle in MIDDLES for end in SURNAME_ENDS]
     names = rng.sample(places, number)
     mayors = [f"{rng.choice(FIRST_NAMES)} {surname}" for surname in rng.sample(surnames, number)]

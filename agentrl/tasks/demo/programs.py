@@ -38,14 +38,14 @@ THEN = (
     Step("{n} minus {x}", "{n} - {x}", lambda x, n: n - x),
 )
 ENDS = ("b", "b + 1")
-"""What `range` ends before: the last number is left out, as Python's habit is, or it counts."""
+"""End of `range`: the last number is left out, as Python's habit is, or it counts."""
 COUNTS = 0.75
 """Share of the questions in which it counts, so that the draft that comes to mind first is mostly wrong."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """What is made of the numbers from a to b, in one reading of "to"."""
+    """A function of the numbers from a to b, in one reading of "to"."""
 
     numbers: Step
     then: Step
@@ -54,7 +54,7 @@ class Formula:
 
     @property
     def words(self) -> str:
-        """The same for every reading."""
+        """Its description, equal for every reading."""
         return self.then.words.format(x=self.numbers.words.format(x="the numbers from a to b"), n=self.n)
 
     @property

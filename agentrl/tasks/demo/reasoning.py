@@ -38,7 +38,7 @@ class ReasoningGym(Task):
         make_dataset(variant, **self.settings)
 
     def draw(self, rng: random.Random) -> Problem:
-        """The one entry of a data set with a seed of its own."""
+        """Draw the only entry of a data set with a new seed."""
         dataset = make_dataset(self.name, **self.settings | {"seed": rng.randrange(2**31), "size": 1})
         entry = dataset[0]
         note = {"name": self.name, "config": json.dumps(self.settings), "entry": self._stored(entry)}

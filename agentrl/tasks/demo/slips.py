@@ -20,7 +20,7 @@ OPERATORS = "+-*"
 
 @dataclass(frozen=True)
 class Slips:
-    """Which slips happen, each with `chance`, and how often a wrong answer gets a second, right attempt."""
+    """Kinds of slips, each with `chance`, and the share of wrong answers that get a second, right attempt."""
 
     kinds: tuple[str, ...]
     chance: float

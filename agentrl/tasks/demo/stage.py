@@ -75,7 +75,7 @@ async def _converse(
             return messages
         try:
             said = script.send(reply["content"])
-        except StopIteration:  # the script has no more to say, so nobody asks
+        except StopIteration:  # the script has ended, so no user or tool answers
             return messages
         messages.append(reply)
 

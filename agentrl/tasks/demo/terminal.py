@@ -1,6 +1,6 @@
 """Chores with files in a container: one command of a shell does each, and the container is checked afterwards.
 
-Each row has a container of its own with numbers in in.txt. The command of every chore runs on that file, so only the
+Each row has a container with numbers in in.txt. The command of every chore runs on that file, so only the
 check tells another chore's command from the right one.
 """
 
@@ -118,16 +118,13 @@ class Terminal(Task):
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
         """One command, then a word; by chance the command shows its result and leaves out.txt alone."""
         forgets = rng.random() < self.mistakes
-        return _script(_without_file(problem.solution.command) if forgets else problem.solution.command)
+        command = problem.solution.command
+        return _script(command.removesuffix(" out.txt").removesuffix(" >") if forgets else command)
 
 
 def _script(command: str) -> Script:
     yield call("bash", command=command)
     yield say("Done.")
-
-
-def _without_file(command: str) -> str:
-    return command.removesuffix(" out.txt").removesuffix(" >")
 
 
 def _distinct(numbers: Numbers) -> bool:

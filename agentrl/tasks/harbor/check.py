@@ -18,14 +18,14 @@ from agentrl.core.user_errors import last_line
 from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.format import HarborTask
 
-WORDS = 160
+SHOWN_CHARACTERS = 160
 Read = Callable[[str], HarborTask]
 """Reads a task, given what becomes of its processes."""
-KEEP = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
+NEEDS_PROCESSES = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
 
 
 @dataclass
-class Report:
+class TaskReport:
     """How one task did. Seconds of a phase that did not happen are None."""
 
     name: str
@@ -42,7 +42,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ContainerTrial:
     """One container of a task, from its start to the verdict."""
 
     verdict: Verdict
@@ -58,12 +58,12 @@ async def check_tasks(
     *,
     jobs: int = 2,
     pass_env: Collection[str] = (),
-) -> AsyncIterator[Report]:
+) -> AsyncIterator[TaskReport]:
     """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME. `pass_env`:
     environment variables that the tasks may have."""
     slots = asyncio.Semaphore(jobs)
 
-    async def checked(name: str, folder: Path) -> Report:
+    async def checked(name: str, folder: Path) -> TaskReport:
         async with slots:
             return await check_task(name, partial(_task, folder, pass_env), provider, logs / name)
 
@@ -77,9 +77,9 @@ async def check_tasks(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def check_task(name: str, read: Read, provider: ContainerProvider, logs: Path) -> Report:
+async def check_task(name: str, read: Read, provider: ContainerProvider, logs: Path) -> TaskReport:
     """Build a task's image, try its solution and nothing at all. Raises nothing that the task is to blame for."""
-    report = Report(name)
+    report = TaskReport(name)
     try:
         await _fill(report, read, provider, logs)
     except (UserError, InfraError) as error:
@@ -88,7 +88,7 @@ async def check_task(name: str, read: Read, provider: ContainerProvider, logs: P
     return report
 
 
-async def _fill(report: Report, read: Read, provider: ContainerProvider, logs: Path) -> None:
+async def _fill(report: TaskReport, read: Read, provider: ContainerProvider, logs: Path) -> None:
     harbor = read("stop")
     task, report.notes = harbor.task, harbor.task.notes
     began = time.monotonic()
@@ -108,20 +108,22 @@ async def _fill(report: Report, read: Read, provider: ContainerProvider, logs: P
         report.problem = f"doing nothing earns {report.noop:g}, not 0"
 
 
-async def _why(solved: Trial, read: Read, provider: ContainerProvider, logs: Path) -> str:
+async def _why(solved: ContainerTrial, read: Read, provider: ContainerProvider, logs: Path) -> str:
     """Why the solution does not earn 1."""
     kept = await _trial(read, provider, logs / "oracle-kept", solve=True, processes="keep")
     if kept.verdict.reward == 1:
-        return KEEP
+        return NEEDS_PROCESSES
     assert solved.solved is not None
-    words = last_line(solved.verdict.output)[:WORDS]
+    words = last_line(solved.verdict.output)[:SHOWN_CHARACTERS]
     if solved.solved.code != 0:
         ended = "took too long" if solved.solved.code is None else f"ended with exit code {solved.solved.code}"
-        words = f"it {ended}: {last_line(solved.solved.output)[:WORDS]}"
+        words = f"it {ended}: {last_line(solved.solved.output)[:SHOWN_CHARACTERS]}"
     return f"the solution earns {solved.verdict.reward:g}, not 1" + (f": {words}" if words else "")
 
 
-async def _trial(read: Read, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop") -> Trial:
+async def _trial(
+    read: Read, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop"
+) -> ContainerTrial:
     """Start a container, perhaps solve its task, verify. Raises InfraError, UserError."""
     harbor = read(processes)
     began = time.monotonic()
@@ -131,7 +133,7 @@ async def _trial(read: Read, provider: ContainerProvider, logs: Path, *, solve: 
         began = time.monotonic()
         async with _limit(harbor.verify_timeout, "verification"):
             verdict = await harbor.verify(container, logs)
-        return Trial(verdict, start, time.monotonic() - began, solved)
+        return ContainerTrial(verdict, start, time.monotonic() - began, solved)
 
 
 @asynccontextmanager

@@ -31,13 +31,12 @@ CONTEXTS = ("${CONTEXT_DIR}", "$CONTEXT_DIR")
 """Harbor's variables for the folder of the file."""
 HARNESS = ("${T_BENCH_", "${HOST_")
 """Variables of the harness itself: folders for logs, and names."""
-NO_SERVICE = ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full")
 VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<short>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a service asks for."""
+    """A container as a service asks for it."""
 
     spec: ContainerSpec
     mounts: tuple[Copy, ...] = ()
@@ -45,8 +44,10 @@ class Service:
 
 
 def read_compose(file: Path, folder: Path, top: Fields) -> Service:
-    """The service of a file in a task's folder; `top`: the task's fields. Raises UserError where there are several, or
-    it needs more."""
+    """The service of a file in a task's folder, where it is there; `top`: the task's fields. Raises UserError where
+    there are several services, or one needs more than containers have."""
+    if not file.is_file():
+        return Service(ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full"))
     try:
         parsed = read_yaml(read_inside(file, folder))
     except yaml.YAMLError as error:

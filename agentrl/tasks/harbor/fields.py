@@ -1,7 +1,8 @@
 """The tables of a task's file, read field by field.
 
-Invariants: a value of the wrong type is one clear line that names file and field; a field that nobody read is known by
-name, so that it can be told; a variable of this machine's environment is handed over where it is passed by name alone.
+Invariants: a value of the wrong type is one clear line that names file and field; a field that no code read is known by
+name, so that it can be reported; a variable of this machine's environment is handed over where it is passed by name
+alone.
 """
 
 import os
@@ -94,7 +95,7 @@ class Fields:
         return self._tables.setdefault(key, made)
 
     def unread(self) -> Iterator[str]:
-        """Dotted names of fields that nobody read."""
+        """Dotted names of fields that no code has read."""
         yield from (f"{self.table}{key}" for key in self.values if key not in self._read)
         for table in self._tables.values():
             yield from table.unread()

@@ -28,7 +28,7 @@ from agentrl.trajectory.row import Row
 
 READERS = {"task.toml": read_toml, "task.yaml": read_yaml}
 CHOICES = {"tag", "name", "processes", "broken"}
-SHOWN, NOTES = 3, 10
+SHOWN_BROKEN, SHOWN_NOTES = 3, 10
 _check_once = lru_cache(1 << 16)(check_links)
 """A row's task is read for each of its trajectories, and its folder may have many files."""
 
@@ -39,7 +39,7 @@ def find_tasks(folder: Path) -> dict[str, Path]:
     """Name -> task folder, by name. Raises UserError where there is none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name one with task folders in it")
-    found = {place.relative_to(folder).as_posix(): place for place in _walk(folder)}
+    found = {path.relative_to(folder).as_posix(): path for path in _walk(folder)}
     if not found:
         raise UserError(f"{folder} has no task folder: one has a task.toml, instruction.md, environment/ and tests/")
     if "." in found:
@@ -63,36 +63,36 @@ def read_task(folder: Path, passed: Passed = ()) -> Task:
 @row_source("tasks", scored=True)
 def task_rows(argument: str) -> list[Row]:
     """A row for each task of a folder, by name. Raises UserError for tasks that cannot be run."""
-    place, _, query = argument.partition("?")
+    path, _, query = argument.partition("?")
     choices = _choices(query)
     tasks, broken = {}, []
-    for name, folder in find_tasks(Path(place).expanduser()).items():
+    for name, folder in find_tasks(Path(path).expanduser()).items():
         try:
             tasks[name] = read_task(folder, None)
         except UserError as error:
             broken.append(str(error))
     if broken and choices.get("broken") != "skip":
-        more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
-        listed = "; ".join(broken[:SHOWN])
-        raise UserError(f"tasks:{place}: {listed}{more}; write tasks:{place}?broken=skip to leave them out")
+        more = f" and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
+        listed = "; ".join(broken[:SHOWN_BROKEN])
+        raise UserError(f"tasks:{path}: {listed}{more}; write tasks:{path}?broken=skip to leave them out")
     chosen = {name: task for name, task in tasks.items() if _chosen(name, task, choices)}
     notes = Counter(note for task in chosen.values() for note in task.notes)
     if notes:
-        listed = "; ".join(f"{note} ({plural(count, 'task')})" for note, count in notes.most_common(NOTES))
-        log.warning("tasks:%s: %s; `agentrl tasks check` shows each task's", place, listed)
-    return [_row(place, name, task, choices) for name, task in chosen.items()]
+        listed = "; ".join(f"{note} ({plural(count, 'task')})" for note, count in notes.most_common(SHOWN_NOTES))
+        log.warning("tasks:%s: %s; `agentrl tasks check` shows each task's", path, listed)
+    return [_row(path, name, task, choices) for name, task in chosen.items()]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Task folders at any depth, and none inside of another one. A link is followed to a task alone: it may lead
     through the whole machine."""
-    for place, folders, files in os.walk(folder):
+    for path, folders, files in os.walk(folder):
         folders.sort()
         if READERS.keys() & set(files):
             folders.clear()
-            yield Path(place)
-        links = (path for name in folders if (path := Path(place, name)).is_symlink())
-        yield from (path for path in links if any((path / name).is_file() for name in READERS))
+            yield Path(path)
+        links = (link for name in folders if (link := Path(path, name)).is_symlink())
+        yield from (link for link in links if any((link / name).is_file() for name in READERS))
 
 
 def _choices(query: str) -> dict[str, str]:
@@ -106,15 +106,15 @@ def _chosen(name: str, task: Task, choices: Mapping[str, str]) -> bool:
     return fnmatch(name, choices.get("name", "*")) and choices.get("tag", "") in ("", *task.tags)
 
 
-def _row(place: str, name: str, task: Task, choices: Mapping[str, str]) -> Row:
+def _row(path: str, name: str, task: Task, choices: Mapping[str, str]) -> Row:
     arguments = {"format": "harbor", "path": str(task.folder)}
     if "processes" in choices:
         arguments["processes"] = choices["processes"]
     category = task.metadata.get("category")
     return Row(
-        uid=f"tasks:{place.rstrip('/')}/{name}",
+        uid=f"tasks:{path.rstrip('/')}/{name}",
         prompt=[{"role": "user", "content": task.instruction}],
-        data_source=Path(place).resolve().name,
+        data_source=Path(path).resolve().name,
         ability=str(category) if category else None,
         extra_info={"task": arguments},
     )

@@ -6,6 +6,8 @@ the agent's processes have ended by then, but for services; what the tests fail 
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,19 +15,19 @@ from typing import Any
 from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import task_format
-from agentrl.tasks.format import Verdict
+from agentrl.tasks.format import TookTooLong, Verdict
 from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.folder import read_task
-from agentrl.tasks.harbor.parsers import PARSERS
 from agentrl.tasks.harbor.processes import Process, look, stop_left
-from agentrl.tasks.harbor.rewards import read_reward
-from agentrl.tasks.harbor.separate import verifier_container
-from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script
-from agentrl.tasks.phases import TookTooLong
+from agentrl.tasks.harbor.rewards import PARSERS, read_reward
+from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script, Separate
 
-STEP = 120.0
+STEP_TIMEOUT = 120.0
 """Seconds for a step of the set-up that is over at once in a healthy container."""
-KEPT = ("stop", "keep")
+PUBLISHED = f"{LOGS}/artifacts"
+"""A folder whose files the verifier's own container always gets."""
+LEFTOVERS = ("stop", "keep")
+"""Ways to treat processes that the agent left."""
 ARGUMENTS = {"format", "path", "processes"}
 TAIL = 4000
 
@@ -38,49 +40,29 @@ class HarborTask:
         if unknown := arguments.keys() - ARGUMENTS:
             raise UserError(f"extra_info.task.{min(unknown)}: no such field; there are {', '.join(sorted(ARGUMENTS))}")
         self.processes = arguments.get("processes", "stop")
-        if self.processes not in KEPT:
-            raise UserError(f"extra_info.task.processes is {self.processes!r}: write {' or '.join(KEPT)}")
+        if self.processes not in LEFTOVERS:
+            raise UserError(f"extra_info.task.processes is {self.processes!r}: write {' or '.join(LEFTOVERS)}")
         if "path" not in arguments:
             raise UserError("extra_info.task.path is missing: write the task's folder there")
         self.task = read_task(Path(arguments["path"]), pass_env)
         self._before: tuple[Process, ...] | None = None
         self._own_tests = False
-
-    @property
-    def spec(self) -> ContainerSpec:
-        """The container that the task needs."""
-        return self.task.spec
-
-    @property
-    def further(self) -> tuple[ContainerSpec, ...]:
+        self.spec, self.agent_timeout, check = self.task.spec, self.task.agent_timeout, self.task.healthcheck
+        self.further: tuple[ContainerSpec, ...] = (self.task.separate.spec,) if self.task.separate else ()
         """The verifier's own container, where the task has one."""
-        return (self.task.separate.spec,) if self.task.separate else ()
-
-    @property
-    def agent_timeout(self) -> float | None:
-        """Seconds for the agent, as the task says."""
-        return self.task.agent_timeout
-
-    @property
-    def set_up_timeout(self) -> float:
-        """Seconds for the set-up, as long as the health check may take."""
-        check = self.task.healthcheck
-        waits = 0 if check is None else check.start_period + check.retries * (check.interval + check.timeout)
-        return 5 * STEP + waits
-
-    @property
-    def verify_timeout(self) -> float:
-        """Seconds for the verification, with the copies around the tests."""
-        return 5 * STEP + sum(spec.start_timeout for spec in self.further) + (self.task.tests.timeout or 0)
+        healthy = 0 if check is None else check.start_period + check.retries * (check.interval + check.timeout)
+        self.set_up_timeout: float = 5 * STEP_TIMEOUT + healthy
+        starts = sum(spec.start_timeout for spec in self.further)
+        self.verify_timeout: float = 5 * STEP_TIMEOUT + starts + (self.task.tests.timeout or 0)
 
     async def set_up(self, container: Container) -> None:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
         folders = " ".join(f"{LOGS}/{name}" for name in ("agent", "verifier", "artifacts"))
         made = await _root(container, f"mkdir -p {folders} && chmod 777 {folders}; test -e {self.task.tests.folder}")
-        self._own_tests = made.code == 0  # the image has a folder for the tests, with files of its own
+        self._own_tests = made.code == 0  # the image has a folder for the tests, with its own files
         for copy in self.task.files:
-            place = copy.to or (await container.exec("pwd", timeout=STEP)).stdout.strip() or "/"
-            await container.upload(copy.source, place)
+            target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
+            await container.upload(copy.source, target)
         if self.task.healthcheck is not None:
             await wait_healthy(container, self.task.healthcheck)
         self._before = (await look(container)).processes
@@ -154,4 +136,40 @@ async def _run(container: Container, script: Script, env: dict[str, str]) -> Don
 
 
 async def _root(container: Container, command: str) -> Done:
-    return await container.exec(command, timeout=STEP, user="0:0", cwd="/")
+    return await container.exec(command, timeout=STEP_TIMEOUT, user="0:0", cwd="/")
+
+
+@asynccontextmanager
+async def verifier_container(agents: Container, separate: Separate, kept: Path) -> AsyncIterator[Container]:
+    """A started container with the files that the task names, copied by way of the folder `kept`. Raises InfraError."""
+    if not hasattr(agents, "sibling"):
+        raise UserError(f"{type(agents).__name__} makes no second container, and the task's verifier needs one")
+    for hook in separate.collect:  # a failure is for the tests to find
+        await agents.exec(hook.command, timeout=hook.timeout, user=hook.user)
+    copied = [(source, await _fetched(agents, source, kept)) for source in (PUBLISHED, *separate.artifacts)]
+    container: Container = agents.sibling(separate.spec)
+    try:
+        await container.start()
+        folders = " ".join(f"{LOGS}/{name}" for name in ("verifier", "artifacts"))
+        await container.exec(f"mkdir -p {folders} && chmod 777 {folders}", timeout=STEP_TIMEOUT, user="0:0", cwd="/")
+        for source, target in copied:
+            if target is not None:
+                await container.upload(target, source)
+        yield container
+    finally:
+        await container.stop()
+
+
+async def _fetched(container: Container, source: str, kept: Path) -> Path | None:
+    """Where a file or a folder of the container was copied to; None if it is not there."""
+    path = quote(source)
+    command = f"if [ -d {path} ]; then echo folder; else ls -d {path}; fi"
+    kind = await container.exec(command, timeout=STEP_TIMEOUT, user="0:0")
+    if kind.code != 0:
+        return None
+    target = kept / source.strip("/")
+    (target if kind.stdout.strip() == "folder" else target.parent).mkdir(parents=True, exist_ok=True)
+    await container.download(source, target)
+    if not target.exists():
+        raise InfraError(f"{source} cannot be copied out of {container.name}")
+    return target

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agentrl.containers import Container
 from agentrl.core.errors import InfraError
 
-ROUNDS = 3
+KILL_ROUNDS = 3
 """A process may start another one while it is looked at."""
 TIMEOUT = 30.0
 LISTED = """echo "$$"; echo /proc/[0-9]*; echo @
@@ -73,7 +73,7 @@ async def look(container: Container) -> Seen:
 async def stop_left(container: Container, before: Iterable[Process]) -> int:
     """Kill what neither ran before nor serves; gives the number of processes killed. Raises InfraError."""
     kept, killed = {one.life for one in before}, 0
-    for _ in range(ROUNDS):
+    for _ in range(KILL_ROUNDS):
         seen = await look(container)
         spared = {1} | seen.serving()
         left = [one.pid for one in seen.processes if one.life not in kept and one.pid not in spared]

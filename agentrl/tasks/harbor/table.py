@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from agentrl.tasks.harbor.check import Report
+from agentrl.tasks.harbor.check import TaskReport
 from agentrl.tracking.fields import duration, figure
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ class CheckTable:
     def __init__(self, console: "Console", names: Iterable[str]) -> None:
         self.console = console
         self.width = max([len("task"), *map(len, names)])
-        self.reports: list[Report] = []
+        self.reports: list[TaskReport] = []
         console.print("task".ljust(self.width) + "".join(name.rjust(WIDTH) for name in COLUMNS), style="bold")
 
-    def add(self, report: Report) -> None:
+    def add(self, report: TaskReport) -> None:
         """Show one task, below it why it is broken."""
         from rich.text import Text
 
@@ -50,7 +50,7 @@ class CheckTable:
         return int(bool(broken))
 
 
-def _cells(report: Report) -> list[tuple[str, str]]:
+def _cells(report: TaskReport) -> list[tuple[str, str]]:
     rewards = ((report.oracle, 1), (report.noop, 0))
     cells = [(_figure(value), "green" if value == right else "red") for value, right in rewards]
     return cells + [(_seconds(value), "dim") for value in (report.build, report.start, report.verify)]

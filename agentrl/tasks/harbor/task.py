@@ -44,7 +44,7 @@ class Script:
     user: str | None = None
     """None: the agent's; empty: the image's."""
     timeout: float | None = None
-    """Seconds; None: no limit of its own."""
+    """Seconds; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Task:
     separate: Separate | None = None
     """None: the tests run in the agent's container."""
     parser: str | None = None
-    """The one of `parsers` that reads the reward in what the tests write; None: they leave it in a file."""
+    """Name of the parser of the tests' output; None: they leave the reward in a file."""
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Fields of the task that have no effect here."""

@@ -12,10 +12,13 @@ from typing import Any
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.core.inside import read_inside
-from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
-from agentrl.tasks.harbor.environment import limits, network, policy, user_of
+from agentrl.tasks.harbor.compose import Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
+
+NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
+"""The format's names -> those of containers."""
+
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
@@ -30,7 +33,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
     _refuse(folder, top, environment)
-    service = _service(folder, top)
+    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top)
     spec = _spec(folder, service, environment, agent, verifier)
     timeout = agent.number("timeout_sec", 0) or None
     separate, bundled = _separate(folder, top, verifier, spec)
@@ -77,17 +80,12 @@ def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
             raise UserError(f"{top.file}: {reason}; leave the task out")
 
 
-def _service(folder: Path, top: Fields) -> Service:
-    compose = folder / "environment" / "docker-compose.yaml"
-    return read_compose(compose, folder, top) if compose.is_file() else Service(NO_SERVICE)
-
-
 def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
-    place, asked = folder / "environment", service.spec
-    image, build = environment.text("docker_image"), place if (place / "Dockerfile").is_file() else None
+    context, asked = folder / "environment", service.spec
+    image, build = environment.text("docker_image"), context if (context / "Dockerfile").is_file() else None
     image, build = image or asked.image, asked.build or build
     if image is None and build is None:
-        raise UserError(f"{place}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
+        raise UserError(f"{context}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
     spec = limits(environment, image, build)
     access, allowed = _network(environment, agent, verifier)
     return replace(
@@ -151,16 +149,16 @@ def _healthcheck(environment: Fields) -> Healthcheck | None:
 
 def _loose_files(folder: Path, spec: ContainerSpec) -> tuple[Copy, ...]:
     """`environment/` of a task with a ready image, which no build copies anything of."""
-    place = folder / "environment"
-    described = any((place / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
-    loose = spec.image and place.is_dir() and any(place.iterdir()) and not described
-    return (Copy(place),) if loose else ()
+    context = folder / "environment"
+    described = any((context / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
+    loose = spec.image and context.is_dir() and any(context.iterdir()) and not described
+    return (Copy(context),) if loose else ()
 
 
 def _metadata(top: Fields) -> dict[str, Any]:
     found = [top.get(key) or {} for key in ("metadata", "task")]
-    told, named = (one if isinstance(one, dict) else {} for one in found)
-    return {**told, "keywords": named.get("keywords")}
+    metadata, named = (one if isinstance(one, dict) else {} for one in found)
+    return {**metadata, "keywords": named.get("keywords")}
 
 
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
@@ -172,7 +170,7 @@ def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
 
 
 def _is_separate(verifier: Fields) -> bool:
-    """Whether the verifier runs in a container of its own."""
+    """Whether the verifier runs in a separate container."""
     mode = verifier.text("environment_mode")
     return mode == "separate" or (mode is None and verifier.get("environment") is not None)
 
@@ -199,14 +197,11 @@ def _separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSpec) 
 
 def _artifacts(top: Fields) -> tuple[str, ...]:
     """Paths in the container that the verifier gets."""
-    listed = top.get("artifacts") or []
-    return tuple(_full_path(top, one.get("source") if isinstance(one, dict) else one) for one in listed)
-
-
-def _full_path(top: Fields, path: object) -> str:
-    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
-        raise top.wrong("artifacts", path, "full paths in the container")
-    return path
+    listed = [one.get("source") if isinstance(one, dict) else one for one in top.get("artifacts") or []]
+    for path in listed:
+        if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+            raise top.wrong("artifacts", path, "full paths in the container")
+    return tuple(map(str, listed))
 
 
 def _collects(verifier: Fields) -> tuple[Collect, ...]:
@@ -215,3 +210,47 @@ def _collects(verifier: Fields) -> tuple[Collect, ...]:
         if hook.text("service") not in (None, "main"):
             raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
     return tuple(Collect(one.text("command") or "true", one.number("timeout_sec", 60), user_of(one)) for one in hooks)
+
+
+def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:
+    """A container of an image, or of a folder to build, with the limits of a table and no others. The image comes
+    first. Raises UserError for devices that containers do not have."""
+    for devices, asked in (("gpus", environment.number("gpus", 0)), ("tpu", environment.get("tpu"))):
+        if asked:
+            kind = "GPU" if devices == "gpus" else "TPU"
+            why = f"containers with a {kind} are not supported; leave the task out"
+            raise UserError(f"{environment.file}: {environment.table}{devices}: {why}")
+    return ContainerSpec(
+        image=image,
+        build=None if image else build,
+        workdir=environment.text("workdir"),
+        env=environment.texts("env"),
+        cpus=environment.number("cpus", 0) or None,
+        memory_mb=environment.megabytes("memory_mb", "memory"),
+        storage_mb=environment.megabytes("storage_mb", "storage"),
+        processes=None,
+        build_timeout=environment.number("build_timeout_sec", ContainerSpec.build_timeout),
+    )
+
+
+def network(environment: Fields) -> tuple[str, tuple[str, ...]]:
+    """The network of an environment, by its field of today or the one before."""
+    closed = environment.get("allow_internet") is False
+    return policy(environment) or ("none" if closed else "full", ())
+
+
+def policy(table: Fields) -> tuple[str, tuple[str, ...]] | None:
+    mode, hosts = table.text("network_mode"), table.names("allowed_hosts")
+    if mode is None:
+        return None
+    if mode not in NETWORKS:
+        raise table.wrong("network_mode", mode, f"one of {', '.join(NETWORKS)}")
+    return NETWORKS[mode], hosts
+
+
+def user_of(table: Fields) -> str | None:
+    """A user's name or number."""
+    value = table.get("user")
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise table.wrong("user", value, "a name or a number")
+    return None if value is None else str(value)

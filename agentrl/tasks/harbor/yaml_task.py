@@ -14,9 +14,9 @@ from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
 from agentrl.core.user_errors import one_line
-from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
+from agentrl.tasks.harbor.compose import Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
-from agentrl.tasks.harbor.parsers import PARSERS
+from agentrl.tasks.harbor.rewards import PARSERS
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Script, Task
 
 HIDDEN = ("tests", "run-tests.sh")
@@ -31,7 +31,7 @@ def read_yaml(folder: Path, passed: Passed = ()) -> Task:
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
     timeout = fields.number("max_agent_timeout_sec", 360)
-    service = _service(folder, fields)
+    service = read_compose(folder / "docker-compose.yaml", folder, fields)
     before, after = _mounts(folder, service)
     return Task(
         folder=folder,
@@ -64,11 +64,6 @@ def _parser(fields: Fields) -> str:
     if fields.get("run_tests_in_same_shell"):
         fields.notes.append("run_tests_in_same_shell has no effect: the tests have a shell of their own")
     return name
-
-
-def _service(folder: Path, fields: Fields) -> Service:
-    compose = folder / "docker-compose.yaml"
-    return read_compose(compose, folder, fields) if compose.is_file() else Service(replace(NO_SERVICE, build=folder))
 
 
 def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:

@@ -1,6 +1,6 @@
 """Folders that are made once, and the chat template that is put into them.
 
-Invariant: a model folder either does not exist or is complete. It is built under a temporary name beside its place
+Invariant: a model folder either does not exist or is complete. It is built under a temporary name in the same folder
 and renamed when done, so a run that was killed half way leaves nothing that looks like a model.
 """
 

@@ -1,7 +1,7 @@
 """One session with an MCP server: opened when it is first needed, opened again after the server was lost.
 
 Invariants:
-- all of it runs in the event loop of the servers' own thread, so that sessions outlive any loop of the run;
+- all of it runs in the event loop of the servers' thread, so that sessions outlive any loop of the run;
 - a session is entered and left by one and the same task, as the client's scopes demand;
 - a call that fails leaves the session alone unless the session itself is gone.
 """
@@ -17,7 +17,7 @@ from agentrl.tools.mcp.spec import ServerSpec
 
 START_SECONDS = 120
 """Until a server must have answered: one that npx or uvx downloads first takes its time."""
-MOST_TOOLS = 10_000
+MAX_TOOLS = 10_000
 
 
 class Connection:
@@ -51,8 +51,8 @@ class Connection:
             page = await client.list_tools(cursor=cursor)
             found += page.tools
             cursor = page.next_cursor
-            if len(found) > MOST_TOOLS:
-                raise InfraError(f"MCP server {self.spec.name!r} lists more than {MOST_TOOLS} tools")
+            if len(found) > MAX_TOOLS:
+                raise InfraError(f"MCP server {self.spec.name!r} lists more than {MAX_TOOLS} tools")
             if not cursor:
                 return found
 
@@ -98,65 +98,65 @@ class Connection:
 
     async def _live(self, opened: asyncio.Future[Any], leave: asyncio.Event) -> None:
         """Keep the session open from start to end."""
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             try:
-                async with _client(self.spec, said) as client:
-                    client.session.validate_tool_result = _leave_to_the_pool
+                async with _client(self.spec, output) as client:
+                    client.session.validate_tool_result = _skip_validation
                     opened.set_result(client)
                     await leave.wait()
             except BaseException as error:  # of the server, in groups of groups
                 if not opened.done():
-                    reason = _last_line(said) or _innermost(error)
+                    reason = _last_line(output) or _innermost(error)
                     opened.set_exception(InfraError(f"MCP server {self.spec.name!r} did not start: {reason}"))
                 if isinstance(error, asyncio.CancelledError):
                     raise
 
 
-async def _leave_to_the_pool(tool: str, result: Any) -> None:
-    """The client's own check would throw away a text that is usable."""
+async def _skip_validation(tool: str, result: Any) -> None:
+    """Accept every result: the pool checks it, and the client would throw away a usable text."""
 
 
-def _client(spec: ServerSpec, said: IO[str]) -> AbstractAsyncContextManager[Any]:
+def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[Any]:
     try:
         from mcp import Client
     except ImportError:
         raise UserError('config.type mcp: the MCP client is not installed; run pip install "agentrl[mcp]"') from None
-    return Client(_transport(spec, said))
+    return Client(_transport(spec, output))
 
 
-def _transport(spec: ServerSpec, said: IO[str]) -> Any:
-    """Its streams. What a process of our own says on stderr, and what HTTP refuses with, goes to `said`."""
+def _transport(spec: ServerSpec, output: IO[str]) -> Any:
+    """The server's streams; `output` gets the stderr of a process, and the lines of refused HTTP requests."""
     from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     if spec.command is not None:
         given = StdioServerParameters(command=spec.command, args=list(spec.args), env=dict(spec.env), cwd=spec.cwd)
-        return stdio_client(given, errlog=said)  # type: ignore[arg-type]
+        return stdio_client(given, errlog=output)  # type: ignore[arg-type]
     assert spec.url is not None
     headers = dict(spec.headers)
-    return sse_client(spec.url, headers=headers) if spec.sse else _http(spec.url, headers, said)
+    return sse_client(spec.url, headers=headers) if spec.sse else _http(spec.url, headers, output)
 
 
 @asynccontextmanager
-async def _http(url: str, headers: dict[str, str], said: IO[str]) -> AsyncIterator[Any]:
+async def _http(url: str, headers: dict[str, str], output: IO[str]) -> AsyncIterator[Any]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     async def note(response: Any) -> None:
         if response.is_error:
-            said.write(f"HTTP {response.status_code} {response.reason_phrase}\n")
+            output.write(f"HTTP {response.status_code} {response.reason_phrase}\n")
 
-    patience = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
+    timeout = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=patience, event_hooks={"response": [note]}) as client,
+        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [note]}) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
 
 
-def _last_line(said: IO[str]) -> str:
-    said.seek(0)
-    lines = said.read().split("\n")
+def _last_line(output: IO[str]) -> str:
+    output.seek(0)
+    lines = output.read().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

@@ -1,6 +1,6 @@
 """The sessions with one MCP server.
 
-Invariant: a trajectory that has a session of its own has it from its first call until all of its tools are released.
+Invariant: a trajectory that has its own session has it from its first call until all of its tools are released.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from agentrl.tools.mcp.spec import ServerSpec
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-LONGEST = 300
+MAX_COMPLAINT_CHARACTERS = 300
 """Characters of a complaint."""
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a separate thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -94,7 +94,7 @@ class SessionPool:
             await asyncio.wrap_future(self.loop.submit(self._own.pop(owner).close()))
 
     def close(self) -> None:
-        """End all sessions, and with them processes of our own. Waits for them."""
+        """End all sessions and the processes of servers; wait for them."""
         for closing in [self.loop.submit(connection.close()) for connection in (*self._shared, *self._own.values())]:
             with suppress(Exception):
                 closing.result()
@@ -123,4 +123,4 @@ def _misfit(schema: Any, content: Any) -> str | None:
         errors = compiled(schema).errors(content)
     except (WrongSchema, Unchecked) as error:
         return f"it cannot be checked: {error}"
-    return f"{errors[0].json_path}: {errors[0].message[:LONGEST]}" if errors else None
+    return f"{errors[0].json_path}: {errors[0].message[:MAX_COMPLAINT_CHARACTERS]}" if errors else None

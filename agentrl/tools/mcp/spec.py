@@ -1,6 +1,6 @@
 """The JSON that says which MCP servers there are: `{"mcpServers": {name: {...}}}`, as verl and others write it.
 
-A server is `{"command", "args", "env", "cwd"}` (a process of our own) or `{"url", "auth_token", "headers", "type"}`.
+A server is `{"command", "args", "env", "cwd"}` (a process of the run) or `{"url", "auth_token", "headers", "type"}`.
 `${NAME}` stands for an environment variable.
 """
 
@@ -35,21 +35,21 @@ class ServerSpec:
     """Whether the URL speaks SSE, the older of the two HTTP transports."""
 
 
-def read_specs(written: Mapping[str, Any], beside: Path, where: str) -> list[ServerSpec]:
+def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[ServerSpec]:
     """The servers of an entry's `mcp:` section: a file, or `mcpServers` in place. Raises UserError."""
     path = written.get("mcp_servers_config_path")
-    content = _load(path, beside, where) if path else written
+    content = _load(path, folder, where) if path else written
     servers = content.get("mcpServers")
     if not isinstance(servers, dict) or not servers:
-        place = path or f"{where}: mcp"
+        where = path or f"{where}: mcp"
         raise UserError(
-            f'{place} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": [...]}}}}}}'
+            f'{where} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": [...]}}}}}}'
         )
     return [_spec(name, server, where) for name, server in servers.items()]
 
 
-def _load(path: str, beside: Path, where: str) -> dict[str, Any]:
-    near = beside / path
+def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
+    near = folder / path
     file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path")
     try:
         content = json.loads(read_text(file))
@@ -59,13 +59,13 @@ def _load(path: str, beside: Path, where: str) -> dict[str, Any]:
 
 
 def _spec(name: str, server: Any, where: str) -> ServerSpec:
-    place = f"{where}: MCP server {name!r}"
+    where = f"{where}: MCP server {name!r}"
     if not isinstance(server, dict) or ("command" in server) == ("url" in server):
-        raise UserError(f"{place}: write either a command (and args, env) or a url (and auth_token, headers)")
+        raise UserError(f"{where}: write either a command (and args, env) or a url (and auth_token, headers)")
     unknown = sorted(server.keys() - KEYS)
     if unknown:
-        raise UserError(f"{place}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
-    server = with_variables(server, place)
+        raise UserError(f"{where}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
+    server = with_variables(server, where)
     if "command" in server:
         env = {key: str(value) for key, value in (server.get("env") or {}).items()}
         return ServerSpec(
@@ -75,28 +75,28 @@ def _spec(name: str, server: Any, where: str) -> ServerSpec:
     if server.get("auth_token"):
         headers["Authorization"] = f"Bearer {server['auth_token']}"
     url = str(server["url"])
-    return ServerSpec(name, url=url, headers=headers, sse=_is_sse(server, url, place))
+    return ServerSpec(name, url=url, headers=headers, sse=_is_sse(server, url, where))
 
 
-def _is_sse(server: Mapping[str, Any], url: str, place: str) -> bool:
+def _is_sse(server: Mapping[str, Any], url: str, where: str) -> bool:
     named = server.get("type") or server.get("transport")
     if named is None:
         return url.partition("?")[0].rstrip("/").endswith("/sse")
     if named not in TRANSPORTS:
-        raise UserError(f"{place}: type {named!r}: write http or sse")
+        raise UserError(f"{where}: type {named!r}: write http or sse")
     return TRANSPORTS[named] == "sse"
 
 
-def with_variables(value: Any, place: str) -> Any:
+def with_variables(value: Any, where: str) -> Any:
     """With environment variables in place of `${NAME}`. Raises UserError."""
     if isinstance(value, dict):
-        return {key: with_variables(item, place) for key, item in value.items()}
+        return {key: with_variables(item, where) for key, item in value.items()}
     if isinstance(value, list):
-        return [with_variables(item, place) for item in value]
-    return VARIABLE.sub(lambda found: _variable(found[1], place), value) if isinstance(value, str) else value
+        return [with_variables(item, where) for item in value]
+    return VARIABLE.sub(lambda found: _variable(found[1], where), value) if isinstance(value, str) else value
 
 
-def _variable(name: str, place: str) -> str:
+def _variable(name: str, where: str) -> str:
     if name not in os.environ:
-        raise UserError(f"{place}: the environment variable {name} is not set")
+        raise UserError(f"{where}: the environment variable {name} is not set")
     return os.environ[name]

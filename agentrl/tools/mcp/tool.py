@@ -37,7 +37,7 @@ class McpTool(BaseTool):
         return response, 0.0, {}
 
     def read(self, result: Any) -> ToolResponse:
-        """What the model gets of an `mcp.types.CallToolResult`: its texts a line each, images as data URLs beside."""
+        """The response to an `mcp.types.CallToolResult`: its texts, a line each, and its images as data URLs."""
         texts = [text for block in result.content if (text := _text(block))]
         if not texts and result.structured_content is not None:
             texts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -54,9 +54,9 @@ class Index:
 
     columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
     spans: list[list[int]] = field(default_factory=list)
-    """Per trajectory: kind (its place in KINDS), start and end in ms since `start`, thrice and thrice again."""
+    """Per trajectory, three numbers a span: its kind as an index of KINDS, start and end in ms since `start`."""
     versions: list[list[int]] = field(default_factory=list)
-    """Per trajectory: turn, version and number of its tokens, thrice and thrice again."""
+    """Per trajectory, three numbers each: turn, weight version, and how many tokens it sampled there."""
     position: int = 0
     """Bytes of the dump that are indexed."""
 
@@ -111,7 +111,7 @@ def _built(dump: Path) -> Index:
     with dump.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
-                break  # torn: somebody is still writing it
+                break  # torn: it is still being written
             try:
                 index.add(line[:-1])
             except (ValueError, KeyError, TypeError):

@@ -3,8 +3,8 @@
 Invariants: dumps are written in order; at most `MOST_PENDING` of them are not on the disk yet, so a disk that is slower
 than the steps delays these and fills no memory; a dump that cannot be written costs a warning, never the run.
 
-A million tokens take this thread about 0.6 s of CPU, most of it in the tokenizer, with the interpreter held for
-milliseconds at a time. Another process would leave 0.05 s of the run's interpreter.
+A million tokens take this thread 0.7 to 1 s of CPU, a third of it in the tokenizer, with the interpreter held for
+milliseconds at a time. With another process to write, 0.05 s of it would be left here.
 """
 
 import logging

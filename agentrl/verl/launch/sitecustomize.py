@@ -12,7 +12,7 @@ from pathlib import Path
 
 with suppress(ImportError):  # another interpreter, such as an engine's: nothing there asks for verl
     from agentrl.verl.modules import provide
-    from agentrl.verl.started import explain_missing, job_words
+    from agentrl.verl.programs import explain_missing, job_words
 
     provide(programs=True)
     sys.argv = job_words(sys.argv)

@@ -15,8 +15,8 @@ import pytest
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.environments.answers import LONGEST
-from agentrl.environments.nemo_gym import started
+from agentrl.environments.answers import MAX_ANSWER_BYTES
+from agentrl.environments.nemo_gym import server as servers
 from agentrl.environments.rows import environment_rows
 from agentrl.rollout.loops.registry import loop_class
 from agentrl.trajectory.row import Row
@@ -131,9 +131,9 @@ async def test_a_server_that_fails_is_late_or_dies(tmp_path: Path, serve: Serve)
 
 
 async def test_a_server_of_ours_that_died_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(started, "SERVE", Path(__file__).with_name("starting.py"))
+    monkeypatch.setattr(servers, "SERVE", Path(__file__).with_name("starting.py"))
     (row,) = rows_of(tmp_path, "counter", LINE, written=f"python: {sys.executable}")
-    server = started.started(sys.executable, {"id": "counter", "kwargs": {}}, str(tmp_path))
+    server = servers.started(sys.executable, {"id": "counter", "kwargs": {}}, str(tmp_path))
     assert (await play(row, add(1) + add(2), "312")).reward == 1
     first = server.url()
     assert server._running is not None
@@ -178,7 +178,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("/verify", {"reward": math.nan}, "gave the reward nan"),
     ("/verify", {"reward": 10**400}, "gave the reward 1000"),
     ("/verify", [1], r"/verify answered no JSON object: \[1\]"),
-    ("/verify", {"reward": 1, "more": "x" * LONGEST}, "/verify answered more than 16 MiB"),
+    ("/verify", {"reward": 1, "more": "x" * MAX_ANSWER_BYTES}, "/verify answered more than 16 MiB"),
     ("/seed_session", "hello", "/seed_session answered no JSON object"),
 ]
 

@@ -10,7 +10,8 @@ import pytest
 
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
-from agentrl.environments.nemo_gym import started
+from agentrl.environments import worker
+from agentrl.environments.nemo_gym import server as servers
 from agentrl.environments.rows import environment_rows
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome
@@ -43,7 +44,7 @@ def data(tmp_path: Path) -> Iterator[Data]:
     lines = [ENTRY.format(name, id, python, found[0], rows) for name, (id, rows) in ENTRIES.items()]
     (tmp_path / "environments.yaml").write_text("\n".join(lines))
     yield Data(environment_config_path=str(tmp_path / "environments.yaml"))
-    started._started.cache_clear()
+    servers._started.cache_clear()
 
 
 def rows(name: str, data: Data) -> list[Row]:
@@ -56,7 +57,7 @@ def add(n: int) -> str:
 
 async def test_sessions_verdicts_and_a_death(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(started, "Running", lambda program: made.append(started_once(program)) or made[-1])
+    monkeypatch.setattr(worker, "ProgramProcess", lambda program: made.append(started_once(program)) or made[-1])
     row = rows("counter", data)[0]
     right = await play(row, calls("increment_counter", "{}"), add(1) + add(2), calls("get_counter_value", "{}"), "Six.")
     wrong = await play(row, add(1), "Four.")
@@ -86,7 +87,7 @@ async def test_calls_that_are_verified_and_not_carried_out(data: Data, name: str
         assert right.tool_calls == []
 
 
-started_once = started.Running
+started_once = worker.ProgramProcess
 
 
 async def test_many_tools_and_steps(data: Data) -> None:

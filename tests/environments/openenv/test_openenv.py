@@ -16,13 +16,13 @@ from websockets.sync.server import Server, ServerConnection, serve
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.environments.answers import LONGEST, LONGEST_TEXT
+from agentrl.environments.answers import MAX_ANSWER_BYTES, MAX_TEXT_CHARACTERS
 from agentrl.environments.kinds import openenv
 from agentrl.environments.kinds.openenv import OpenEnvEnvironment
 from agentrl.environments.loop import EnvironmentAgent
 from agentrl.environments.observation import Observation
 from agentrl.environments.rows import environment_rows
-from agentrl.environments.schema_text import ToolReader, reader_of, tools_of
+from agentrl.environments.schema_text import reader_of, tool_reader, tools_of
 from agentrl.rollout.attempt import attempt
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.environments.test_loop import made
@@ -129,7 +129,7 @@ def test_a_session(server: Any) -> None:
     assert small.asked[-1] == {"type": "close"}
 
 
-LONG = json.dumps({"type": "observation", "data": {"observation": {"text": "a" * (LONGEST_TEXT + 1)}}})
+LONG = json.dumps({"type": "observation", "data": {"observation": {"text": "a" * (MAX_TEXT_CHARACTERS + 1)}}})
 GARBAGE: list[tuple[str | bytes, str]] = [
     ("<html>502 Bad Gateway</html>", "answered no JSON object: <html>502 Bad Gateway</html>"),
     ("", "answered no JSON object: nothing"),
@@ -145,7 +145,7 @@ GARBAGE: list[tuple[str | bytes, str]] = [
     ('{"type": "observation", "data": {"observation": {}, "reward": 1' + "0" * 400 + "}}", "gave the reward 1000"),
     ('{"type": "observation", "data": {"observation": {}, "done": "no"}}', "gave the done 'no'"),
     ('{"type": "error", "data": {"code": "VALIDATION_ERROR", "errors": 3}}', "gave the errors 3"),
-    ("a" * (LONGEST + 1), "ended the session: .*(too big|exceeds)"),
+    ("a" * (MAX_ANSWER_BYTES + 1), "ended the session: .*(too big|exceeds)"),
     (LONG, "an observation has 2,097,153 characters, and 2,097,152 are the most"),
 ]
 
@@ -221,7 +221,7 @@ def doubled(text: str) -> dict[str, Any]:
 
 
 def test_a_full_server_is_waited_for_and_a_missing_one_is_told(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openenv, "FREE", 0.1)
+    monkeypatch.setattr(openenv, "FREE_SESSION_SECONDS", 0.1)
     with pytest.raises(InfraError, match=r"has no free session \(2 of 2 sessions are active\): start it with a larger"):
         OpenEnvEnvironment(server(Small(sessions=0)), {}).reset(0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -281,7 +281,7 @@ def test_tools_are_described_with_their_words() -> None:
         "properties": {"to": {"$ref": "#/$defs/Move"}, "n": {"anyOf": [{"type": "null"}]}},
     }
     tools = tools_of({"tools": [{"name": "go", "description": "Goes.", "input_schema": schema}]}, "it")
-    assert ToolReader(tools).hint.endswith("- go(to: north or south or east or west, n: any): Goes.")
+    assert tool_reader(tools).hint.endswith("- go(to: north or south or east or west, n: any): Goes.")
     with pytest.raises(InfraError, match="it lists a tool without a name: 5"):
         tools_of({"tools": [5]}, "it")
 

@@ -17,9 +17,9 @@ class Asking:
         self.id, self.kwargs, self.folder, self.python = id, kwargs, folder, python
 
     def program(self, count: int, turns: int | None) -> Any:
-        from agentrl.environments.worker import Program
+        from agentrl.environments.worker import EnvironmentProgram
 
-        return Program(self.python, Path(__file__), {"count": count, **self.kwargs}, self.folder)
+        return EnvironmentProgram(self.python, Path(__file__), {"count": count, **self.kwargs}, self.folder)
 
 
 def ask(url: str, messages: list[dict[str, Any]]) -> str:

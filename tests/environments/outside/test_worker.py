@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import InfraError
-from agentrl.environments.worker import Program, Worker
+from agentrl.environments.worker import EnvironmentProgram, Worker
 
 SCRIPT = """
 import asyncio, json, os, sys, time
@@ -34,13 +34,13 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program(tmp_path: Path) -> EnvironmentProgram:
     (tmp_path / "program.py").write_text(SCRIPT)
-    return Program(sys.executable, tmp_path / "program.py", {"dies_at": {"n": -1}}, str(tmp_path))
+    return EnvironmentProgram(sys.executable, tmp_path / "program.py", {"dies_at": {"n": -1}}, str(tmp_path))
 
 
 @pytest.fixture
-def worker(program: Program) -> Iterator[Worker]:
+def worker(program: EnvironmentProgram) -> Iterator[Worker]:
     worker = Worker(program)
     yield worker
     worker.close()

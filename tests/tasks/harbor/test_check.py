@@ -10,7 +10,7 @@ from agentrl.cli.main import main
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError
 from agentrl.tasks.harbor import HarborTask
-from agentrl.tasks.harbor.check import KEEP, Report, check_tasks
+from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
 from agentrl.tasks.harbor.table import CheckTable
 from tests.tasks.harbor.fake import FakeContainer, FakeProvider
 from tests.tasks.harbor.test_reading import PLAIN, write
@@ -80,7 +80,7 @@ def test_a_solution_whose_processes_are_needed(tmp_path: Path) -> None:
         return good(container, command)
 
     write(tmp_path / "a", SOLVED)
-    assert _reports(tmp_path, FakeProvider(answer), "a")["a"].problem == KEEP
+    assert _reports(tmp_path, FakeProvider(answer), "a")["a"].problem == NEEDS_PROCESSES
 
 
 async def test_a_health_check_that_fails(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ async def test_a_health_check_that_fails(tmp_path: Path) -> None:
 def test_the_table() -> None:
     console = Console(file=io.StringIO(), width=200)
     table = CheckTable(console, ["good-one", "bad"])
-    table.add(Report("good-one", 1.0, 0.0, 2.5, 0.04, 61.0, notes=("agent.x is unknown",)))
-    table.add(Report("bad", 0.5, problem="it is broken", details=("last words",)))
+    table.add(TaskReport("good-one", 1.0, 0.0, 2.5, 0.04, 61.0, notes=("agent.x is unknown",)))
+    table.add(TaskReport("bad", 0.5, problem="it is broken", details=("last words",)))
     assert table.close() == 1
     assert isinstance(console.file, io.StringIO)
     assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
@@ -125,10 +125,10 @@ def good_provider(settings: None) -> FakeProvider:
     return FakeProvider(good)
 
 
-def _reports(folder: Path, provider: FakeProvider, *names: str) -> dict[str, Report]:
+def _reports(folder: Path, provider: FakeProvider, *names: str) -> dict[str, TaskReport]:
     import asyncio
 
-    async def run() -> dict[str, Report]:
+    async def run() -> dict[str, TaskReport]:
         tasks = {name: folder / name for name in names}
         return {report.name: report async for report in check_tasks(tasks, provider, folder / "logs", jobs=2)}
 

@@ -10,7 +10,7 @@ from agentrl.containers import Container
 from agentrl.containers.docker.provider import DockerProvider
 from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor import HarborTask, find_tasks
-from agentrl.tasks.harbor.check import KEEP, Report, check_tasks
+from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 
@@ -41,7 +41,7 @@ async def test_tasks_are_checked(engine: Engine, provider: DockerProvider, tmp_p
     reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=4)
     found = {name: (reports[name].oracle, reports[name].noop, reports[name].problem) for name in BARE}
     assert found == dict.fromkeys(BARE, (1, 0, ""))
-    assert reports["background-worker"].problem == KEEP
+    assert reports["background-worker"].problem == NEEDS_PROCESSES
     assert "no such compiler" in " ".join([reports["broken-build"].problem, *reports["broken-build"].details])
     assert (tmp_path / "logs/hello-file/oracle/reward.txt").read_text() == "1\n"
 
@@ -83,7 +83,7 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "no Docker engine answers" in shown.err
 
 
-async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, Report]:
+async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, TaskReport]:
     tasks = find_tasks(folder)
     return {report.name: report async for report in check_tasks(tasks, provider, logs, jobs=jobs)}
 

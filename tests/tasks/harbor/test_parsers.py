@@ -4,7 +4,7 @@ import pytest
 
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError
-from agentrl.tasks.harbor.parsers import PARSERS
+from agentrl.tasks.harbor.rewards import PARSERS
 
 SUMMARY = "=========== short test summary info ===========\n"
 

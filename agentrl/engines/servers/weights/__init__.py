@@ -1,6 +1,6 @@
 """Sends weights from the trainer to servers: the tensors, and the transports."""
 
-from agentrl.engines.servers.weights.bucket import Bucket, Entry
+from agentrl.engines.servers.weights.bucket import Bucket, TensorEntry
 from agentrl.engines.servers.weights.policy import PolicyWeights
 
-__all__ = ["Bucket", "Entry", "PolicyWeights"]
+__all__ = ["Bucket", "PolicyWeights", "TensorEntry"]

@@ -16,6 +16,7 @@ from torch import Tensor
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.settings import AdapterSpec
+from agentrl.engines.servers.weights.transport import Transport
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import gather_adapter, save_adapter
 from agentrl.training.parallel.shards import unwrapped
@@ -52,10 +53,8 @@ class AdapterWeights:
             yield name, tensor.to(self.dtype or tensor.dtype)
 
 
-class AdapterTransport:
+class AdapterTransport(Transport):
     """Writes the adapter to files; servers replace theirs with it."""
-
-    name = "adapter"
 
     def __init__(self, weights: AdapterWeights, *, folder: Path) -> None:
         """`folder`: made where needed; servers see it."""
@@ -65,9 +64,6 @@ class AdapterTransport:
         """Send the current adapter to the replicas."""
         await asyncio.to_thread(self._write)
         await asyncio.gather(*(replica.backend.load_adapter(replica.http, self.folder) for replica in replicas))
-
-    async def close(self) -> None:
-        """Nothing to do: the folder's owner removes it."""
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ Named = tuple[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Name and layout of one tensor: bytes `start` to `end`."""
 
     name: str
@@ -28,10 +28,10 @@ class Bucket:
     """Tensors laid out in `flat`, uint8 [bytes]."""
 
     flat: Tensor
-    entries: list[Entry]
+    entries: list[TensorEntry]
 
     def copies(self, count: int) -> list["Bucket"]:
-        """The same bytes on each of the first `count` GPUs, ready to be read by other processes.
+        """Copies of the bytes on each of the first `count` GPUs, ready to be read by other processes.
 
         A worker can open memory of another GPU, but not copy from it.
         """
@@ -49,7 +49,7 @@ class Bucket:
 
 
 def buckets(tensors: Iterable[Named], most: int) -> Iterator[Bucket]:
-    """Pack tensors in order into buckets of at most `most` bytes; a larger tensor has a bucket of its own."""
+    """Pack tensors in order into buckets of at most `most` bytes; a larger tensor has its own bucket."""
     packed: list[Named] = []
     size = 0
     for name, tensor in tensors:
@@ -68,7 +68,7 @@ def _pack(tensors: list[Named], size: int) -> Bucket:
     for name, tensor in tensors:
         raw = tensor.contiguous().reshape(-1).view(torch.uint8)
         flat[at : at + raw.numel()].copy_(raw)
-        entries.append(Entry(name, tuple(tensor.shape), tensor.dtype, at, at + raw.numel()))
+        entries.append(TensorEntry(name, tuple(tensor.shape), tensor.dtype, at, at + raw.numel()))
         at += _room(tensor)
     return Bucket(flat, entries)
 

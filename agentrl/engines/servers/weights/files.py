@@ -23,10 +23,8 @@ def files_transport(link: Link) -> Transport:
     return FilesTransport(link.weights, link.model_config, folder=link.folder, bucket_bytes=link.bucket_bytes)
 
 
-class FilesTransport:
+class FilesTransport(Transport):
     """Writes one safetensors file a bucket, and has servers read the folder."""
-
-    name = "files"
 
     def __init__(self, weights: PolicyWeights, config: Any, *, folder: Path, bucket_bytes: int) -> None:
         """`config`: the model's, which servers look at. `folder`: made where needed."""
@@ -36,9 +34,6 @@ class FilesTransport:
         """Give the replicas the present weights. Raises UserError where there is no room."""
         folder = await asyncio.to_thread(self._write)
         await asyncio.gather(*(replica.backend.load_files(replica.http, folder) for replica in replicas))
-
-    async def close(self) -> None:
-        """The folder is its owner's to remove."""
 
     def _write(self) -> Path:
         self._prepare()

@@ -30,10 +30,8 @@ def ipc_transport(link: Link) -> Transport:
     return IpcTransport(link.weights, bucket_bytes=link.bucket_bytes)
 
 
-class IpcTransport:
+class IpcTransport(Transport):
     """Shares buckets of GPU memory with servers on the same GPU."""
-
-    name = "ipc"
 
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int) -> None:
         self.weights, self.bucket_bytes = weights, bucket_bytes
@@ -47,9 +45,6 @@ class IpcTransport:
             del bucket
         if torch.cuda.is_available():
             torch.cuda.ipc_collect()
-
-    async def close(self) -> None:
-        """Nothing to do: nothing remains after a push."""
 
     async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
         await asyncio.gather(*(replica.backend.load_ipc(replica.http, bucket) for replica in replicas))
@@ -109,7 +104,7 @@ def dumps(value: Any) -> str:
 
 
 def _by_gpu_name(tensor: torch.Tensor) -> Any:
-    """As torch does, but with the GPU's UUID: its number may differ in the reading process."""
+    """Torch's own handle, but with the GPU's UUID: its number may differ in the reading process."""
     rebuild, arguments = torch.multiprocessing.reductions.reduce_tensor(tensor)
     if tensor.is_cuda:
         name = str(torch.cuda.get_device_properties(tensor.device).uuid)

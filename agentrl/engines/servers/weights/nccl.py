@@ -34,8 +34,6 @@ def broadcast_transport(link: Link) -> Transport:
 class BroadcastTransport:
     """One process group of the trainer (rank 0) and every worker of every replica; made again after a restart."""
 
-    name = "nccl"
-
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int, backend: str = "nccl") -> None:
         self.weights, self.bucket_bytes, self.backend = weights, bucket_bytes, backend
         self._group: BroadcastGroup | None = None
@@ -79,7 +77,7 @@ class BroadcastTransport:
 
 
 def process_group(group: BroadcastGroup) -> Any:
-    """Rank 0 of a group beside the default one, which `torch.distributed` cannot make by its public functions."""
+    """Rank 0 of a further group, which `torch.distributed` cannot make by its public functions."""
     store, _, _ = next(rendezvous(f"tcp://{group.address}:{group.port}", 0, group.world_size, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
     make: Any = _new_process_group_helper

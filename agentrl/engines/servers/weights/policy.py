@@ -23,7 +23,7 @@ WRAPPED = "base_model.model."
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
 """The start of a tensor's name that it shares with its block; empty outside of blocks."""
 WRAPPER = re.compile(r"\.base_layer|\.modules_to_save\.[^.]+")
-"""What peft adds to the name of a buffer."""
+"""Part of a buffer's name that peft adds."""
 SHOWN = 3
 """Most names in an error."""
 

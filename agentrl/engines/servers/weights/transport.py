@@ -13,20 +13,20 @@ from agentrl.engines.servers.weights.policy import PolicyWeights
 
 @dataclass(frozen=True)
 class Link:
-    """What a transport has to send, and the means."""
+    """The weights that a transport sends, and the means."""
 
     weights: PolicyWeights
     """All ranks go through its `tensors()` together, whichever of them sends."""
     model_config: Any
-    """The model's, which servers look at."""
+    """The model's configuration, which servers read."""
     folder: Path
     """Made where needed; servers see it."""
     bucket_bytes: int
     """Most bytes on their way at once."""
     device: torch.device
-    """The trainer's."""
+    """The trainer's device."""
     ranks: Any
-    """`agentrl.training.parallel.ranks.Ranks`: the processes that have the model, each with a GPU of its own."""
+    """`agentrl.training.parallel.ranks.Ranks`: the processes that have the model, each with one GPU."""
     tensor_parallel: int
     """Processes of a server."""
 
@@ -34,10 +34,9 @@ class Link:
 class Transport(Protocol):
     """Sends the policy's weights to replicas, between `begin_update` and `end_update`."""
 
-    name: str
-
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights; returns when they have them. Raises InfraError."""
 
     async def close(self) -> None:
-        """Let go of files, memory and process groups."""
+        """Release memory and process groups, where there are any."""
+        return

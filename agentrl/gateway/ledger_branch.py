@@ -1,0 +1,120 @@
+"""A ledger with its conversation, the turns in it, and the requests that wait to continue it."""
+
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.chat import Segment
+from agentrl.chat.incremental import RenderCache
+from agentrl.gateway import canonical
+from agentrl.gateway.canonical import Digest
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.message import Message
+
+
+@dataclass
+class LedgerBranch:
+    """A ledger and the conversation that it holds."""
+
+    schemas: list[dict[str, Any]]
+    ledger: Ledger = field(default_factory=Ledger)
+    messages: list[Message] = field(default_factory=list)
+    """Messages as the template renders them: the model's turns as it wrote them, not as a client repeats them."""
+    memory: RenderCache = field(default_factory=RenderCache)
+    turns: int = 0
+    """Turns that the model took in it."""
+    parent: "LedgerBranch | None" = None
+    shared: int = 0
+    """Tokens at its beginning that are the parent's."""
+
+
+@dataclass
+class Turn:
+    """A turn that the model took, and the lengths of its ledger and its conversation after it."""
+
+    branch: LedgerBranch
+    number: int
+    tokens: int
+    media: int
+    messages: int
+    digest: Digest
+    """Digest of the conversation up to it."""
+    closed: bool
+    marks: frozenset[str]
+    """Call ids and thinking, which tell it from a turn with the same text."""
+    continued: bool = False
+    """Whether its ledger goes on after it, or a request is about to do that."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The end of a request's history."""
+
+    digest: Digest
+    """Digest of all messages."""
+    turn: Digest | None = None
+    """Digest of the messages up to the model's last turn; None: it has taken none."""
+    tail: tuple[Message, ...] = ()
+    """Messages after that turn; empty while there is none."""
+    marks: frozenset[str] = frozenset()
+    """Marks of that turn, as its client repeats it."""
+
+    def after(self, messages: Sequence[Message]) -> "Position":
+        """The end of the history that goes on with `messages`."""
+        digest, turn, tail, marks = self.digest, self.turn, list(self.tail), self.marks
+        for message in messages:
+            digest = canonical.after(digest, message)
+            if message["role"] == "assistant":
+                turn, tail, marks = digest, [], canonical.marks(message)
+            elif turn is not None:
+                tail.append(message)
+        return Position(digest, turn, tuple(tail), marks)
+
+
+@dataclass
+class SampledTokens:
+    """The tokens of one answer."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    """Version of the weights that drew each token."""
+
+    def keep(self, count: int) -> None:
+        """Drop all but the first `count` tokens, as if generation had ended there."""
+        del self.ids[count:], self.logprobs[count:], self.versions[count:]
+
+
+@dataclass
+class Pending:
+    """A request that waits for its answer, and the branch that will hold it."""
+
+    branch: LedgerBranch
+    ids: MutableSequence[int]
+    """The whole prompt."""
+    media: list[Medium]
+    """All media of the prompt."""
+    new: list[Message]
+    """Messages that the branch does not have yet."""
+    digest: Digest
+    """Digest of the conversation before the answer."""
+    turn: Turn | None = None
+    """The turn that it continues; None in a new ledger."""
+    segments: Sequence[Segment] = ()
+    """Tokens that follow that turn."""
+    known: int = 0
+    """Tokens of the prompt that were there before."""
+    begun: int = 0
+    """Tokens at the end of the prompt that begin the answer."""
+    number: int = 0
+    """Number of the request in its session: concurrent requests draw from different seeds."""
+
+    open: bool = True
+    """Whether it still waits."""
+
+    def give_up(self) -> None:
+        """End without an answer: another request can continue the turn. Does nothing once there is an answer."""
+        if self.open and self.turn is not None:
+            self.turn.continued = False
+        self.open = False
