@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from agentrl.config.schema import Config
+from agentrl.core.points import POLICY_LOSS_OPTIONS
 
 
 def verl_config(config: Config) -> DictConfig:
