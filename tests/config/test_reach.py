@@ -188,9 +188,9 @@ def sandbox(config: Config) -> Any:
 
 
 def overlong(config: Config) -> Any:
-    from agentrl.rewards.overlong import overlong_penalty
+    from agentrl.rewards.scorer import Overlong
 
-    return vars(overlong_penalty(config.reward.overlong_buffer, 10))
+    return vars(Overlong.of(config.reward.overlong_buffer, 10))
 
 
 def reward_function(config: Config) -> Any:
