@@ -80,7 +80,7 @@ def run_seed(preset: str, seed: int, folder: Path, base: Path | None, extra: Ext
         f"data.train_files={data / 'train.parquet'}",
         f"data.val_files={data / 'val.parquet'}",
     ]
-    seeds = [f"trainer.seed={seed}", f"data.seed={seed}", f"rollout.seed={seed}"]
+    seeds = [f"trainer.seed={seed}", f"data.seed={seed}"]
     place = [f"trainer.default_local_dir={run}", "trainer.resume_mode=disable"]
     trained = agentrl(log, "train", f"--config-name={preset}", *files, *seeds, *place, *extra.train)
     success = [step["val/success"] for step in read_metrics(run / "metrics.jsonl") if "val/success" in step]

@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
         runtime.publish_weights(0)
         rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
-        sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=rollout.seed)
+        seed = config.trainer.seed
+        sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=seed)
         env = runtime.rollouts.env
         gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"

@@ -67,7 +67,7 @@ def resolve(
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
     given = dict(reader.given)
-    settings = [*reader.tree(files), *settings]
+    settings = [*reader.tree(files), *sorted(settings, key=lambda setting: setting.order >= 0)]
     written = Written(files, reader.given | given, presets.own, schema, program)
     defaults = next(filter(None, (layer.defaults(written) for layer in layers())), None)
     if defaults is not None:

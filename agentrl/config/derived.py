@@ -1,7 +1,20 @@
-"""Facts that follow from several keys: processes of a run, its critic, its groups, whether it repeats bit by bit."""
+"""Facts that follow from several keys: processes of a run, its critic, what a critic inherits from the actor."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.schema import Config, Rollout, Trainer
+
+T = TypeVar("T")
+
+
+def inherited(own: Any, base: T) -> T:
+    """The settings `base` with the values that `own` sets in keys of the same name, at any depth; null sets none."""
+    names = [field.name for field in fields(own) if hasattr(base, field.name)]
+    values = {name: getattr(own, name) for name in names if getattr(own, name) is not None}
+    below = {name: inherited(value, getattr(base, name)) for name, value in values.items() if is_dataclass(value)}
+    return replace(base, **values | below)  # type: ignore[type-var]  # a section of the schema
 
 
 def processes(trainer: Trainer, rollout: Rollout) -> int:

@@ -107,8 +107,8 @@ def _one_back(path: str) -> Iterator[str]:
     above = set(ancestors(path))
     for entry in table().values():
         again = f"{path}.".startswith(f"{entry.name}.")  # a name below its own target would lead on for ever
-        if entry.action == "moved" and not again and "=" not in entry.name and entry.text in above:
-            yield entry.name + path[len(entry.text) :]
+        if entry.action == "moved" and not again and "=" not in entry.name and entry.target in above:
+            yield entry.name + path[len(entry.target) :]
 
 
 def _fates(path: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Other names for keys: those of other frameworks, by their layers, and agentrl's own of earlier versions.
+"""Other names for keys: those of other frameworks, by their layers, and those of earlier versions, in old_names.yaml.
 
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
-from agentrl.config.deprecations import DEPRECATED, Deprecation
 from agentrl.config.keys import Key, ancestors, home
-from agentrl.core.compatibility import Layer, Rename, layers
+from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
+
+OLD_NAMES = Path(__file__).with_name("old_names.yaml")
 
 
 @dataclass(frozen=True)
@@ -26,27 +27,27 @@ class Translation:
     value: Any
     notes: tuple[str, ...] = ()
     """Lines for the person."""
-    moved: bool = False
-    """Whether an old name led here."""
+    order: int = 0
+    """Place among the settings of a file: 1 for an old name, -1 for one that yields to today's."""
 
 
 def table() -> Mapping[str, Rename]:
     """Every entry by its name."""
-    return _table(tuple(layers()), DEPRECATED)
+    return _table(tuple(layers()))
 
 
 @cache
-def _table(known: tuple[Layer, ...], deprecated: tuple[Deprecation, ...]) -> Mapping[str, Rename]:
-    entries = {name: entry for layer in known for name, entry in layer.renames().items()}
-    return entries | {old.old: Rename(old.old, "moved", old.new, old.note) for old in deprecated}
+def _table(known: tuple[Layer, ...]) -> Mapping[str, Rename]:
+    return {name: entry for layer in known for name, entry in layer.renames().items()} | read_table(OLD_NAMES)
 
 
 def read_table(file: Path) -> dict[str, Rename]:
     """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
     entries: dict[str, Rename] = {}
     for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+        kind, merged = ("moved", True) if action == "merged" else (action, False)
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Rename(name, action, text) for names, text in items for name in _each(names)}
+        entries |= {name: Rename(name, kind, text, merged) for names, text in items for name in _each(names)}
     return entries
 
 
@@ -62,20 +63,21 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
     Raises UserError for what is refused.
     """
     notes: list[str] = []
-    original = path
+    original, order = path, 0
     while entry := lookup(path, value, keys):
         if entry.action == "noted":
             notes += [f"{path}: {entry.text}"] if path != original else []
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(entry.note or f"{entry.name} is {entry.text} here")
+            notes.append(f"{entry.name} is {entry.target} here")
             path, value = new
+            order = -1 if entry.merged else 1
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
     if value is None and path != original and not may_be_null(path, keys):
         return Translation(None, None)  # another framework's way of not setting it
-    return Translation(path, value, tuple(notes), moved=path != original)
+    return Translation(path, value, tuple(notes), order)
 
 
 def destination(path: str, keys: Mapping[str, Key]) -> str:
@@ -120,7 +122,7 @@ def written(value: Any) -> str:
 def _move(entry: Rename, path: str, value: Any) -> tuple[str, Any]:
     target, has_value, new = entry.text.partition("=")
     if has_value:
-        return target, yaml.safe_load(new)
+        return target, yaml.safe_load(new.replace(OLD_VALUE, written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
 
 

@@ -17,6 +17,8 @@ from agentrl.core.errors import UserError
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 INTERPOLATION = re.compile(r"\$\{")
 
+OmegaConf.register_new_resolver("quotient", lambda value, by: float(value) / float(by), replace=True)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -24,8 +26,8 @@ class Setting:
 
     path: str
     value: Any
-    moved: bool = False
-    """Whether it was given under an old name."""
+    order: int = 0
+    """As of a Translation."""
     delete: bool = False
 
 
@@ -44,7 +46,7 @@ class Reader:
         raw = OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
         settings = [found for name, value in raw.items() for found in self.read(str(name), value, config)]
-        return sorted(settings, key=lambda setting: setting.moved)
+        return sorted(settings, key=lambda setting: setting.order)
 
     def read(self, path: str, value: Any, origin: DictConfig | None = None) -> Iterable[Setting]:
         """Settings that `path = value` makes: one, none, or those of a mapping's entries.
@@ -65,9 +67,9 @@ class Reader:
         self.notes |= dict.fromkeys(found.notes)
         if found.path is None:
             return
-        new = self._rename_references(found.value, path, origin)
-        if new != f"${{{found.path}}}":  # an old name may refer to what it is itself here
-            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.moved)
+        new = self._rename_references(value, path, origin) if found.value is value else found.value
+        if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
+            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.order)
 
     def checked(self, path: str, value: Any = None) -> str:
         """`path` if a key of that name exists. Raises UserError naming the nearest one."""
@@ -149,9 +151,11 @@ def without_nulls(settings: Iterable[Setting], schema: type) -> list[Setting]:
 
 
 def on_defaults(settings: Iterable[Setting], defaults: Defaults | None) -> DictConfig:
-    """A tree of a framework's defaults, where there are any, and settings over them."""
+    """A tree of a framework's defaults, where there are any, and settings over them: there, 0 steps of warm-up leave it
+    to a ratio."""
     tree = OmegaConf.create({})
     if defaults is not None:
+        settings = [one for one in settings if one.order or one.value != 0 or not one.path.endswith(".lr_warmup_steps")]
         apply([Setting(path, value) for path, value in defaults.values().items()], tree)
     apply(settings, tree)
     return tree

@@ -31,6 +31,10 @@ class Command:
         return import_module(self.module)
 
 
+OLD_VALUE = "{value}"
+"""Stands for the old value in the new one of a Rename."""
+
+
 @dataclass(frozen=True)
 class Rename:
     """What becomes of one setting that is no key here."""
@@ -41,8 +45,13 @@ class Rename:
     """moved, silent, ignored, refused or noted."""
     text: str
     """The new name when moved, otherwise the reason."""
-    note: str = ""
-    """The line that replaces the usual one."""
+    merged: bool = False
+    """When moved: whether today's name wins over it."""
+
+    @property
+    def target(self) -> str:
+        """The new name, with a value where that is a fixed one."""
+        return self.text.partition("=")[0] if OLD_VALUE in self.text else self.text
 
 
 @dataclass(frozen=True)

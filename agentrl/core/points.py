@@ -38,8 +38,19 @@ ADVANTAGES: Registry[Any] = Registry(
 """`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its
 advantages are 0."""
 
+POLICY_LOSS_OPTIONS = {
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "clip_cov_ratio": 0.0002,
+    "clip_cov_lb": 1.0,
+    "clip_cov_ub": 5.0,
+    "kl_cov_ratio": 0.0002,
+    "ppo_kl_coef": 0.1,
+}
+"""Options that any policy loss may name, with their defaults; `actor.policy_loss.options` sets them."""
+
 POLICY_LOSS_OFFERED = (
-    *("low", "high", "c", "tau_pos", "tau_neg", "ppo_kl_coef", "config"),
+    *("low", "high", "c", "config"),
     *("mask", "cu_seqlens", "chosen", "weights", "importance", "step"),
 )
 
@@ -47,7 +58,7 @@ POLICY_LOSSES: Registry[Any] = Registry(
     "a policy loss",
     decorator="policy_loss",
     places=("algorithms/losses",),
-    contract=FunctionContract(("logprobs", "old_logprobs", "advantages"), POLICY_LOSS_OFFERED),
+    contract=FunctionContract(("logprobs", "old_logprobs", "advantages"), (*POLICY_LOSS_OFFERED, *POLICY_LOSS_OPTIONS)),
     marks=("by_sequence", "choose"),
 )
 """`actor.policy_loss.loss_mode`. `config` is the section `actor`. Marks: `by_sequence`, it is defined as a mean over

@@ -1,5 +1,6 @@
 """The rows of a run: training batches, validation batches, and the number of steps."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
 from agentrl.data.overlong import filter_overlong
 from agentrl.trajectory.row import Row
+
+ROWS_PER_WORKER = 10_000
+"""Rows from which on another process helps to measure prompts."""
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Reader:
         rows = self._from_files(f"data.{split}_files") if given is None else given
         rows = rows if limit is None else rows[:limit]
         if data.filter_overlong_prompts:
-            workers = data.filter_overlong_prompts_workers
+            workers = min(os.cpu_count() or 1, len(rows) // ROWS_PER_WORKER)
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)
         return rows
 

@@ -59,7 +59,7 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         dtype=dtype,
         max_model_len=model_length(config),
         max_num_seqs=sequences(config, sharing),
-        seed=rollout.seed,
+        seed=config.trainer.seed,
         tensor_parallel=rollout.tensor_model_parallel_size,
         memory_fraction=rollout.gpu_memory_utilization,
         trainer_bytes=trainer_bytes(config, sharing),

@@ -72,7 +72,7 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
     if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         kept += policy * width / sharing.ranks
     if has_critic(config):
-        kept += policy * (STORED + MOMENTS) / sharing.ranks
+        kept += policy * (STORED + moments) / sharing.ranks
     return kept
 
 

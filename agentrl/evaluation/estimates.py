@@ -17,7 +17,9 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     return 1.0 - comb(n - passed, k) / comb(n, k)
 
 
-def interval(values: Sequence[float], *, confidence: float, resamples: int, seed: int) -> tuple[float, float] | None:
+def interval(
+    values: Sequence[float], *, confidence: float, resamples: int, seed: int = 0
+) -> tuple[float, float] | None:
     """Bootstrap percentile bounds of the mean; rows are resampled with replacement.
 
     None with `resamples` 0 or fewer than two values: nothing could vary.

@@ -117,7 +117,7 @@ def depends_on(config: Config) -> dict[str, Any]:
         "rollout.temperature": rollout.temperature,
         "rollout.top_p": rollout.top_p,
         "rollout.top_k": rollout.top_k,
-        "rollout.seed": rollout.seed,
+        "trainer.seed": config.trainer.seed,
     }
 
 

@@ -79,5 +79,5 @@ def _passes(rows: Iterable[RowScores], k: int) -> list[float]:
 def _figure(values: Iterable[float], evaluation: Evaluation) -> Figure:
     found = list(values)
     mean = sum(found) / len(found) if found else float("nan")
-    bounds = interval(found, confidence=evaluation.confidence, resamples=evaluation.resamples, seed=evaluation.seed)
+    bounds = interval(found, confidence=evaluation.confidence, resamples=evaluation.resamples)
     return Figure(mean, bounds)

@@ -230,10 +230,10 @@ def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str,
     return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
-def manager_class(source: str, name: str, path: str | None) -> type | None:
-    """The class that the settings name; None when `name` is one of REWARD_MANAGERS. Raises UserError."""
-    if source == "importlib":
-        assert path is not None  # config/checks guarantees it
+def manager_class(name: str, path: str | None) -> type | None:
+    """The class that the settings name, in the file `path`; None when `name` is one of REWARD_MANAGERS. Raises
+    UserError."""
+    if path is not None:
         found = load_attribute(path, name, what=SECTION)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
@@ -245,7 +245,7 @@ def manager_class(source: str, name: str, path: str | None) -> type | None:
     if name not in registered:
         raise UserError(
             f"{SECTION}.name={name}: no such manager; use {', '.join((*REWARD_MANAGERS, *registered))}, a name that "
-            f"model.external_lib registers, or a class of your own with {SECTION}.source=importlib and module.path"
+            f"model.external_lib registers, or a class of your own with {SECTION}.module.path"
         )
     return registered[name]
 

@@ -164,7 +164,7 @@ def _reward_function(
 ) -> tuple[RewardFn | None, Manager | None]:
     """The reward function, `given` or named, and its manager where `reward.reward_manager.name` does not decide."""
     reward_manager = config.reward.reward_manager
-    kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
+    kind = manager_class(reward_manager.name, reward_manager.module.path)
     function = _own_function(config.reward.custom_reward_function, given, batch=reward_manager.name == "batch")
     if kind is not None:
         return None, custom_manager(kind, function, config, tokenizer)
@@ -189,7 +189,7 @@ def scored_together(config: Config) -> bool:
     """Whether rewards need one place for all trajectories: a manager that may see a batch, or a network."""
     reward = config.reward
     manager = reward.reward_manager
-    each = manager.source != "importlib" and manager.name in REWARD_MANAGERS and manager.name != "batch"
+    each = manager.module.path is None and manager.name in REWARD_MANAGERS and manager.name != "batch"
     return reward.reward_model.enable or not each
 
 
@@ -201,8 +201,9 @@ def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
     from agentrl.training.model import reward_model as network
 
     if judge is None:
-        named = reward_model.device
-        judge = network.Judge(reward_model, device=torch.device(named) if named else device_for(config.trainer.device))
+        named, use_shm = reward_model.device, config.model.use_shm
+        device = torch.device(named) if named else device_for(config.trainer.device)
+        judge = network.Judge(reward_model, device=device, use_shm=use_shm)
     return network.reward_worker(reward_model, judge, policy_vocabulary=len(tokenizer))
 
 

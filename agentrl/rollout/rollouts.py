@@ -260,9 +260,11 @@ class Rollouts:
         return replace(self._sampling(), temperature=0.0)
 
     def _sampling(self) -> Sampling:
-        rollout = self.config.rollout
+        config = self.config
         return Sampling(
-            max_new_tokens=self.config.data.max_response_length, seed=rollout.seed, ignore_eos=rollout.ignore_eos
+            max_new_tokens=config.data.max_response_length,
+            seed=config.trainer.seed,
+            ignore_eos=config.rollout.ignore_eos,
         )
 
     def _loop_for(self, row: Row) -> type[AgentLoop]:

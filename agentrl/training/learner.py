@@ -193,12 +193,7 @@ class Learner:
 
         `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
         contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
-        critic = self.config.critic
-        own = {"critic": critic.checkpoint.save_contents}
-        mine = {
-            name: chosen(trainable.state_dict(), own.get(name) or contents)
-            for name, trainable in self._trainables().items()
-        }
+        mine = {name: chosen(trainable.state_dict(), contents) for name, trainable in self._trainables().items()}
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
         self.saver.save(folder, step, mine, lambda out: write_model(self.model, self.processor, out, weights=whole))
@@ -209,15 +204,14 @@ class Learner:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
         check_resumable(path, state)
-        contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
-        own = {"critic": critic.checkpoint.load_contents}
+        contents = self.config.actor.checkpoint.load_contents
         for name, trainable in self._trainables().items():
-            part, wanted = state.pop(name, {}), own.get(name) or contents
-            if "model" in wanted and "parameters" not in part:
+            part = state.pop(name, {})
+            if "model" in contents and "parameters" not in part:
                 raise UserError(
                     f"{path} has no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
-            trainable.load_state_dict(chosen(part, wanted))
+            trainable.load_state_dict(chosen(part, contents))
         return step, state if "extra" in contents else {}
 
     def score(self, ids: list[int]) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from agentrl.config.schema import Config
+from agentrl.core.points import POLICY_LOSS_OPTIONS
 
 
 def verl_config(config: Config) -> DictConfig:
@@ -59,4 +60,9 @@ class AlgoConfig(SectionConfig):
 
 
 class ActorConfig(SectionConfig):
-    """The section `actor`."""
+    """The section `actor`, with the options of the loss where verl has them: in `policy_loss` itself."""
+
+    def __init__(self, section: Any, **more: Any) -> None:
+        super().__init__(section, **more)
+        if modes := self.get("policy_loss"):
+            modes.update(POLICY_LOSS_OPTIONS | dict(modes.get("options") or {}))

@@ -27,7 +27,7 @@ def complaint(*overrides: str, **where: str) -> str:
         ("trainer.total_steps=4", "trainer.total_training_steps"),
         ("multi_turn.enabled=true", "rollout.multi_turn.enable"),
         ("+rollout.val_kwargs={tempeature: 1}", "rollout.val_kwargs.temperature"),
-        ("~rollout.seeed", "rollout.seed"),
+        ("~trainer.seeed", "trainer.seed"),
     ],
 )
 def test_an_unknown_key_names_the_nearest_one(override: str, guess: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from agentrl.config.checks.files import row_file
 from agentrl.config.checks.own import own_objects
-from agentrl.config.schema import Data, Reward, Rollout
+from agentrl.config.keys import schema_keys
+from agentrl.config.schema import Config, Data, Reward, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES, row_source
 from agentrl.core.row_sources import split_source
@@ -118,7 +119,7 @@ def test_the_same_folder_written_otherwise_is_no_change(tmp_path: Path, monkeypa
     (tmp_path / "some").mkdir()
 
     def changed(old: str, new: str) -> bool:
-        return bool(changes({"data": {"train_files": old}}, {"data": {"train_files": new}}, ["data.train_files"]))
+        return bool(changes({"data": {"train_files": old}}, {"data": {"train_files": new}}, schema_keys(Config)))
 
     assert not changed("tasks:some", f"tasks:{tmp_path}/some")
     assert changed("tasks:some", "env:some")

@@ -55,7 +55,7 @@ def test_branches_of_a_run(
 
     # From step 1 on another way, into the same folder: it keeps one checkpoint, and that is its own.
     path = saved / "global_step_1"
-    again = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={path}", "rollout.seed=7"]
+    again = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={path}", "trainer.seed=7"]
     run(overrides, folder, "trainer.total_training_steps=2", "trainer.max_actor_ckpt_to_keep=1", *again)
     aside = saved / "superseded_1"
     assert names(saved) == ["global_step_2", "superseded_1"]
@@ -75,12 +75,12 @@ def test_branches_of_a_run(
         assert f"the policy after step {step}" in " ".join(capsys.readouterr().err.split())
 
     # It goes on from its own newest; when that is damaged, from the one before.
-    run(overrides, folder, "trainer.total_training_steps=4", "rollout.seed=7")
+    run(overrides, folder, "trainer.total_training_steps=4", "trainer.seed=7")
     assert names(saved) == ["global_step_2", "global_step_3", "global_step_4", "superseded_1"]
     whole = policy(saved / "global_step_4")
     os.truncate(saved / "global_step_4" / "policy-00000.safetensors", 1000)
     caplog.clear()
-    run(overrides, folder, "trainer.total_training_steps=4", "rollout.seed=7")
+    run(overrides, folder, "trainer.total_training_steps=4", "trainer.seed=7")
     assert "policy-00000.safetensors is damaged; resuming from global_step_3" in caplog.text
     assert all(torch.equal(tensor, whole[name]) for name, tensor in policy(saved / "global_step_4").items())
     assert steps(folder) == [1, 2, 3, 4]

@@ -75,7 +75,7 @@ def test_a_reward_that_hangs_costs_its_sample_alone(tmp_path: Path, overrides: l
 @pytest.mark.timeout(600)
 def test_a_manager_written_for_verl_knows_a_validation(tmp_path: Path, overrides: list[str]) -> None:
     (tmp_path / "mine.py").write_text(f"FILE = {str(tmp_path / 'seen')!r}\n{MANAGER}")
-    named = ["source=importlib", f"module.path={tmp_path / 'mine.py'}", "name=Mine"]
+    named = [f"module.path={tmp_path / 'mine.py'}", "name=Mine"]
     settings = [f"reward.reward_manager.{setting}" for setting in named]
     (rows,) = (setting for setting in overrides if setting.startswith("data.val_files="))
     run(tmp_path, overrides, *settings, rows, "trainer.total_training_steps=1", "trainer.val_before_train=true")

@@ -45,7 +45,7 @@ def scores(tmp_path):
 
 async def test_run_single_in_a_file_of_ones_own(scores):
     subject = trajectory()
-    kind = manager_class("importlib", "ShortAnswers", str(FILE))
+    kind = manager_class("ShortAnswers", str(FILE))
     await scores(kind).score(subject)
     words = 6  # of the whole response, the tool's and the user's among them, as verl's managers see it
     assert subject.reward == pytest.approx(0.5 + words + 0.1 * (1 - 6 / 12))
@@ -54,7 +54,7 @@ async def test_run_single_in_a_file_of_ones_own(scores):
 
 async def test_all_of_a_step_at_once_by_a_registered_name(scores):
     load_user_file(FILE, where="test")
-    judge = scores(manager_class("register", "step_average", None))
+    judge = scores(manager_class("step_average", None))
     subjects = [trajectory(), trajectory()]
     subjects[1].ledgers[0].ids[-1] = WORDS.index("hint")
     judge.expect([subject.key for subject in subjects])
@@ -65,16 +65,16 @@ async def test_all_of_a_step_at_once_by_a_registered_name(scores):
 
 
 async def test_ready_made_ones_under_agentrl_s_names_are_agentrl_s():
-    assert manager_class("register", "naive", None) is None
+    assert manager_class("naive", None) is None
 
 
 def test_mistakes():
     with pytest.raises(UserError, match="no such manager"):
-        manager_class("register", "nobody", None)
+        manager_class("nobody", None)
     with pytest.raises(UserError, match="choose naive"):
         compose(["reward.reward_manager.name=naiv"], config_name="train", checks=[reward_manager])
     mine = ["reward.reward_manager.source=importlib", "reward.reward_manager.name=Mine"]
-    with pytest.raises(UserError, match=r"name the file in reward\.reward_manager\.module\.path"):
+    with pytest.raises(UserError, match=r"a class of your own with reward\.reward_manager\.module\.path"):
         compose(mine, config_name="train", checks=[reward_manager])
 
 

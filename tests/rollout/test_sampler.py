@@ -101,6 +101,15 @@ def test_dynamic_sampling_stops_and_trains_on_what_there_is():
     assert len(runtime.rolled) == 2  # an epoch, and no endless loop
 
 
+def whose_sum_is_two(values):
+    return sum(values) == 2.0
+
+
+def test_another_filter_keeps_other_groups():
+    sample, _ = sampler([DIFFER, SAME], FILTER, f"algorithm.filter_groups.keep={__name__}.whose_sum_is_two")
+    assert uids(sample(1)) == ["r1"]
+
+
 def test_groups_may_differ_by_another_value():
     sample, _ = sampler([[0.6, 1.0], [0.2, 1.0]], FILTER, "algorithm.filter_groups.metric=acc")
     assert uids(sample(1)) == ["r1"]

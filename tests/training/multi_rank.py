@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from agentrl.config.schema import Actor, Critic, Model, Network, Optim, PolicyLoss, RolloutCorrection, Trainer
-from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
+from agentrl.config.schema import Actor, Critic, Model, Optim, PolicyLoss, RolloutCorrection, Trainer
+from agentrl.config.schema.critic import CriticOptim
+from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model
@@ -97,7 +98,6 @@ class Case:
             rollout_correction=self.correction,
             shares=self.shares and ranks.world > 1,
             ranks=ranks,
-            balance=True,
         )
         if trainable.optimizer.scale.needed:  # so small a batch overflows in the first steps
             trainable.optimizer.scale.value = 2.0**8
@@ -111,9 +111,9 @@ class Case:
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
-KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
-COVARIANCE = PolicyLoss("kl_cov", kl_cov_ratio=0.3)
-CLIPPED = PolicyLoss("clip_cov", clip_cov_ratio=0.3, clip_cov_lb=-9.0, clip_cov_ub=9.0)
+KEPT = FsdpConfig(reshard_after_forward=False)
+COVARIANCE = PolicyLoss("kl_cov", {"kl_cov_ratio": 0.3})
+CLIPPED = PolicyLoss("clip_cov", {"clip_cov_ratio": 0.3, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0})
 BY_TRAJECTORY = {"loss_agg_mode": "seq-mean-token-mean", "shuffle": True, "ppo_epochs": 2}
 BYPASSED = RolloutCorrection(
     rollout_is="sequence",
@@ -154,7 +154,6 @@ FURTHER = {
     "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
     "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
-    "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
@@ -233,9 +232,9 @@ def head_error(trainable: PolicyActor, batch: Any) -> float:
 
 def values(models: Path, ranks: Ranks) -> dict[str, Any]:
     """The same of a critic."""
-    network = Network(path=str(models / "llama"))
+    network = Model(path=str(models / "llama"))
     module = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
-    critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
+    critic = Critic(optim=CriticOptim(lr=1e-2), ppo_mini_batch_size=2)
     trainable = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
     metrics = []
     for step in range(3):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification
 
-from agentrl.config.schema import Actor, Critic, Optim
+from agentrl.config.schema import Actor, Critic
+from agentrl.config.schema.critic import CriticOptim
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.training.update.critic import ValueCritic
 from tests.training.test_actor import assert_same
@@ -26,7 +27,7 @@ def value_model(seed: int = 0):
 
 
 def critic_of(module, *, vf_coef: float = 1.0, actor: Actor | None = None, **settings) -> ValueCritic:
-    settings = {"ppo_mini_batch_size": 99, "optim": Optim(lr=1e-3), "grad_clip": 0.0} | settings
+    settings = {"ppo_mini_batch_size": 99, "optim": CriticOptim(lr=1e-3), "grad_clip": 0.0} | settings
     return ValueCritic(
         module, critic=Critic(**settings), actor=actor or Actor(), device=CPU, total_steps=10, vf_coef=vf_coef
     )
@@ -80,7 +81,7 @@ def test_micro_batches_do_not_change_the_gradient() -> None:
 def test_the_critic_learns_the_returns() -> None:
     batch = place_rewards()
     batch.returns = batch.mask * (batch.ids % 3).float()
-    critic = critic_of(value_model(), cliprange_value=9.0, optim=Optim(lr=1e-2))
+    critic = critic_of(value_model(), cliprange_value=9.0, optim=CriticOptim(lr=1e-2))
     figures = [critic.update(replace(batch, values=None)) for _ in range(30)]
     assert figures[-1]["critic/explained_variance"] > 0.8 > 0.2 > figures[0]["critic/explained_variance"]
     assert figures[-1]["critic/vf_loss"] < 0.1 * figures[0]["critic/vf_loss"]
@@ -91,7 +92,7 @@ def test_explained_variance_is_of_unseen_returns() -> None:
     """Answers to one prompt succeed nine times of ten, to another one time of ten. Of such returns a critic can explain
     0.64, and one that only knows the mean nothing: the figure is of values from before the step.
     """
-    critic = critic_of(value_model(), ppo_mini_batch_size=8, optim=Optim(lr=3e-3))
+    critic = critic_of(value_model(), ppo_mini_batch_size=8, optim=CriticOptim(lr=3e-3))
     figures, draw = [], torch.Generator().manual_seed(0)
     for step in range(10):
         batch = random_batch([6] * 64, seed=step)
@@ -114,13 +115,13 @@ def test_null_critic_settings_are_the_actors() -> None:
 def test_values_do_not_depend_on_the_micro_batches() -> None:
     batch, module = place_rewards(), value_model()
     whole = critic_of(module).values(batch)
-    for limits in ({"forward_max_token_len_per_gpu": 20}, {"forward_micro_batch_size_per_gpu": 1}):
+    for limits in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
         torch.testing.assert_close(critic_of(module, **limits).values(batch), whole, atol=1e-5, rtol=1e-5)
     assert not whole[~batch.mask].any()
 
 
 def test_two_and_two_steps_are_four() -> None:
-    settings = {"shuffle": True, "ppo_mini_batch_size": 1}
+    settings = {"actor": Actor(shuffle=True), "ppo_mini_batch_size": 1}
     straight, first = critic_of(value_model(), **settings), critic_of(value_model(), **settings)
     batches = [place_rewards(seed) for seed in range(4)]
     for batch in batches:

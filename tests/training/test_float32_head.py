@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from agentrl.config.schema import Actor, Model, Network
+from agentrl.config.schema import Actor, Model
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.config.schema.reward import RewardModel, RewardNetwork
 from agentrl.engines.hf.projection import Projection
@@ -180,7 +180,7 @@ def test_the_engine_in_this_process_has_it() -> None:
 
 def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> None:
     tiny("qwen3").save_pretrained(tmp_path / "model")
-    network = Network(path=str(tmp_path / "model"))
+    network = Model(path=str(tmp_path / "model"))
     model = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ALONE, HALF, device=CPU)
     nn.init.normal_(model.base.score.weight)
     batch = random_batch(LENGTHS)

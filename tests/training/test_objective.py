@@ -24,7 +24,7 @@ def off_policy():
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))
 def test_micro_batches_do_not_change_the_gradient(name):
     module, batch = off_policy()
-    settings = {"policy_loss": PolicyLoss(name, clip_cov_ratio=0.3, clip_cov_lb=0.1, kl_cov_ratio=0.3)}
+    settings = {"policy_loss": PolicyLoss(name, {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.1, "kl_cov_ratio": 0.3})}
     whole = gradient_of(module, batch, **settings)
     assert_same(gradient_of(module, batch, ppo_micro_batch_size_per_gpu=1, **settings), whole)
     assert any(gradient.abs().max() > 0 for gradient in whole.values())
@@ -34,7 +34,7 @@ def test_a_penalty_moves_sequences_without_advantage():
     module, batch = off_policy()
     bounds = batch.cu_seqlens.tolist()
     batch.advantages[bounds[2] : bounds[5]] = 0.0
-    settings = {"policy_loss": PolicyLoss("kl_cov", kl_cov_ratio=0.9)}
+    settings = {"policy_loss": PolicyLoss("kl_cov", {"kl_cov_ratio": 0.9})}
     mine = gradient_of(module, batch, **settings)
     # with a KL weight of 0 every sequence takes the long way
     everything = replace(batch, ref_logprobs=torch.zeros(batch.num_tokens))
@@ -57,7 +57,7 @@ def test_every_key_changes_the_gradient(name, key, value, other):
     module, batch = off_policy()
     base = {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.1, "kl_cov_ratio": 0.3}
     one, two = (
-        gradient_of(module, batch, policy_loss=PolicyLoss(name, **base | {key: chosen})) for chosen in (value, other)
+        gradient_of(module, batch, policy_loss=PolicyLoss(name, base | {key: chosen})) for chosen in (value, other)
     )
     assert any((one[name] - two[name]).abs().max() > 1e-4 * two[name].abs().max() for name in one)
 

@@ -34,15 +34,14 @@ def test_wsd_warms_up_stays_and_falls():
     assert lr_factor(22, kind="wsd", warmup=2, total=22, min_ratio=0.1) == pytest.approx(0.1)
 
 
-def test_the_lowest_rate_may_be_given_as_such():
+def test_the_lowest_rate_is_a_share_of_the_highest():
     def last(**fields):
         optim = Optim(lr=1e-3, lr_scheduler_type="linear", **fields)
         optimizer = Optimizer(nn.Linear(2, 2), optim, grad_clip=1.0, total_steps=4)
         optimizer.schedule_step = 4
         return optimizer.lr
 
-    assert last(min_lr=2e-4) == pytest.approx(2e-4)
-    assert last(min_lr=2e-4, min_lr_ratio=0.5) == pytest.approx(2e-4)
+    assert last() == 0.0
     assert last(min_lr_ratio=0.5) == pytest.approx(5e-4)
 
 
@@ -74,8 +73,9 @@ def test_the_warm_up_is_steps_or_a_share():
 
     assert first() == 1.0
     assert first(lr_warmup_steps=4) == 0.25
-    assert first(lr_warmup_steps_ratio=0.1) == 0.1
-    assert first(lr_warmup_steps=0, lr_warmup_steps_ratio=0.1) == 1.0
+    assert first(lr_warmup_steps=0.1) == 0.1
+    assert first(lr_warmup_steps=1.0) == 0.01
+    assert first(lr_warmup_steps=1) == 1.0
 
 
 def test_clipping_scales_and_reports_the_norm_before():

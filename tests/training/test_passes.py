@@ -21,7 +21,7 @@ from agentrl.training.perf.pass_size import (
 )
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update import passes
-from agentrl.training.update.micro_batches import micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import micro_batching_of, score_batch
 from tests.training.tiny import CPU, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])
@@ -83,7 +83,7 @@ def test_log_probs_too() -> None:
     policy = policy_of()
     wanted = policy.logprobs(BATCH)[0]
     small_memory(policy, TOTAL // 2 - 1, after_backward=False)
-    torch.testing.assert_close(score_batch(policy.score, BATCH, policy.scoring, columns=2)[0], wanted)
+    torch.testing.assert_close(score_batch(policy.score, BATCH, policy.micro_batching, columns=2)[0], wanted)
 
 
 def test_tokens_that_fit() -> None:
@@ -122,13 +122,13 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     config = compose(["model.path=none", "data.max_prompt_length=100", "data.max_response_length=200"], checks=())
     monkeypatch.setattr(passes, "free_memory", lambda device: 1.5 * GIB)
     policy = policy_of()
-    sizes = micro_batching_like(Actor(), GPU)
+    sizes = micro_batching_of(Actor(), GPU)
     other = Reference(tiny(), temperature=1.0, micro_batching=sizes, device=CPU)
     passes.fit_passes(config, [policy], other, ALONE)
     chosen = policy.micro_batching.max_tokens
     assert chosen is not None
     assert 2048 < chosen < MOST
-    assert policy.scoring.max_tokens == other.micro_batching.max_tokens == chosen
+    assert policy.micro_batching.max_tokens == other.micro_batching.max_tokens == chosen
     assert policy.score.keep == chosen
     said = f"passes of {chosen} tokens, not compiled, attention fa2, head triton with {chosen} kept logits"
     assert passes.description(policy) == said

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from agentrl.config.schema import Actor, Critic, Model, Network, Optim
+from agentrl.config.schema import Actor, Critic, Model, Optim
+from agentrl.config.schema.critic import CriticOptim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, load_model
@@ -90,10 +91,10 @@ def test_tied_embeddings_stay_tied() -> None:
 @pytest.mark.parametrize("lora_rank", [0, 4])
 @pytest.mark.parametrize("computed", ["auto", "bfloat16"])
 def test_a_critic_read_in_bfloat16_learns_in_float32(folder: Path, lora_rank: int, computed: str) -> None:
-    network = Network(path=str(folder), dtype="bfloat16", lora_rank=lora_rank)
+    network = Model(path=str(folder), dtype="bfloat16", lora_rank=lora_rank)
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
     model = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
-    trainable = ValueCritic(model, critic=Critic(optim=Optim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
+    trainable = ValueCritic(model, critic=Critic(optim=CriticOptim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
     before, batch = trained(model.module), random_batch(LENGTHS)
     assert {p.dtype for p in before.values()} == {torch.float32}
     for _ in range(2):  # the head begins at zero, so the first step moves nothing else
@@ -224,7 +225,7 @@ def test_clipping_is_by_the_norm_of_the_loss_itself(folder: Path) -> None:
 
 def test_a_critic_in_float16_is_scaled_too(folder: Path) -> None:
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="float16"))
-    network = Network(path=str(folder))
+    network = Model(path=str(folder))
     model = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
     trainable = ValueCritic(model, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
     batch = random_batch(LENGTHS)

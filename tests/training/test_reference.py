@@ -5,11 +5,9 @@ import copy
 import pytest
 import torch
 
-from agentrl.config.schema import Actor, Config, Optim, Ref
+from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.roles.frozen import Reference
-from agentrl.training.roles.making import Roles
 from agentrl.training.update.micro_batches import MicroBatching
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
@@ -37,11 +35,3 @@ def test_an_offloaded_reference_gives_the_same_and_is_on_the_cpu() -> None:
     )
     assert torch.equal(there.logprobs(batch), away.logprobs(batch))
     assert all(parameter.device == CPU for parameter in away.model.module.parameters())
-
-
-def test_reference_micro_batches_are_its_own_or_the_policys() -> None:
-    actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
-    scoring = Roles(Config(actor=actor), CPU, Ranks())._scoring
-    assert scoring(Ref()) == MicroBatching(50, 3)
-    assert scoring(Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2)) == MicroBatching(9, 2)
-    assert scoring(Ref(log_prob_use_dynamic_bsz=False)) == MicroBatching(None, 3)

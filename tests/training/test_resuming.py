@@ -24,15 +24,6 @@ class Learner:
         return checkpoints.load(path)
 
 
-@pytest.mark.parametrize("deletes", [False, True])
-def test_a_checkpoint_may_go_once_it_is_loaded(tmp_path: Path, deletes: bool) -> None:
-    trainer = Trainer(default_local_dir=str(tmp_path), del_local_ckpt_after_load=deletes)
-    run = Checkpoints(trainer, Learner(), {})
-    run.save(3)
-    assert run.resume() == 3
-    assert run.resume() == (0 if deletes else 3)
-
-
 @pytest.mark.parametrize(
     ("save_freq", "finished", "model_only"), [(-1, True, True), (-1, False, False), (5, True, False)]
 )

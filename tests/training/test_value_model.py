@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification
 
-from agentrl.config.schema import Network
+from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.packing_probe import pack_where_exact
@@ -17,7 +17,7 @@ LENGTHS = [7, 1, 12, 4, 9]
 
 
 def value_model(folder: Path, **settings: object):
-    return load_value_model(Network(path=str(folder), **settings), device=CPU, seed=0).module
+    return load_value_model(Model(path=str(folder), **settings), device=CPU, seed=0).module
 
 
 def with_a_head(module):

@@ -130,9 +130,9 @@ class PolicyLoss:
 
 
 def bind_loss(name: str, **options: Any) -> PolicyLoss:
-    """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, tau_pos,
-    tau_neg, ppo_kl_coef, kl_cov_ratio, clip_cov_ratio, clip_cov_lb, clip_cov_ub, config, of which it takes those it
-    reads. Raises UserError for an unknown name, and for a function that does not keep the contract."""
+    """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, config, and
+    those of POLICY_LOSS_OPTIONS, of which it takes those it reads. Raises UserError for an unknown name, and for a
+    function that does not keep the contract."""
     return PolicyLoss(name, options, POLICY_LOSSES.entry(name, KEY))
 
 

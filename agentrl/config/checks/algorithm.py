@@ -5,7 +5,7 @@ from typing import Any
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
-from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSSES
+from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
 
 ESTIMATOR = "algorithm.adv_estimator"
 LOSS = "actor.policy_loss.loss_mode"
@@ -18,14 +18,12 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
     at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
     at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
-    at_least("rollout", rollout, 1, "log_prob_micro_batch_size_per_gpu log_prob_max_token_len_per_gpu")
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
     at_least("rollout", rollout, 1, "n_gpus_per_node")
     at_least("rollout", rollout, 0, "nnodes infra_retries max_infra_drop_share")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_parallel_calls max_tool_response_length")
-    sizes = "micro_batch_size_per_gpu forward_max_token_len_per_gpu max_length"
-    at_least("reward.reward_model", reward.reward_model, 1, sizes)
+    at_least("reward.reward_model", reward.reward_model, 1, "forward_max_token_len_per_gpu max_length")
     at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")
 
 
@@ -132,16 +130,11 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
 def reward_manager(reward: Reward, model: Model) -> None:
     """Check that the reward manager is built in or a user's class."""
     reward_manager = reward.reward_manager
-    known = reward_manager.name in REWARD_MANAGERS or reward_manager.source == "importlib" or model.external_lib
+    known = reward_manager.name in REWARD_MANAGERS or reward_manager.module.path or model.external_lib
     if not known:
         raise UserError(
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
-            "your own with reward.reward_manager.source=importlib and reward.reward_manager.module.path"
-        )
-    if reward_manager.source == "importlib" and reward_manager.module.path is None:
-        raise UserError(
-            "reward.reward_manager.source=importlib: name the file in reward.reward_manager.module.path, and the class "
-            "in reward.reward_manager.name"
+            "your own with reward.reward_manager.module.path"
         )
 
 
@@ -177,14 +170,13 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
     at_least(
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
-    at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
 
 
 def loss_options(actor: Actor) -> None:
-    """Options that the policy loss reads, and that no key of their own sets."""
+    """Options that a policy loss reads, and that no key of their own sets."""
     policy_loss = actor.policy_loss
     read = POLICY_LOSSES.keywords(policy_loss.loss_mode, LOSS)
-    for name in policy_loss.options:
+    for name in policy_loss.options.keys() - POLICY_LOSS_OPTIONS:
         if name in POLICY_LOSS_OFFERED or name not in read:
             free = sorted(read.difference(POLICY_LOSS_OFFERED))
             reads = f"it reads {', '.join(free)}" if free else "it reads none"

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 
 from agentrl.config.schema.actor import Actor, Optim, PolicyLoss, Profiler
 from agentrl.config.schema.algorithm import PFPPO, Algorithm, KLControl, RolloutCorrection
-from agentrl.config.schema.critic import Critic
+from agentrl.config.schema.critic import Critic, Ref
 from agentrl.config.schema.data import CustomClass, Data
-from agentrl.config.schema.model import Model, Network, Pretrained
-from agentrl.config.schema.ref import Ref
+from agentrl.config.schema.model import Model, Pretrained
 from agentrl.config.schema.reward import Reward, RewardModel, RewardNetwork
 from agentrl.config.schema.rollout import Rollout
 from agentrl.config.schema.trainer import RayInit, Trainer
@@ -49,7 +48,6 @@ __all__ = [
     "Data",
     "KLControl",
     "Model",
-    "Network",
     "Optim",
     "PolicyLoss",
     "Pretrained",

@@ -14,14 +14,10 @@ class Optim:
     """Peak learning rate."""
     lr_scheduler_type: str = "constant"
     """The learning rate after the warm-up; wsd is warm-up, stable, decay (arXiv 2404.06395)."""
-    lr_warmup_steps: int = -1
-    """Steps of linear warm-up; negative: use the ratio."""
-    lr_warmup_steps_ratio: float = 0.0
-    """Warm-up as a share of all steps."""
+    lr_warmup_steps: int | float = 0
+    """Steps of linear warm-up; with a decimal point and up to 1.0, as 0.1: a share of all steps."""
     min_lr_ratio: float = 0.0
     """Final learning rate of linear, cosine and wsd, as a share of `lr`."""
-    min_lr: float | None = None
-    """Final learning rate as a number; null: `min_lr_ratio` decides."""
     stable_ratio: float = 0.9
     """wsd: share of the steps after the warm-up at the full rate, before the decay."""
     num_cycles: float = 0.5
@@ -39,21 +35,9 @@ class PolicyLoss:
     loss_mode: str = "vanilla"
     """The loss of each token; vanilla is PPO's. geo_mean and sapo always aggregate by seq-mean-token-mean."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further keyword arguments of the loss, by name."""
-    clip_cov_ratio: float = 0.0002
-    """clip_cov: share of tokens without gradient (arXiv 2505.22617)."""
-    clip_cov_lb: float = 1.0
-    """clip_cov: smallest covariance of these tokens."""
-    clip_cov_ub: float = 5.0
-    """clip_cov: largest covariance of these tokens."""
-    kl_cov_ratio: float = 0.0002
-    """kl_cov: share of tokens, those with the largest covariance, that get a KL penalty (arXiv 2505.22617)."""
-    ppo_kl_coef: float = 0.1
-    """kl_cov: coefficient of this penalty."""
-    tau_pos: float = 1.0
-    """sapo: steepness of the gate for positive advantages (arXiv 2511.20347)."""
-    tau_neg: float = 1.05
-    """sapo: steepness of the gate for other advantages."""
+    """Keyword arguments of the loss, by name; docs/algorithm-reference.md lists those of each loss. Defaults: tau_pos
+    1.0, tau_neg 1.05 (sapo), clip_cov_ratio 0.0002, clip_cov_lb 1.0, clip_cov_ub 5.0 (clip_cov), kl_cov_ratio 0.0002,
+    ppo_kl_coef 0.1 (kl_cov)."""
 
 
 @dataclass
@@ -77,9 +61,10 @@ class Actor:
     ppo_mini_batch_size: int = 16
     """Prompts per optimizer step (times `rollout.n` trajectories)."""
     ppo_micro_batch_size_per_gpu: int | None = None
-    """Sequences per micro-batch; null: `use_dynamic_bsz` decides."""
+    """Sequences per micro-batch, in the update and where log-probs are computed; null: `use_dynamic_bsz` decides."""
     use_dynamic_bsz: bool = True
-    """Fill each micro-batch up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
+    """Fill each micro-batch of policy, reference and critic up to `ppo_max_token_len_per_gpu` tokens instead of a
+    number of sequences."""
     ppo_max_token_len_per_gpu: int | None = None
     """Token budget of a micro-batch with `use_dynamic_bsz`; null: on a GPU as many as fit into its memory, up to
     65536; 2048 on a CPU."""
@@ -87,8 +72,6 @@ class Actor:
     """Passes over each step's trajectories."""
     shuffle: bool = False
     """Shuffle trajectories before they are split into mini-batches."""
-    data_loader_seed: int = 42
-    """Seed of this shuffle."""
     grad_clip: float = 1.0
     """Gradients are clipped to this norm."""
     clip_ratio: float = 0.2
@@ -118,9 +101,9 @@ class Actor:
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
-    """Sharding over processes, and number formats."""
+    """Sharding over processes, and number formats; they hold for reference and critic too."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    """Saved and loaded parts."""
+    """Saved and loaded parts, of the critic too."""
     profiler: Profiler = field(default_factory=Profiler)
     """Profiling."""
     ulysses_sequence_parallel_size: int = 1
@@ -129,7 +112,7 @@ class Actor:
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
     use_torch_compile: bool | None = None
-    """Compile each transformer block, of the critic too; null: on a GPU, without `model.use_liger`."""
+    """Compile each transformer block, of reference and critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool | None = None
     """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. Packed
     attention without sequence parallelism; null: on one GPU, where `rollout.n` > 1 and the attention kernel can."""

@@ -1,20 +1,33 @@
-"""Keys of the critic: the value network of PPO."""
+"""Keys of the critic, the value network of PPO, and of the reference. What has no key here is the actor's."""
 
 from dataclasses import dataclass, field
-
-from agentrl.config.schema.actor import Optim
-from agentrl.config.schema.fsdp import FsdpConfig
-from agentrl.config.schema.model import Network
+from typing import Any
 
 
 @dataclass
-class CriticCheckpoint:
-    """Saved and loaded parts of the critic."""
+class CriticModel:
+    """The critic's network; the rest is as in `model`."""
 
-    save_contents: list[str] | None = None
-    """Any of model, optimizer, extra; null: as actor.checkpoint.save_contents."""
-    load_contents: list[str] | None = None
-    """Parts that a resumed run loads: model, optimizer, extra; null: as actor.checkpoint.load_contents."""
+    path: str | None = None
+    """Folder in Hugging Face format, or a hub id; null: the policy's."""
+    override_config: dict[str, Any] = field(default_factory=dict)
+    """Changes to the network's own configuration (config.json)."""
+    lora_rank: int = 0
+    """Rank of LoRA adapters (arXiv 2106.09685); 0 trains all parameters."""
+
+
+@dataclass
+class CriticOptim:
+    """Learning rate of the critic; the rest is as in `actor.optim`."""
+
+    lr: float = 1e-5
+    """Peak learning rate."""
+    lr_scheduler_type: str | None = None
+    """The learning rate after the warm-up."""
+    lr_warmup_steps: int | float | None = None
+    """Steps of linear warm-up, or their share of all steps."""
+    weight_decay: float | None = None
+    """Weight decay of AdamW, not applied to norms and biases."""
 
 
 @dataclass
@@ -23,35 +36,38 @@ class Critic:
 
     enable: bool | None = None
     """Train a critic; null: only if the estimator needs one (gae, gae_turn)."""
-    model: Network = field(default_factory=Network)
+    model: CriticModel = field(default_factory=CriticModel)
     """The network: a causal LM (its head is replaced), or a token classification model with one label."""
     ppo_mini_batch_size: int | None = None
     """Prompts per optimizer step."""
     ppo_micro_batch_size_per_gpu: int | None = None
     """Sequences per micro-batch."""
-    use_dynamic_bsz: bool | None = None
-    """Fill each micro-batch up to a token budget."""
     ppo_max_token_len_per_gpu: int | None = None
-    """Token budget of a micro-batch with `use_dynamic_bsz`."""
-    forward_micro_batch_size_per_gpu: int | None = None
-    """Sequences per micro-batch when values are computed; null: as in the update."""
-    forward_max_token_len_per_gpu: int | None = None
-    """Token budget of a micro-batch when values are computed; null: as in the update."""
+    """Token budget of a micro-batch with `actor.use_dynamic_bsz`."""
     ppo_epochs: int | None = None
     """Passes over each step's trajectories."""
-    shuffle: bool | None = None
-    """Shuffle trajectories before they are split into mini-batches."""
-    data_loader_seed: int | None = None
-    """Seed of this shuffle."""
     grad_clip: float = 1.0
     """Gradients are clipped to this norm."""
     cliprange_value: float = 0.5
     """Clip range of the value loss, around the values before the step."""
     loss_agg_mode: str | None = None
     """token-mean, seq-mean-token-sum, seq-mean-token-mean or seq-mean-token-sum-norm, as for the actor."""
-    optim: Optim = field(default_factory=lambda: Optim(lr=1e-5))
+    optim: CriticOptim = field(default_factory=CriticOptim)
     """Optimizer and schedule."""
-    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
-    """Sharding over processes."""
-    checkpoint: CriticCheckpoint = field(default_factory=CriticCheckpoint)
-    """Saved parts."""
+
+
+@dataclass
+class RefOffload:
+    """Memory of the reference; its sharding is as in `actor.fsdp_config`."""
+
+    param_offload: bool = False
+    """Keep it in CPU memory while it is not used."""
+
+
+@dataclass
+class Ref:
+    """The policy at the start of the run, loaded only for actor.use_kl_loss or algorithm.use_kl_in_reward. It runs as
+    the actor does."""
+
+    fsdp_config: RefOffload = field(default_factory=RefOffload)
+    """Memory."""

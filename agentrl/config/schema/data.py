@@ -15,25 +15,44 @@ class CustomClass:
 
 
 @dataclass
-class Data:
-    """Rows for training and validation."""
+class Rows:
+    """What rows of both kinds of training share."""
 
     train_files: Any = None
     """A parquet or jsonl file, a row source such as `tasks:FOLDER`, or a list of them."""
     val_files: Any = None
     """The same for validation; null: no validation."""
-    environment_config_path: str = "environments.yaml"
-    """YAML that names the environments of the row source `env:NAME`."""
     prompt_key: str = "prompt"
     """Column with the messages."""
-    reward_fn_key: str = "data_source"
-    """Column with the data source of a row, for the reward function."""
     image_key: str = "images"
-    """Column with a row's images; they replace `<image>` in its prompt, in order."""
+    """Column with a row's images; they replace `<image>` in its messages, in order."""
     video_key: str = "videos"
-    """Column with a row's videos; they replace `<video>` in its prompt, in order."""
+    """Column with a row's videos; they replace `<video>` in its messages, in order."""
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the processor of a vision-language model, for example size."""
+    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for the chat template, for example enable_thinking; in `tokenizer_kwargs`, split_special_tokens: false
+    reads control tokens that a message spells as tokens."""
+    train_max_samples: int = -1
+    """Use only the first N training rows; -1 or 0: all."""
+    val_max_samples: int = -1
+    """Use only the first N validation rows; -1 or 0: all."""
+    shuffle: bool = True
+    """Shuffle the training rows in each epoch."""
+    seed: int = 1
+    """Seed of the shuffle."""
+    custom_cls: CustomClass = field(default_factory=CustomClass)
+    """A dataset class of your own, called as in verl: (data_files, tokenizer, config)."""
+
+
+@dataclass
+class Data(Rows):
+    """Rows for training and validation."""
+
+    environment_config_path: str = "environments.yaml"
+    """YAML that names the environments of the row source `env:NAME`."""
+    reward_fn_key: str = "data_source"
+    """Column with the data source of a row, for the reward function."""
     max_prompt_length: int = 512
     """Longest first prompt in tokens, including tools and template; `truncation` handles longer ones."""
     max_response_length: int = 512
@@ -44,28 +63,13 @@ class Data:
     """With `algorithm.filter_groups`: prompts per batch of rollouts; null: `train_batch_size`."""
     val_batch_size: int | None = None
     """Prompts per validation batch; null: all at once."""
-    shuffle: bool = True
-    """Shuffle the training rows in each epoch."""
     row_sampler: str | None = None
     """Order of the training rows in an epoch; null: `shuffle` decides."""
     validation_shuffle: bool = False
     """Shuffle the validation rows."""
-    seed: int = 1
-    """Seed of the shuffle."""
     filter_overlong_prompts: bool = False
     """Before training, drop rows whose prompt is longer than `max_prompt_length`."""
-    filter_overlong_prompts_workers: int = 1
-    """Processes for this filter."""
-    train_max_samples: int = -1
-    """Use only the first N training rows; -1 or 0: all."""
-    val_max_samples: int = -1
-    """Use only the first N validation rows; -1 or 0: all."""
-    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the chat template, for example enable_thinking; in `tokenizer_kwargs`, split_special_tokens: false
-    reads control tokens that a message spells as tokens."""
     truncation: str = "error"
     """Handling of an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     use_shm: bool = False
     """Read files from a copy in /dev/shm, made once per machine; it is not deleted."""
-    custom_cls: CustomClass = field(default_factory=CustomClass)
-    """A dataset class of your own, called as in verl: (data_files, tokenizer, config)."""

@@ -34,9 +34,7 @@ class Evaluation:
     confidence: float = 0.95
     """Confidence level of the intervals, from resampled rows (bootstrap)."""
     resamples: int = 1000
-    """Resamples per interval; 0: no intervals."""
-    seed: int = 0
-    """Seed of the resamples."""
+    """Resamples per interval, the same in each run; 0: no intervals."""
 
 
 @dataclass

@@ -4,14 +4,6 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class WrapPolicy:
-    """Which modules are FSDP units: a unit is gathered as a whole."""
-
-    min_num_params: int = 0
-    """Smallest unit, in parameters; 0: each transformer block is a unit."""
-
-
-@dataclass
 class MixedPrecision:
     """Number formats. Trained parameters and the optimizer are float32."""
 
@@ -29,17 +21,13 @@ class Sharding:
     fsdp_size: int = -1
     """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
     reshard_after_forward: bool | None = None
-    """Free a unit after the forward pass and gather it again for the backward pass. false: keep units until the
-    optimizer step, and reduce gradients once per step: less communication, but memory for the whole model and its
-    gradients. null: false if these take at most a fifth of a GPU's memory."""
-    forward_prefetch: bool = False
-    """Gather the next unit during the computation of the current one."""
+    """Free a unit, which is a transformer block, after the forward pass and gather it again for the backward pass.
+    false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
+    the whole model and its gradients. null: false if these take at most a fifth of a GPU's memory."""
     offload_policy: bool = False
     """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory between optimizer steps."""
-    wrap_policy: WrapPolicy = field(default_factory=WrapPolicy)
-    """FSDP units."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     """Number formats."""
 
@@ -49,7 +37,7 @@ class FsdpConfig(Sharding):
     """Sharding of a model in a run that also samples."""
 
     param_offload: bool = False
-    """Keep parameters in CPU memory while trajectories are sampled."""
+    """Keep the policy's parameters in CPU memory while trajectories are sampled."""
 
 
 @dataclass

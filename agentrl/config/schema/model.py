@@ -9,25 +9,25 @@ class Pretrained:
     """A pretrained model."""
 
     path: str | None = None
-    """Folder in Hugging Face format, or a hub id; for a critic, null means the policy's."""
+    """Folder in Hugging Face format, or a hub id."""
     trust_remote_code: bool = False
     """Allow Python code in the model's folder to run."""
-    external_lib: str | None = None
-    """Module or Python file to import first; it may register models, reward managers, estimators, losses."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Changes to the model's own configuration (config.json)."""
-    use_shm: bool = False
-    """Load from a copy of the folder in /dev/shm, made once per machine: for slow disks and many processes. The copy is
-    not deleted."""
     dtype: str = "float32"
     """dtype of parameters that are not trained (a reference, the base model under LoRA): float32 or bfloat16. Trained
     parameters are always float32, because bfloat16 loses small updates."""
 
 
 @dataclass
-class Network(Pretrained):
-    """A model that is trained."""
+class Model(Pretrained):
+    """The policy. What `critic.model` has no key for holds for the critic too."""
 
+    external_lib: str | None = None
+    """Module or Python file to import first; it may register models, reward managers, estimators, losses."""
+    use_shm: bool = False
+    """Load models from copies of their folders in /dev/shm, made once per machine: for slow disks and many processes.
+    The copies are not deleted."""
     enable_activation_offload: bool = False
     """Keep activations for the backward pass in CPU memory; with gradient checkpointing, the input of each block."""
     enable_gradient_checkpointing: bool = False
@@ -44,24 +44,9 @@ class Network(Pretrained):
     exclude_modules: Any = None
     """Modules among them without an adapter: a list of names, or a pattern; null: none."""
 
-
-@dataclass
-class FusedKernelOptions:
-    """Kernels for log-probs."""
-
-    impl_backend: str = "triton"
-    """triton (on a GPU), or torch: the same in PyTorch, slower."""
-
-
-@dataclass
-class Model(Network):
-    """The policy."""
-
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,
     which needs far more memory; for comparison."""
-    fused_kernel_options: FusedKernelOptions = field(default_factory=FusedKernelOptions)
-    """Options of these kernels."""
     enable_fp32_lm_head: bool = False
     """Compute the output layer in float32 if layers compute in half precision, in the trainer and the engines (SGLang's
     flag of this name, vLLM's head_dtype). Rounding logits to bfloat16 is the largest part of the difference between

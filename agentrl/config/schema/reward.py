@@ -24,7 +24,8 @@ class RewardManagerModule:
     """File of your own reward manager."""
 
     path: str | None = None
-    """Python file or importable module with the class `reward.reward_manager.name`."""
+    """Python file or importable module with the class `reward.reward_manager.name`; null: it is built in, or
+    `model.external_lib` registers it."""
 
 
 @dataclass
@@ -34,8 +35,6 @@ class RewardManager:
     name: str = "naive"
     """naive or dapo (one call per trajectory), prime (the same, always in another process), batch (one call for all
     trajectories of a batch of rows, with lists), or the name of your own class written for verl."""
-    source: str = "register"
-    """Source of your own class: importlib (`module.path`), or register (`model.external_lib` registers its name)."""
     module: RewardManagerModule = field(default_factory=RewardManagerModule)
     """The file of your own class."""
 
@@ -91,8 +90,6 @@ class RewardModel:
     """The network."""
     weight: float = 1.0
     """Factor of its score."""
-    micro_batch_size_per_gpu: int | None = None
-    """Conversations per micro-batch; null: as many as the token budget allows."""
     forward_max_token_len_per_gpu: int = 16384
     """Token budget of a micro-batch."""
     max_length: int | None = None

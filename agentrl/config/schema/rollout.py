@@ -108,8 +108,6 @@ class Rollout:
     """Sample the first token of each response at temperature 30 from the 16 likeliest (FIRE, arXiv 2410.21236)."""
     ignore_eos: bool = False
     """Continue after the end-of-turn token; for load tests."""
-    seed: int = 0
-    """Base seed; each request gets its own seed from it."""
     max_model_len: int | None = None
     """Longest sequence; null: `data.max_prompt_length` + `data.max_response_length`."""
     limit_images: int | None = None
@@ -138,12 +136,6 @@ class Rollout:
     for the hf engine with trainer.max_staleness=0 and without rollout workers."""
     val_kwargs: ValSampling = field(default_factory=ValSampling)
     """Sampling for validation."""
-    log_prob_micro_batch_size_per_gpu: int | None = None
-    """Sequences per micro-batch when log-probs are computed before the update; null: the actor's value."""
-    log_prob_use_dynamic_bsz: bool | None = None
-    """Fill these micro-batches up to a token budget; null: the actor's value."""
-    log_prob_max_token_len_per_gpu: int | None = None
-    """Token budget of these micro-batches; null: the actor's value."""
     multi_turn: MultiTurn = field(default_factory=MultiTurn)
     """Turns, tools, simulated user."""
     agent: Agent = field(default_factory=Agent)

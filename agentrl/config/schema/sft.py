@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.actor import Optim
-from agentrl.config.schema.data import CustomClass
+from agentrl.config.schema.data import CustomClass, Rows
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
-from agentrl.config.schema.trainer import RayInit
+from agentrl.config.schema.trainer import AnyTrainer, RayInit
 
 EACH_EPOCH = "after_each_epoch"
 """Value of a frequency: once per epoch."""
 
 
 @dataclass
-class SftData:
+class SftData(Rows):
     """Conversations."""
 
     train_files: Any = None
@@ -40,15 +40,6 @@ class SftData:
     generate`. null: rollouts are refused."""
     tools_key: str = "tools"
     """Column with the schemas of the tools; optional."""
-    image_key: str = "images"
-    """Column with a row's images; they replace `<image>` in its messages, in order."""
-    video_key: str = "videos"
-    """Column with a row's videos; they replace `<video>` in its messages, in order."""
-    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the processor of a vision-language model, for example size."""
-    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the chat template, for example enable_thinking; in `tokenizer_kwargs`, split_special_tokens: false
-    reads control tokens that a message spells as tokens."""
     enable_thinking_key: str = "enable_thinking"
     """Column with the chat template's enable_thinking for each row; optional."""
     enable_thinking_default: bool | None = None
@@ -56,10 +47,6 @@ class SftData:
     custom_cls: CustomClass = field(default_factory=CustomClass)
     """A dataset class of your own, called as in verl: (parquet_files, tokenizer, config). Its items have
     `input_ids` and `loss_mask`."""
-    train_max_samples: int = -1
-    """Use only the first N conversations; -1 or 0: all."""
-    val_max_samples: int = -1
-    """Use only the first N validation conversations; -1 or 0: all."""
     max_length: int = 2048
     """Longest conversation in tokens; `truncation` handles longer ones."""
     truncation: str | None = None
@@ -67,28 +54,18 @@ class SftData:
     end), middle."""
     train_batch_size: int = 32
     """Conversations per optimizer step."""
-    shuffle: bool = True
-    """Shuffle the conversations in each epoch."""
-    seed: int = 1
-    """Seed of the shuffle."""
 
 
 @dataclass
-class SftTrainer:
+class SftTrainer(AnyTrainer):
     """Length, machines, batches."""
 
-    project_name: str = "agentrl"
-    """Project name for loggers that group runs."""
     experiment_name: str = "sft"
     """Name of the run for loggers."""
     logger: list[str] = field(default_factory=lambda: ["console"])
     """Where metrics go; file is metrics.jsonl in `output_dir`."""
     output_dir: str = "runs/sft"
     """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
-    total_epochs: int = 1
-    """Passes over the conversations."""
-    total_training_steps: int | None = None
-    """Optimizer steps; null: as many as `total_epochs` gives."""
     max_token_len_per_gpu: int | None = None
     """Token budget of a micro-batch; null: 4096 on a GPU, 2048 on a CPU."""
     test_freq: int | str = -1
@@ -98,38 +75,18 @@ class SftTrainer:
     more (longer if saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
     """Number of newest checkpoints to keep; null, 0 or -1: all."""
-    resume_mode: str = "auto"
-    """auto (resume from the newest complete checkpoint, if any), disable, or resume_path. With disable and resume_path,
-    other checkpoints in the folder are moved to a subfolder."""
-    resume_from_path: str | None = None
-    """Checkpoint folder for resume_mode=resume_path."""
     grad_clip: float = 1.0
     """Gradients are clipped to this norm."""
     merge_lora: bool = True
     """Merge LoRA adapters into the written model; false: write only the adapter."""
-    device: str = "auto"
-    """cpu, cuda, or auto: cuda if there is a GPU."""
-    nnodes: int = 1
-    """Machines that train."""
-    n_gpus_per_node: int = 1
-    """GPUs per machine, with one process per GPU (device=cpu: processes). More than one process in total runs on
-    Ray."""
     ulysses_sequence_parallel_size: int = 1
     """Processes that split the tokens of a micro-batch (Ulysses), for conversations too long for one GPU."""
-    max_restarts: int = 3
-    """On Ray: how often a run that lost a process or a machine resumes by itself from its newest checkpoint."""
-    ray_wait_register_center_timeout: float = 300.0
-    """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
-    nccl_timeout: float = 1800.0
-    """With several processes: seconds that a process waits for the others within a step before the run fails."""
-    seed: int = 0
-    """Seed of new weights (LoRA)."""
     log_freq: int = 10
     """Steps between progress lines if the output is not a terminal."""
 
 
 def _optim() -> Optim:
-    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps_ratio=0.1)
+    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps=0.1)
 
 
 @dataclass

@@ -5,19 +5,24 @@ from typing import Any
 
 
 @dataclass
-class Trainer:
-    """Length, machines, checkpoints, logging."""
+class AnyTrainer:
+    """What reinforcement learning and supervised training share."""
 
     project_name: str = "agentrl"
     """Project name for loggers that group runs."""
     experiment_name: str = "run"
     """Name of the run and its folder."""
-    default_local_dir: str = "runs/${trainer.experiment_name}"
-    """The run's folder: config, metrics, checkpoints, dumps."""
     total_epochs: int = 1
     """Passes over the training rows."""
     total_training_steps: int | None = None
     """Training steps; null: as many as `total_epochs` gives."""
+    resume_mode: str = "auto"
+    """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
+    disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
+    resume_from_path: str | None = None
+    """Checkpoint folder for resume_mode=resume_path."""
+    seed: int = 0
+    """Seed of sampling, of new weights (LoRA), and of all other chance but the order of rows, which is `data.seed`."""
     device: str = "auto"
     """cpu, cuda, or auto: cuda if there is a GPU."""
     nnodes: int = 1
@@ -31,8 +36,14 @@ class Trainer:
     """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
     nccl_timeout: float = 1800.0
     """With several processes: seconds that a process waits for the others within a step before the run fails."""
-    balance_batch: bool = True
-    """Distribute sequences over processes by compute (tokens and attention) instead of by number."""
+
+
+@dataclass
+class Trainer(AnyTrainer):
+    """Length, machines, checkpoints, logging."""
+
+    default_local_dir: str = "runs/${trainer.experiment_name}"
+    """The run's folder: config, metrics, checkpoints, dumps."""
     critic_warmup: int = 0
     """Number of first steps that train only the critic."""
     max_staleness: int = 0
@@ -42,8 +53,6 @@ class Trainer:
     """Largest mean difference of the trainer's and the engine's log-probs, in nats a token drawn by the present
     weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
     0.04. null: no stop."""
-    seed: int = 0
-    """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
     """Where metrics go; file is metrics.jsonl in the run's folder."""
     live: bool = True
@@ -67,13 +76,6 @@ class Trainer:
     """Number of newest checkpoints to keep; 0 or -1: all; null: all (with `save_freq=null`: two)."""
     max_critic_ckpt_to_keep: int | None = None
     """Number of newest checkpoints that keep their critic; null, 0 or -1: all."""
-    resume_mode: str = "auto"
-    """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
-    disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
-    resume_from_path: str | None = None
-    """Checkpoint folder for resume_mode=resume_path."""
-    del_local_ckpt_after_load: bool = False
-    """Delete the checkpoint that the run resumed from after it is loaded, to save disk space."""
     profile_steps: list[int] | None = None
     """Steps to profile; the profiles go to profiles/ in the run's folder. null: none."""
     worker_nsight_options: dict[str, Any] = field(default_factory=dict)

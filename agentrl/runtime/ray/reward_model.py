@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from agentrl.config.schema import Config
+from agentrl.core.plugins import import_external
 from agentrl.runtime.ray.worker import Worker
 from agentrl.runtime.ray.worker_group import spawn
 
@@ -16,7 +17,9 @@ class RewardModelWorker(Worker):
         """Load the reward model; returns its vocabulary size. Raises UserError."""
         from agentrl.training.model.reward_model import Judge
 
-        self.judge = Judge(self.config.reward.reward_model, device=self.device)
+        model = self.config.model
+        import_external(model.external_lib, "model")  # it may register the network
+        self.judge = Judge(self.config.reward.reward_model, device=self.device, use_shm=model.use_shm)
         return self.judge.vocabulary
 
     async def score(self, conversations: Sequence[list[int]]) -> list[float]:

@@ -6,7 +6,7 @@ named the checkpoint.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from agentrl.config import to_yaml
-from agentrl.config.keys import schema_keys
-from agentrl.config.names import written
+from agentrl.config.keys import Key, schema_keys
+from agentrl.config.names import translate, written
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
 from agentrl.core.remote_files import is_remote
@@ -104,24 +104,22 @@ def check_changes(config: Any, checkpoints: Path) -> str | None:
     return f"settings changed since {checkpoint}: {_listed(found)}" if found else None
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[Change]:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Key]) -> list[Change]:
     """The `keys` whose value differs in `new`; those that define the experiment come first.
 
-    A key that `old` lacks does not count: another version of agentrl wrote `old`.
+    A key that `old` lacks, or where it has a value that no longer sets it, does not count: another version of agentrl
+    wrote `old`.
     """
     values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in LOCATION)
-    found = [Change(*each) for each in values if each[1] is not UNKNOWN and not _same(each[1], each[2])]
+    known = [each for each in values if each[1] is not UNKNOWN and translate(each[0], each[1], keys).path]
+    found = [Change(*each) for each in known if not _same(each[1], each[2])]
     return sorted(found, key=lambda change: not change.is_another_experiment)
 
 
 def changes_since(settings: Path, config: Any) -> list[Change]:
     """The changes since the settings file of a run. Raises UserError where it cannot be read."""
-    return changes(_read(settings), read_yaml(to_yaml(config)), _keys(config))
-
-
-def _keys(config: Any) -> Iterable[str]:
     schema: type = type(config)
-    return schema_keys(schema)
+    return changes(_read(settings), read_yaml(to_yaml(config)), schema_keys(schema))
 
 
 def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:

@@ -81,14 +81,12 @@ class Checkpoints:
         """
         trainer = self.trainer
         resuming = Resuming(self._folder, trainer.resume_mode, trainer.resume_from_path, trainer.default_hdfs_dir)
-        path, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
+        _, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
         for name, part in self.parts.items():
             if name in state:
                 part.load_state_dict(state[name])
         if not trainer.val_only:
             self._claim(resuming, step)
-        if path is not None and trainer.del_local_ckpt_after_load:
-            shutil.rmtree(path)
         return step
 
     def _claim(self, resuming: Resuming, step: int) -> None:

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.schema import Network
+from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def base_and_adapter(path: str, lora_rank: int) -> tuple[str, str | None]:
     return base, path
 
 
-def new_adapter(module: "PreTrainedModel", model: Network, task: str = "CAUSAL_LM") -> "PeftModel":
+def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM") -> "PeftModel":
     """Wrap a model with a new adapter, which does not change its output yet; `task`: peft's name of the model's task.
 
     Raises UserError when the target modules do not exist.

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media import Processor
 from agentrl.chat.media.loading import load_processor as processor_of
-from agentrl.config.schema import Model, Network, Pretrained
+from agentrl.config.schema import Model, Pretrained
 from agentrl.core import resources
 from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
@@ -91,7 +91,7 @@ def _template(chat_template: str) -> str:
 
 
 def load_model(
-    model: Network,
+    model: Model,
     *,
     device: torch.device,
     seed: int,
@@ -105,7 +105,8 @@ def load_model(
     it; `task`: peft's name of its task; `section`: of the keys in errors. Raises UserError when it cannot be loaded.
     """
     torch.manual_seed(seed)
-    source, saved = base_and_adapter(model_source(model, section), model.lora_rank)
+    import_external(model.external_lib, "model")
+    source, saved = base_and_adapter(model_source(model.path, section, use_shm=model.use_shm), model.lora_rank)
     module: Any = load_pretrained(model, source, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
@@ -117,19 +118,12 @@ def load_model(
         module = new_adapter(module, model, task)
     loaded = ModelHandle(
         module.to(device).eval(),
-        log_prob_kernels=_log_prob_kernels(model),
+        log_prob_kernels="triton" if model.use_fused_kernels else None,
         offloads_activations=model.enable_activation_offload,
     )
-    if isinstance(model, Model) and model.enable_fp32_lm_head:
+    if task == "CAUSAL_LM" and model.enable_fp32_lm_head:
         in_float32(loaded.head)
     return loaded
-
-
-def _log_prob_kernels(model: Network) -> str | None:
-    """The kernels that the settings name; None: none."""
-    if not isinstance(model, Model):
-        return "triton"
-    return model.fused_kernel_options.impl_backend if model.use_fused_kernels else None
 
 
 def load_pretrained(
@@ -141,7 +135,6 @@ def load_pretrained(
     the meta device. Raises UserError.
     """
     transformers_logging.disable_progress_bar()  # it would overwrite the live view
-    import_external(model.external_lib, section)
     config = _model_config(model, source, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
     try:
@@ -205,10 +198,10 @@ def _model_config(model: Pretrained, source: str, section: str) -> PretrainedCon
     return config
 
 
-def model_source(model: Pretrained, section: str) -> str:
-    """The folder or hub id of the model's files. Raises UserError."""
-    source = folder_or_id(model.path, f"{section}.path")
-    return in_shared_memory(source, f"{section}.use_shm") if model.use_shm else source
+def model_source(path: str | None, section: str, *, use_shm: bool) -> str:
+    """The folder or hub id of a model's files; with `use_shm` a copy in /dev/shm. Raises UserError."""
+    source = folder_or_id(path, f"{section}.path")
+    return in_shared_memory(source, "model.use_shm") if use_shm else source
 
 
 def folder_or_id(path: str | None, key: str) -> str:

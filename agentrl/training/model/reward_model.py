@@ -32,9 +32,10 @@ PROBE_TOLERANCE = 5e-2
 class Judge:
     """Scores conversations given as token ids. Raises UserError where the model is no reward model."""
 
-    def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
+    def __init__(self, reward_model: RewardModel, *, device: torch.device, use_shm: bool = False) -> None:
+        """`use_shm`: load from a copy in /dev/shm."""
         model = reward_model.model
-        source = model_source(model, SECTION)
+        source = model_source(model.path, SECTION, use_shm=use_shm)
         module: Any = load_pretrained(model, source, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")
@@ -114,11 +115,10 @@ class RewardWorker:
     `judge`: a Judge, or a proxy of a remote one.
     """
 
-    def __init__(self, judge: Any, read: Conversations, *, max_tokens: int, max_sequences: int | None) -> None:
+    def __init__(self, judge: Any, read: Conversations, *, max_tokens: int) -> None:
         self.judge = judge
         self.read = read
         self.max_tokens = max_tokens
-        self.max_sequences = max_sequences
         self._waiting: deque[tuple[list[int], asyncio.Future[float]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -152,7 +152,7 @@ class RewardWorker:
     def _next_batch(self) -> list[tuple[list[int], asyncio.Future[float]]]:
         taken = [self._waiting.popleft()]
         tokens = len(taken[0][0])
-        while self._waiting and len(taken) < (self.max_sequences or len(taken) + 1):
+        while self._waiting:
             tokens += len(self._waiting[0][0])
             if tokens > self.max_tokens:
                 break
@@ -163,9 +163,4 @@ class RewardWorker:
 def reward_worker(reward_model: RewardModel, judge: Any, *, policy_vocabulary: int) -> RewardWorker:
     """The worker of the settings, with a Judge or a proxy of one. Raises UserError."""
     read = Conversations(reward_model, vocabulary=judge.vocabulary, policy_vocabulary=policy_vocabulary)
-    return RewardWorker(
-        judge,
-        read,
-        max_tokens=reward_model.forward_max_token_len_per_gpu,
-        max_sequences=reward_model.micro_batch_size_per_gpu,
-    )
+    return RewardWorker(judge, read, max_tokens=reward_model.forward_max_token_len_per_gpu)

@@ -13,7 +13,7 @@ from transformers.modeling_layers import GenericForTokenClassification
 from transformers.models.auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, MODEL_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from agentrl.config.schema import Network
+from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.forward import run
@@ -23,7 +23,7 @@ from agentrl.training.model.loading import float32_masters, load_model
 from agentrl.training.parallel.ulysses import token_shard_of
 
 
-def load_value_model(model: Network, *, device: torch.device, seed: int) -> ModelHandle:
+def load_value_model(model: Model, *, device: torch.device, seed: int) -> ModelHandle:
     """The critic's network on `device`, in eval mode; values are float32. Raises UserError if it cannot be loaded."""
     loaded = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
     heads_in_float32(loaded.base)

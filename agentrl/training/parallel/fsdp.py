@@ -10,10 +10,8 @@ Invariants:
 - names are those of the plain model.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
 
@@ -162,31 +160,9 @@ def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch
     return lambda unit: fully_shard(unit, **settings)
 
 
-def prefetch(units: list[Any]) -> None:
-    """Gather each unit's parameters while the unit before it computes."""
-    for unit, following in pairwise(units):
-        unit.set_modules_to_forward_prefetch([following])
-
-
 def _start(parameter: Any) -> int:
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
-
-
-def smallest_units(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
-    """The smallest modules with as many parameters outside other units, inner ones first."""
-    named = [(name, child) for name, child in reversed(list(module.named_modules())) if name]
-    owners = Counter(p for part in module.modules() for p in part._parameters.values() if p is not None)
-    chosen: list[tuple[str, nn.Module]] = []
-    for name, child in named:
-        taken = {p for _, other in chosen for p in other.parameters()}
-        left = [p for p in child.parameters() if p not in taken]
-        # A parameter that two modules share must be in the unit that contains both.
-        if isinstance(child, nn.ModuleList | nn.ModuleDict) or any(owners[p] > 1 for p in left):
-            continue
-        if sum(p.numel() for p in left) >= min_num_params:
-            chosen.append((name, child))
-    return chosen
 
 
 class WeightLoader:

@@ -63,7 +63,7 @@ def shard(
     """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
-    module, smallest = skeleton.module, fsdp_config.wrap_policy.min_num_params
+    module = skeleton.module
     filler = fsdp.WeightLoader(module, source, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, module, dtypes, ranks, device)
@@ -71,15 +71,13 @@ def shard(
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
-    for _, block in fsdp.smallest_units(module, smallest) if smallest else skeleton.blocks():
+    for _, block in skeleton.blocks():
         names = filler.fill(block)
         units.append((wrap(block), names))
     outer = fsdp.FsdpRoot(module)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
-    if fsdp_config.forward_prefetch:
-        fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
     return fsdp.ShardedModel(
         skeleton, root, units, filler.shapes, ranks, compute_dtype=dtypes[0], keeps_gathered=not resharded
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from agentrl.config.checks.fit import truncated_distribution
-from agentrl.config.derived import full_kl_in
-from agentrl.config.schema import Config, Ref, Rollout
+from agentrl.config.derived import full_kl_in, inherited
+from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
@@ -20,13 +20,7 @@ from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
-from agentrl.training.update.micro_batches import (
-    MicroBatching,
-    check_shares,
-    for_ranks,
-    micro_batching_like,
-    shares_by_default,
-)
+from agentrl.training.update.micro_batches import check_shares, for_ranks, micro_batching_of, shares_by_default
 
 
 @dataclass(frozen=True)
@@ -52,49 +46,48 @@ class Roles:
             device=self.device,
             total_steps=total_steps,
             max_response_length=config.data.max_response_length,
-            scoring=self._scoring(config.rollout),
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
             ranks=self.ranks,
-            balance=config.trainer.balance_batch,
             shares=self.shares(model),
+            seed=config.trainer.seed,
         )
 
     def reference(self, policy: ModelHandle) -> Reference:
         """The reference: initial weights again, or the policy without its adapter."""
-        ref, balance = self.config.ref, self.config.trainer.balance_batch
+        ref, fsdp_config = self.config.ref, self.config.actor.fsdp_config
         offload = ref.fsdp_config.param_offload
         sharded = replace(
-            ref.fsdp_config,
-            offload_policy=offload or ref.fsdp_config.offload_policy,
-            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
+            fsdp_config,
+            offload_policy=offload or fsdp_config.offload_policy,
+            reshard_after_forward=True,  # it has no backward pass
         )
-        sizes = replace(self._scoring(ref), shares=self.shares(policy))
+        sizes = replace(micro_batching_of(self.config.actor, self.device), shares=self.shares(policy))
         return Reference(
-            policy if policy.adapted else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
+            policy if policy.adapted else match_trained_precision(self._load(sharded)),
             temperature=self._temperature,
-            micro_batching=for_ranks(sizes, policy, ranks=self.ranks, balance=balance),
+            micro_batching=for_ranks(sizes, policy, ranks=self.ranks),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
         )
 
     def critic(self, total_steps: int) -> ValueCritic:
         """The critic, from `critic.model.path` or from the policy's initial weights."""
-        critic = self.config.critic
-        network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
+        critic, actor = self.config.critic, self.config.actor
+        network = inherited(critic.model, self.config.model)
         return ValueCritic(
             self._load_on_ranks(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
-                critic.fsdp_config,
+                actor.fsdp_config,
             ),
             critic=critic,
-            actor=self.config.actor,
+            actor=actor,
             device=self.device,
             total_steps=total_steps,
             vf_coef=self.config.algorithm.vf_coef,
             max_response_length=self.config.data.max_response_length,
             ranks=self.ranks,
-            balance=self.config.trainer.balance_batch,
+            seed=self.config.trainer.seed,
         )
 
     def shares(self, model: ModelHandle) -> bool:
@@ -106,10 +99,9 @@ class Roles:
             check_shares(model, self.device, self.ranks)
         return chosen
 
-    def compiles(self, chosen: bool | None = None) -> bool:
-        """Whether blocks are compiled; `chosen`: None: as the actor's."""
-        actor, fused = self.config.actor, self.config.model.use_liger
-        return compiles(actor.use_torch_compile if chosen is None else chosen, self.device, fused=fused)
+    def compiles(self) -> bool:
+        """Whether blocks are compiled."""
+        return compiles(self.config.actor.use_torch_compile, self.device, fused=self.config.model.use_liger)
 
     @property
     def _temperature(self) -> float:
@@ -117,17 +109,7 @@ class Roles:
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
-    def _scoring(self, keys: Rollout | Ref) -> MicroBatching:
-        """Micro-batches of log-probs alone; null keys take the values of the policy's update."""
-        return micro_batching_like(
-            self.config.actor,
-            self.device,
-            keys.log_prob_use_dynamic_bsz,
-            keys.log_prob_max_token_len_per_gpu,
-            keys.log_prob_micro_batch_size_per_gpu,
-        )
-
-    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> ModelHandle:
+    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False) -> ModelHandle:
         """Load the policy's initial weights; `trained`: with float32 parameters."""
         config = self.config
 
@@ -137,8 +119,8 @@ class Roles:
                 freeze_vision_tower(model)
             return float32_masters(model) if trained else model
 
-        return self._load_on_ranks(load, fsdp_config, compiled)
+        return self._load_on_ranks(load, fsdp_config)
 
-    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> ModelHandle:
-        """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
-        return load_on_ranks(load, self.ranks, fsdp_config, device=self.device, compiled=self.compiles(compiled))
+    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig) -> ModelHandle:
+        """A model on this device, or sharded over the ranks."""
+        return load_on_ranks(load, self.ranks, fsdp_config, device=self.device, compiled=self.compiles())

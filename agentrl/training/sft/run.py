@@ -184,7 +184,7 @@ class Run:
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
         tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]
-        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.model, ranks=ranks, balance=True)
+        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.model, ranks=ranks)
         return SftModel(self.model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
 
 

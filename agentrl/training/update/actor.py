@@ -19,6 +19,7 @@ from agentrl.algorithms.ratios import ratio_of
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
+from agentrl.core.points import POLICY_LOSS_OPTIONS
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, choose_tokens, prompts_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
@@ -27,7 +28,7 @@ from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.early_gradients import EarlyAccumulation
-from agentrl.training.update.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.off_policy import (
     correct_batch,
     loss_has_ratio,
@@ -53,26 +54,24 @@ class PolicyActor(Trainable):
         device: torch.device,
         total_steps: int,
         max_response_length: int | None = None,
-        scoring: MicroBatching | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         ranks: Ranks = ALONE,
-        balance: bool = True,
         shares: bool = False,
+        seed: int = 0,
     ) -> None:
         """Shares `model`; does not copy it.
 
         `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
-        seq-mean-token-sum-norm. `scoring`: micro-batches of log-probs alone; None: those of the update.
-        `rollout_correction`: importance weights of the engine's tokens; None: no weights. `reference`: for a KL loss
-        over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `model` is sharded over them; `balance`: they
-        get shares of equal work. `shares`: passes compute equal prompts once.
+        seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
+        `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `model` is sharded
+        over them. `shares`: passes compute equal prompts once. `seed`: `trainer.seed`.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        sizes = replace(micro_batching_like(actor, device), shares=shares)
+        sizes = replace(micro_batching_of(actor, device), shares=shares)
         super().__init__(
             model,
             optimizer=Optimizer(
@@ -83,16 +82,14 @@ class PolicyActor(Trainable):
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            micro_batching=for_ranks(sizes, model, ranks=ranks, balance=balance),
-            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
+            micro_batching=for_ranks(sizes, model, ranks=ranks),
+            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
             device=device,
         )
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
         self.reference = reference
-        scoring = replace(scoring, shares=shares) if scoring else sizes
-        self.scoring = for_ranks(scoring, model, ranks=ranks, balance=balance)
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
@@ -110,17 +107,13 @@ class PolicyActor(Trainable):
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
-            columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
+            columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
         return tuple(columns)
 
     def single_step(self, prompts: int) -> bool:
         """Whether `update` takes one optimizer step for a batch of so many prompts, and needs no `old_logprobs`."""
         once = self.actor.ppo_epochs == 1 and prompts <= self.actor.ppo_mini_batch_size
         return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
-
-    def limit_passes(self, tokens: int | None) -> None:
-        super().limit_passes(tokens)
-        self.scoring = self.scoring.of_default_size(tokens)
 
     def is_additive(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
@@ -267,19 +260,11 @@ class PolicyActor(Trainable):
 
 def loss_of(actor: Actor) -> PolicyLoss:
     """The loss that the settings name, with all that any loss may ask for. Raises UserError for an unknown one."""
-    policy_loss = actor.policy_loss
     return bind_loss(
-        policy_loss.loss_mode,
+        actor.policy_loss.loss_mode,
         low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
         high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
         c=actor.clip_ratio_c,
-        tau_pos=policy_loss.tau_pos,
-        tau_neg=policy_loss.tau_neg,
-        clip_cov_ratio=policy_loss.clip_cov_ratio,
-        clip_cov_lb=policy_loss.clip_cov_lb,
-        clip_cov_ub=policy_loss.clip_cov_ub,
-        kl_cov_ratio=policy_loss.kl_cov_ratio,
-        ppo_kl_coef=policy_loss.ppo_kl_coef,
         config=actor,
-        **policy_loss.options,
+        **POLICY_LOSS_OPTIONS | actor.policy_loss.options,
     )

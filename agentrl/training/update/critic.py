@@ -4,25 +4,22 @@ Entry t of `values` is the critic's value of the state in which token t was samp
 """
 
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms.losses.clipped import clipped_value_loss
-from agentrl.config.schema import Actor
-from agentrl.config.schema.critic import Critic
+from agentrl.config.derived import inherited
+from agentrl.config.schema import Actor, Critic
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.update.micro_batches import for_ranks, micro_batching_like, score_batch
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Report
 from agentrl.training.update.trainable import Steps, Trainable
-
-T = TypeVar("T")
 
 
 class ValueCritic(Trainable):
@@ -39,33 +36,27 @@ class ValueCritic(Trainable):
         vf_coef: float = 1.0,
         max_response_length: int | None = None,
         ranks: Ranks = ALONE,
-        balance: bool = True,
+        seed: int = 0,
     ) -> None:
-        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss.
-
-        `ranks`: `model` is sharded over them; `balance`: they get shares of equal work.
-        """
-        self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode) or "token-mean"
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss. `ranks`: `model` is sharded
+        over them. `seed`: `trainer.seed`."""
+        settings = inherited(critic, actor)
+        self.loss_agg_mode = settings.loss_agg_mode or "token-mean"
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        sizes = micro_batching_like(
-            actor,
-            device,
-            critic.use_dynamic_bsz,
-            critic.ppo_max_token_len_per_gpu,
-            critic.ppo_micro_batch_size_per_gpu,
-        )
         super().__init__(
             model,
-            optimizer=Optimizer(model, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            micro_batching=for_ranks(sizes, model, ranks=ranks, balance=balance),
-            steps=Steps(
-                own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
-                own(critic.ppo_epochs, actor.ppo_epochs),
-                own(critic.shuffle, actor.shuffle),
-                own(critic.data_loader_seed, actor.data_loader_seed),
+            optimizer=Optimizer(
+                model,
+                settings.optim,
+                grad_clip=settings.grad_clip,
+                total_steps=total_steps,
+                ranks=ranks,
+                offload=settings.fsdp_config.optimizer_offload,
             ),
+            micro_batching=for_ranks(micro_batching_of(settings, device), model, ranks=ranks),
+            steps=Steps(settings.ppo_mini_batch_size, settings.ppo_epochs, settings.shuffle, seed),
             device=device,
         )
         self.critic = critic
@@ -75,12 +66,7 @@ class ValueCritic(Trainable):
 
     def values(self, batch: Batch) -> Tensor:
         """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
-        forward = replace(
-            self.micro_batching,
-            max_tokens=self.critic.forward_max_token_len_per_gpu or self.micro_batching.max_tokens,
-            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.micro_batching.max_sequences,
-        )
-        return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
+        return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=1)[0]
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with `returns`; returns metrics. Missing `values` are computed first."""
@@ -144,8 +130,3 @@ class ValueReport(Report):
 
 # A variance below this share of the square is rounding.
 ROUNDING = 1e-9
-
-
-def own(value: T | None, other: T) -> T:
-    """The critic's own setting, else the actor's."""
-    return other if value is None else value

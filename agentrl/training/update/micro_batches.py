@@ -100,30 +100,23 @@ def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
     return tokens or MICRO_BATCH_TOKENS[device.type]
 
 
-def micro_batching_like(
-    actor: Actor,
-    device: torch.device,
-    dynamic: bool | None = None,
-    tokens: int | None = None,
-    sequences: int | None = None,
-) -> MicroBatching:
-    """Micro-batches by tokens, or with `dynamic` off by sequences; None: as in the actor's update."""
-    filled = actor.use_dynamic_bsz if dynamic is None else dynamic
-    chosen = tokens or actor.ppo_max_token_len_per_gpu
+def micro_batching_of(actor: Actor, device: torch.device) -> MicroBatching:
+    """Micro-batches of the settings: by tokens, or without `use_dynamic_bsz` by sequences."""
+    filled, tokens = actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu
     return MicroBatching(
-        micro_batch_tokens(chosen, device) if filled else None,
-        sequences or actor.ppo_micro_batch_size_per_gpu,
-        by_default=filled and chosen is None,
+        micro_batch_tokens(tokens, device) if filled else None,
+        actor.ppo_micro_batch_size_per_gpu,
+        by_default=filled and tokens is None,
     )
 
 
-def for_ranks(micro_batching: MicroBatching, model: ModelHandle, *, ranks: Ranks, balance: bool) -> MicroBatching:
+def for_ranks(micro_batching: MicroBatching, model: ModelHandle, *, ranks: Ranks) -> MicroBatching:
     """These limits for a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return micro_batching
     # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.
     sequences = micro_batching.max_sequences if model.packs else 1
-    hidden = model.sizes.hidden if balance else None
+    hidden = model.sizes.hidden
     return replace(micro_batching, max_sequences=sequences, ranks=ranks, hidden=hidden)
 
 

@@ -61,10 +61,9 @@ class LossScale:
 
 
 def warmup_steps(optim: Optim, total_steps: int) -> int:
-    """Warm-up steps: the number if set, else the share of all steps."""
-    if optim.lr_warmup_steps >= 0:
-        return optim.lr_warmup_steps
-    return int(optim.lr_warmup_steps_ratio * total_steps)
+    """Warm-up steps; a decimal number up to 1.0 is the share of all steps."""
+    steps = optim.lr_warmup_steps
+    return int(steps * total_steps if isinstance(steps, float) and steps <= 1 else steps)
 
 
 class Optimizer:
@@ -119,7 +118,7 @@ class Optimizer:
             kind=optim.lr_scheduler_type,
             warmup=warmup_steps(optim, self.total_steps),
             total=self.total_steps,
-            min_ratio=optim.min_lr_ratio if optim.min_lr is None else optim.min_lr / optim.lr,
+            min_ratio=optim.min_lr_ratio,
             num_cycles=optim.num_cycles,
             stable_ratio=optim.stable_ratio,
         )

@@ -38,6 +38,9 @@ from agentrl.training.update.report import AnyReport
 
 MIXED = "rows with and without images cannot be trained together on several ranks: use separate runs"
 
+SHUFFLING = 42
+"""Added to the run's seed to shuffle sequences."""
+
 log = logging.getLogger(__name__)
 
 Split = tuple[list[int], list[int]]
@@ -59,7 +62,7 @@ class Steps:
     epochs: int
     shuffle: bool
     seed: int
-    """Seed of shuffling."""
+    """`trainer.seed`."""
 
 
 class Trainable:
@@ -83,7 +86,7 @@ class Trainable:
         self.device = device
         self.cost = model_flops(self.model.whole_shapes, self.model.config)
         self.model.use_compute_copies()
-        self.shuffling = torch.Generator().manual_seed(steps.seed)
+        self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
         """The sequences of each share: equal work in every mini-batch of the first epoch. Raises UserError."""

@@ -25,7 +25,6 @@ MARK = "verl_defaults"
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
 TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model.enable_", "model.lora_alpha")
 """Keys that answering alone does not read begin so."""
-OPTIMIZERS = ("actor.optim", "critic.optim", "optim")
 SCORE_ALONE = ("grpo", "rloo", "opo")
 """Estimators whose groups of one have scores for advantages in verl."""
 NO_LIMIT = 1_000_000
@@ -105,9 +104,6 @@ class VerlDefaults:
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
-        for optim in (_get(config, section) for section in OPTIMIZERS):
-            if optim is not None and optim.lr_warmup_steps == 0:  # verl reads it as not set
-                optim.lr_warmup_steps = -1
         notes = self.notes(config, settled) + self._ignored_mean(config)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:

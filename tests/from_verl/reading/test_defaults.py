@@ -43,7 +43,6 @@ OURS: Mapping[str, str] = {
     "checkpoint.save_contents": "null follows the actor's, which is the same",
     "data.train_files": "where files lie",
     "data.val_files": "where files lie",
-    "critic.data_loader_seed": "null is the actor's, the same",
     "val_kwargs.do_sample": "verl's servers read the temperature alone",
     "device": "the machine says it",
     "dtype": "auto is bfloat16 on a GPU",
@@ -73,14 +72,13 @@ OURS: Mapping[str, str] = {
     "rollout.name": "placement",
     "save_freq": "minutes are lost, not hours",
     "rollout_data_dir": "what `agentrl view` shows",
-    "rollout.seed": "draws are not verl's in any case",
+    "trainer.seed": "draws are not verl's in any case",
     "tensor_model_parallel_size": "placement",
     "update_weights_bucket_megabytes": "speed",
     "use_dynamic_bsz": "speed",
     "use_fused_kernels": "memory",
     "use_torch_compile": "speed",
     "validation_data_dir": "what `agentrl view` shows",
-    "forward_micro_batch_size_per_gpu": "memory",
 }
 """Ends, or parts, of keys whose value stays agentrl's, and why."""
 
@@ -189,7 +187,7 @@ def test_supervised_training_and_generation() -> None:
     assert (old.data.train_batch_size, old.data.max_length, old.optim.lr) == (256, 1024, 1e-5)
     assert (old.optim.betas, old.trainer.total_epochs) == ([0.9, 0.95], 4)
     new = compose([], config_name="sft_trainer_engine", schema=SftConfig, checks=())
-    assert (new.optim.lr, new.optim.lr_scheduler_type, new.optim.lr_warmup_steps_ratio) == (1e-3, "constant", 0.0)
+    assert (new.optim.lr, new.optim.lr_scheduler_type, new.optim.lr_warmup_steps) == (1e-3, "constant", 0)
     answers = compose([], config_name="generation", schema=EvalConfig, checks=())
     assert (answers.rollout.n, answers.rollout.top_k, answers.rollout.top_p) == (5, 50, 0.7)
 
