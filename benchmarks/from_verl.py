@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.verl.modules import provide
+from agentrl_verl.modules import provide
 
 CONFIG = "examples/sglang_multiturn/config"
 SUMS = [(2, 3), (4, 4), (1, 6), (5, 4)]

@@ -34,11 +34,11 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
-from agentrl.verl.programs import arguments_of, find_program
-from agentrl.verl.reading.file_check import CHECKED_AS, Checked, check_sources
-from agentrl.verl.reading.launches import MARK, Word, find_launch
-from agentrl.verl.reading.program_settings import Source
-from agentrl.verl.reading.scripts import read_sources
+from agentrl_verl.programs import arguments_of, find_program
+from agentrl_verl.reading.file_check import CHECKED_AS, Checked, check_sources
+from agentrl_verl.reading.launches import MARK, Word, find_launch
+from agentrl_verl.reading.program_settings import Source
+from agentrl_verl.reading.scripts import read_sources
 
 NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi
 sleep srun scontrol sbatch docker apt apt-get ssh kill pkill ps nsys accelerate deepspeed tar unzip telnet hostname"""

@@ -101,7 +101,7 @@ class Gsm8kInteraction(BaseInteraction):
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """GSM8K's score of the last answer."""
-        from agentrl.verl.scorers import gsm8k  # only here: verl's layer may not be installed
+        from agentrl_verl.scorers import gsm8k  # only here: verl's layer may not be installed
 
         return float(gsm8k.compute_score(self.answers[instance_id], self.truths[instance_id]))
 

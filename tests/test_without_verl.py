@@ -19,7 +19,7 @@ from agentrl.core import extensions
 
 class Missing(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "agentrl.verl" or name.startswith(("agentrl.verl.", "verl")):
+        if name == "agentrl_verl" or name.startswith(("agentrl_verl.", "verl")):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from agentrl.core.errors import UserError
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
-from agentrl.verl.scorers import geometry3k, gsm8k
+from agentrl_verl.scorers import geometry3k, gsm8k
 
 NO_BETTER = -0.05
 SCHEMA = {

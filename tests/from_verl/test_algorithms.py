@@ -20,8 +20,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.update.actor import loss_of
-from agentrl.verl import modules
-from agentrl.verl.padded import rows_of
+from agentrl_verl import modules
+from agentrl_verl.padded import rows_of
 from tests.algorithms.packings import Packing, packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
@@ -417,12 +417,12 @@ ROWS = st.integers(2, 6)
 @few
 @given(ROWS, st.integers(2, 5), st.integers(0, 99))
 def test_verl_s_functions_under_verl_s_names(rows, width, seed):
-    from agentrl.verl import core_algos as ours
+    from agentrl_verl import core_algos as ours
 
     draw = torch.Generator().manual_seed(seed)
     names = ("compute_gae_advantage_return", "compute_grpo_outcome_advantage", "agg_loss")
     theirs = functions(
-        CORE, names, verl_F=importlib.import_module("agentrl.verl.tensors"), np=np, defaultdict=defaultdict
+        CORE, names, verl_F=importlib.import_module("agentrl_verl.tensors"), np=np, defaultdict=defaultdict
     )
     mask = torch.ones(rows, width, dtype=torch.long)
     mask[0, -1:] = 0
@@ -470,7 +470,7 @@ def test_the_gradient_of_a_loss_is_verl_s_under_each_mean(name, mode):
 
 @needs_verl
 def test_verl_s_masked_functions():
-    ours, theirs = importlib.import_module("agentrl.verl.tensors"), masked()
+    ours, theirs = importlib.import_module("agentrl_verl.tensors"), masked()
     whiten = functions("utils/torch_functional.py", ("masked_mean", "masked_sum", "masked_var", "masked_whiten"))
     values, mask = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.arange(24).reshape(4, 6) % 3 > 0
     for axis in (None, 1):
@@ -484,7 +484,7 @@ def test_verl_s_masked_functions():
 @needs_verl
 @pytest.mark.parametrize("kind", ["k1", "abs", "k2", "k3", "low_var_kl+", "k3+"])
 def test_verl_s_kl(kind):
-    from agentrl.verl.core_algos import kl_penalty
+    from agentrl_verl.core_algos import kl_penalty
 
     theirs = functions(CORE, ("kl_penalty", "kl_penalty_forward"))
     logprob, ref = torch.randn(2, 5, requires_grad=True), torch.randn(2, 5)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.verl import programs
-from agentrl.verl.reading.versions import VARIABLE
+from agentrl_verl import programs
+from agentrl_verl.reading.versions import VARIABLE
 
 
 @pytest.fixture

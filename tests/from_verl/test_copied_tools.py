@@ -15,9 +15,9 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import find_class
 from agentrl.tools import load_tools
 from agentrl.tools.response import ToolResponse
-from agentrl.verl import in_process, tool_apis
-from agentrl.verl.in_process import actors_in_process
-from agentrl.verl.tool_apis import process_single_case
+from agentrl_verl import in_process, tool_apis
+from agentrl_verl.in_process import actors_in_process
+from agentrl_verl.tool_apis import process_single_case
 
 TOOL = """
 import asyncio

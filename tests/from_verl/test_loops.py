@@ -12,7 +12,7 @@ from agentrl.rollout.loops import loop_class
 from agentrl.tools import load_tools
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Trajectory
-from agentrl.verl.server_manager import kept
+from agentrl_verl.server_manager import kept
 from tests.rollout.scripted import END, calls, environment, row, says
 
 REACT = Path(__file__).parent / "files" / "react.py"

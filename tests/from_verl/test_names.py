@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agentrl.verl import modules
+from agentrl_verl import modules
 
 NAMES = [(module, name) for module, names in modules.table().items() for name in names]
 
@@ -23,7 +23,7 @@ def test_every_name_leads_to_something(module, name):
 
 def test_importing_them_costs_no_pytorch():
     code = (
-        "import sys; from agentrl.verl.modules import provide; provide(); "
+        "import sys; from agentrl_verl.modules import provide; provide(); "
         "from verl.utils.hdfs_io import copy, makedirs; "
         "from verl.utils.rollout_trace import rollout_trace_op; import verl.workers.reward_manager; "
         "sys.exit('torch' in sys.modules)"

@@ -12,10 +12,10 @@ from agentrl.cli.main import main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.verl.programs import arguments_of, find_program, job_words, started_module, table
-from agentrl.verl.reading.defaults import values
-from agentrl.verl.reading.file_check import check_sources
-from agentrl.verl.reading.scripts import read_sources
+from agentrl_verl.programs import arguments_of, find_program, job_words, started_module, table
+from agentrl_verl.reading.defaults import values
+from agentrl_verl.reading.file_check import check_sources
+from agentrl_verl.reading.scripts import read_sources
 
 DAPO = r"""#!/usr/bin/env bash
 set -euxo pipefail

@@ -11,8 +11,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_user_file
 from agentrl.rewards import load_reward_function
 from agentrl.rewards.managers import manager_class
-from agentrl.verl.config_views import verl_config
-from agentrl.verl.custom_managers import custom_manager
+from agentrl_verl.config_views import verl_config
+from agentrl_verl.custom_managers import custom_manager
 from tests.rewards.test_scorer import WORDS, decode, scorer, trajectory
 
 FILE = Path(__file__).parent / "files" / "reward_managers.py"

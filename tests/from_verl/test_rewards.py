@@ -19,7 +19,7 @@ from agentrl.rollout.scheduler import Scheduler
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
-from agentrl.verl.reading.versions import VARIABLE
+from agentrl_verl.reading.versions import VARIABLE
 from tests.rollout.scripted import END, calls, environment, tokenizer
 
 FILES = Path(__file__).parent / "files/config"

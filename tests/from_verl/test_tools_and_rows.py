@@ -13,7 +13,7 @@ from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.rewards import load_reward_function
 from agentrl.tools import load_tools
-from agentrl.verl.programs import merge_arguments, run
+from agentrl_verl.programs import merge_arguments, run
 
 RETOOL = Path(__file__).parent / "files" / "retool.py"
 
@@ -99,7 +99,7 @@ def test_torchrun_s_further_processes_have_nothing_to_do(monkeypatch):
 
 def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("agentrl.verl.programs.become", lambda arguments: seen.append(arguments) or 0)
+    monkeypatch.setattr("agentrl_verl.programs.become", lambda arguments: seen.append(arguments) or 0)
     told = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": 8, "TORCHELASTIC_USE_AGENT_STORE": True}
     for name, value in told.items():
         monkeypatch.setenv(name, str(value))

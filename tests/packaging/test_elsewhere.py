@@ -13,7 +13,7 @@ ELSEWHERE = Path(__file__).with_name("elsewhere")
 def agentrl(folder: Path, *args: str, packages: str = "pyarrow.parquet") -> subprocess.CompletedProcess[str]:
     """`packages`: what the command imports that was built for Linux."""
     root = Path(__file__).parents[2]
-    path = os.pathsep.join(map(str, (ELSEWHERE, root, root / "sandbox")))
+    path = os.pathsep.join(map(str, (ELSEWHERE, root, root / "from_verl", root / "sandbox")))
     environment = os.environ | {"PYTHONPATH": path, "BUILT_FOR_LINUX": packages, "COLUMNS": "160"}
     return subprocess.run(
         [sys.executable, "-m", "agentrl", *args],

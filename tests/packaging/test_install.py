@@ -73,9 +73,9 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "agentrl/py.typed",
-        "agentrl/verl/reading/names.yaml",
-        "agentrl/verl/reading/defaults.yaml",
-        "agentrl/verl/reading/versions.yaml",
+        "agentrl_verl/reading/names.yaml",
+        "agentrl_verl/reading/defaults.yaml",
+        "agentrl_verl/reading/versions.yaml",
         "agentrl/share/configs/train.yaml",
         "agentrl/share/configs/algorithm/grpo.yaml",
         "agentrl/share/configs/templates/chatml_tools.jinja",
@@ -85,7 +85,7 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
         "agentrl_sandbox/py.typed",
         "agentrl_sandbox/zygote/sitecustomize.py",
     } <= names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl", "agentrl_sandbox"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl", "agentrl_sandbox", "agentrl_verl"}
     assert not [name for name in names if "__pycache__" in name]
 
 

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from agentrl.trajectory.trajectory import Outcome
-from agentrl.verl import modules as verl_modules
+from agentrl_verl import modules as verl_modules
 
 IMPORTS = """
 from typing import Any, Optional, Tuple

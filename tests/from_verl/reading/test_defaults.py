@@ -23,10 +23,10 @@ from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
 from agentrl.training.update.optimizer import warmup_steps
-from agentrl.verl.reading.defaults import table, values
-from agentrl.verl.reading.file_check import guess_command
-from agentrl.verl.reading.scripts import read_source
-from agentrl.verl.reading.versions import VARIABLE, VERSIONS, find_version, read_version, spans
+from agentrl_verl.reading.defaults import table, values
+from agentrl_verl.reading.file_check import guess_command
+from agentrl_verl.reading.scripts import read_source
+from agentrl_verl.reading.versions import VARIABLE, VERSIONS, find_version, read_version, spans
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
@@ -161,7 +161,7 @@ def test_the_table_is_of_real_keys() -> None:
 
 
 def test_every_program_that_is_served_has_a_file() -> None:
-    from agentrl.verl import programs
+    from agentrl_verl import programs
 
     served = programs.table()["served"]
     assert {name for name in served if "model_merger" not in name} <= table()["programs"].keys()

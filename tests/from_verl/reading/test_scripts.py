@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.verl.reading import bash, scripts
-from agentrl.verl.reading.launches import MARK
-from agentrl.verl.reading.scripts import read_sources
+from agentrl_verl.reading import bash, scripts
+from agentrl_verl.reading.launches import MARK
+from agentrl_verl.reading.scripts import read_sources
 
 RUN = "python3 -m verl.trainer.main_ppo"
 

@@ -11,9 +11,9 @@ from agentrl.config.names import lookup
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
-from agentrl.verl.reading.file_check import guess_command
-from agentrl.verl.reading.scripts import read_source
-from agentrl.verl.reading.verdicts import FATAL, Verdict, judge, meanings, together
+from agentrl_verl.reading.file_check import guess_command
+from agentrl_verl.reading.scripts import read_source
+from agentrl_verl.reading.verdicts import FATAL, Verdict, judge, meanings, together
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / ".venv" / "reference" / "verl" / "trainer" / "config"

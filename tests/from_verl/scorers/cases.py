@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agentrl.verl.default_scores import default_compute_score
-from agentrl.verl.scorers import dapo, geometry3k, grader, gsm8k, hendrycks, numbers, numina, search_r1, verified
+from agentrl_verl.default_scores import default_compute_score
+from agentrl_verl.scorers import dapo, geometry3k, grader, gsm8k, hendrycks, numbers, numina, search_r1, verified
 from tests.from_verl.scorers.reference import verl
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]

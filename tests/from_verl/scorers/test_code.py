@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agentrl.core.sandbox import Sandbox
-from agentrl.verl.default_scores import default_compute_score, prime_code, sandbox_fusion
-from agentrl.verl.scorers.code import compute_score, judge, last_block, same_output, same_value
+from agentrl_verl.default_scores import default_compute_score, prime_code, sandbox_fusion
+from agentrl_verl.scorers.code import compute_score, judge, last_block, same_output, same_value
 from tests.from_verl.scorers.reference import REFERENCE, needs_reference
 
 APPS = Path(__file__).with_name("apps.py")

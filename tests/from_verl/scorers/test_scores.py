@@ -11,8 +11,8 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.isolated import IsolatedFunction
 from agentrl.rewards.sources import compute_score
-from agentrl.verl.default_scores import default_compute_score
-from agentrl.verl.scorers import algebra, dapo, gsm8k, numbers
+from agentrl_verl.default_scores import default_compute_score
+from agentrl_verl.scorers import algebra, dapo, gsm8k, numbers
 from tests.from_verl.scorers import cases
 from tests.from_verl.scorers.reference import needs_reference, outcome
 
@@ -89,7 +89,7 @@ def test_a_method_that_does_not_exist() -> None:
 
 
 def test_algebra_that_never_ends_finds_no_equality(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = IsolatedFunction("agentrl.verl.scorers.simplifying", "zero", timeout=2.0)
+    quick = IsolatedFunction("agentrl_verl.scorers.simplifying", "zero", timeout=2.0)
     monkeypatch.setattr(algebra, "_zero", lambda: quick)
     assert algebra.equal("x+x", "2*x")
     start = time.monotonic()

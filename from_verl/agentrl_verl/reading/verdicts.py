@@ -1,0 +1,210 @@
+"""What becomes of each setting that someone brings along.
+
+Invariant: a verdict is what a run would do with the setting, and comes from the same table and the same schema: where
+a run would stop, the verdict is one of FATAL.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from agentrl.config.checks import algorithm, fit
+from agentrl.config.choices import CHOICES, OPEN
+from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
+from agentrl.config.names import destination, lookup, table, translate, written
+from agentrl.config.tree import INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
+from agentrl.config.validate import SETTINGS, check_word, sections_for
+from agentrl.core.errors import UserError
+from agentrl_verl.reading.defaults import VerlDefaults
+from agentrl_verl.reading.name_tables import meanings
+from agentrl_verl.reading.program_settings import Given, Source
+
+Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
+FATAL = ("refused", "unknown", "wrong")
+TEXTS = ("str", "str or null", "any")
+"""Types of keys that any text may be."""
+VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
+UNKNOWABLE = object()
+"""Stands for a value that a reference hides."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One setting and what becomes of it."""
+
+    given: Given
+    kind: Kind
+    home: str | None = None
+    """The key here, with `=value` where the value changes too."""
+    text: str = ""
+
+
+def meaning(path: str, value: Any) -> str | None:
+    """How a key of ours differs from verl's of the same name, with this value."""
+    exact = f"{path}={written(value)}"
+    noted = table().get(exact)
+    if noted is not None and noted.action == "noted":
+        return noted.text
+    return meanings().get(exact) or meanings().get(path)
+
+
+class Judge:
+    """Judges settings against a schema."""
+
+    def __init__(self, schema: type, settings: Sequence[Given]) -> None:
+        self.schema = schema
+        self.keys: Mapping[str, Key] = schema_keys(schema)
+        self.sections = schema_sections(schema)
+        self.origin = _tree(settings)
+        self.typed = OmegaConf.structured(schema)
+        self.registers = any(given.path.endswith("model.external_lib") and given.value for given in settings)
+        """Whether a module of the user's own may give names a meaning."""
+
+    def verdict(self, given: Given) -> Verdict:
+        """What a run would do with it."""
+        path, value = given.path, self._value(given)
+        if path.rpartition(".")[2] == "_target_":
+            return Verdict(given, "anyway", None, "classes are chosen by agentrl")
+        if value == "???":
+            return Verdict(given, "anyway", None, "not set")
+        if value is UNKNOWABLE:
+            return self._named(given, destination(path, self.keys))
+        try:
+            found = translate(path, value, self.keys)
+        except UserError as error:
+            return Verdict(given, "refused", None, str(error).partition(": ")[2])
+        if found.path is None:
+            if found.notes:
+                return Verdict(given, "ignored", None, found.notes[0].partition(": ")[2])
+            unset = value is None or value in ({}, [], "")
+            return Verdict(given, "anyway", None, "not set" if unset else "what agentrl does anyway")
+        named = self._named(given, found.path)
+        if named.kind not in ("same", "moved"):
+            return named
+        if trouble := self._misfit(found.path, found.value):
+            return Verdict(given, "wrong", found.path, trouble)
+        shown = found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
+        if differs := meaning(found.path, found.value):
+            return Verdict(given, "differs", shown, differs)
+        return Verdict(given, named.kind, shown)
+
+    def _named(self, given: Given, path: str) -> Verdict:
+        if home(path, self.keys):
+            return Verdict(given, "same" if path == given.path else "moved", path)
+        entry = lookup(path, UNKNOWABLE, self.keys)
+        if entry is not None:
+            kind: Kind = "refused" if entry.action == "refused" else "ignored"
+            return Verdict(given, kind, None, entry.text or "what agentrl does anyway")
+        if path in self.sections:
+            empty = given.value is None or given.value == {}
+            return Verdict(given, "anyway" if empty else "wrong", path, "" if empty else "a section; set its keys")
+        guess = nearest(path, self.keys)
+        return Verdict(given, "unknown", None, f"did you mean {guess}?" if guess else "agentrl has no such key")
+
+    def _value(self, given: Given) -> Any:
+        if not isinstance(given.value, str) or not INTERPOLATION.search(given.value):
+            return given.value
+        with suppress(UserError):
+            return resolved(self.origin, given.path)
+        return UNKNOWABLE
+
+    def _misfit(self, path: str, value: Any) -> str | None:
+        """Why a key cannot have this value."""
+        key = self.keys.get(path)
+        if key is None:
+            return None
+        value = [value] if key.is_list and isinstance(value, str) else value
+        try:
+            OmegaConf.update(self.typed, path, value, merge=True)
+            if path in CHOICES:
+                check_word(path, value, CHOICES[path])
+            if path in OPEN and not self.registers:
+                self._check_open(path, value)
+        except OmegaConfBaseException:
+            return f"must be {key.type_name}"
+        except UserError as error:
+            return str(error).partition(": ")[2]
+        return None
+
+    def _check_open(self, path: str, value: Any) -> None:
+        for word in value if isinstance(value, list) else [value]:
+            if word is not None and (trouble := OPEN[path].trouble(str(word), path)):
+                raise UserError(trouble)
+
+
+def judge(source: Source, schema: type) -> list[Verdict]:
+    """A verdict for each setting, in the order of the file."""
+    found = Judge(schema, source.settings)
+    return [_with_unset(found.verdict(given), source.unset, found.keys) for given in source.settings]
+
+
+def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key]) -> Verdict:
+    """Wrong where the shell passes nothing, for its variable is not set, and the key takes no empty text.
+
+    Nothing of a key that is refused is refused.
+    """
+    variable = VARIABLE.fullmatch(str(verdict.given.value))
+    if variable is None or variable[1] not in unset:
+        return verdict
+    if verdict.kind == "refused":
+        return Verdict(verdict.given, "anyway", None, f"not set while ${variable[1]} is not")
+    key = keys.get(verdict.home or "")
+    if key is None or key.type_name in (*TEXTS, "bool"):
+        return verdict
+    text = f"${variable[1]} is not set, so the shell passes nothing; must be {key.type_name}"
+    return Verdict(verdict.given, "wrong", verdict.home, text)
+
+
+def together(
+    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None
+) -> tuple[list[tuple[str, bool]], list[str]]:
+    """(complaints, notes) about the settings that a run would take, as one configuration.
+
+    A complaint is what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
+    Notes are about verl's defaults. Files that settings name are not looked for: they may be on another machine.
+    """
+    settings = list(_accepted(verdicts, schema))
+    config = to_object(on_defaults(settings, verl), schema)
+    notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
+    return list(_complaints(config)), notes
+
+
+def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
+    reader, keys = Reader(schema), schema_keys(schema)
+    for verdict in verdicts:
+        path, value = verdict.given.path, verdict.given.value
+        if verdict.kind not in ("same", "moved", "differs"):
+            continue
+        if INTERPOLATION.search(str(value)):
+            key = home(destination(path, keys), keys)
+            if key is None or key.type_name not in TEXTS:
+                continue
+            value = INTERPOLATION.sub("?", str(value))  # set, to what only a shell knows
+        yield from reader.read(path, value)
+
+
+def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
+    for check in SETTINGS:
+        sections = sections_for(check, config)
+        if sections is None or check.__module__ not in (algorithm.__name__, fit.__name__):
+            continue
+        try:
+            note = check(**sections)
+        except UserError as error:
+            yield str(error), True
+        else:
+            if note:
+                yield note, False
+
+
+def _tree(settings: Iterable[Given]) -> DictConfig:
+    tree = OmegaConf.create({})
+    for given in settings:
+        with suppress(OmegaConfBaseException, AttributeError, TypeError):
+            OmegaConf.update(tree, given.path, given.value, merge=True, force_add=True)
+    return tree
