@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "algorithm.rollout_correction.rollout_is_batch_normalize": ("true", LEARNS),
     "algorithm.rollout_correction.rollout_is_all_terms": ("true", (*LEARNS, "actor.entropy_coeff=0.5")),
     "algorithm.rollout_correction.rollout_rs": ("token", REJECTING),
-    "algorithm.rollout_correction.rollout_rs_threshold_lower": ("0.2", (*REJECTING, TOKENS)),
+    "algorithm.rollout_correction.rollout_rs_threshold_lower": ("0.01", (*BYPASS, *REJECTING, TOKENS)),
     "critic.enable": ("true", ()),
     "critic.ppo_mini_batch_size": ("1", CRITIC),
     "critic.ppo_micro_batch_size_per_gpu": ("1", (*CRITIC, "actor.use_dynamic_bsz=false")),

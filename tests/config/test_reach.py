@@ -91,13 +91,13 @@ def server_client(config: Config) -> Any:
 
     servers = bare(launching.Servers, config=config, kind="cpu", backend=None, replicas=[], weight_sync="files")
     servers.scratch = SimpleNamespace(path=None)
-    module = torch.nn.Linear(1, 1)
+    loaded: Any = SimpleNamespace(module=torch.nn.Linear(1, 1))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("sent_weights", "transport"):
             patch.setattr(f"agentrl.engines.sending.{name}", lambda *_: None)
         patch.setattr("agentrl.engines.probe.probe_for", lambda *_: None)
-        module.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=1))  # type: ignore[assignment]
-        return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(module, None, None))[1]
+        loaded.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=1))
+        return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(loaded, None, None))[1]
 
 
 def weight_link(config: Config) -> Any:
@@ -232,11 +232,11 @@ def learner(config: Config) -> Any:
 
 
 def loaded_policy(config: Config) -> Any:
-    return or_error(lambda: [(n, p.dtype, p.requires_grad) for n, p in learner(config).module.named_parameters()])
+    return or_error(lambda: [(n, p.dtype, p.requires_grad) for n, p in learner(config).model.module.named_parameters()])
 
 
 def activations(config: Config) -> Any:
-    return learner(config).module.offloads_activations
+    return learner(config).model.offloads_activations
 
 
 def background(config: Config) -> bool:
@@ -278,7 +278,8 @@ def units(config: Any) -> Any:
     device = GPU if fsdp_config.offload_policy else CPU
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl.training.parallel.fsdp.WeightLoader", lambda *_: None)
-        work = lambda: shard(torch.nn.Linear(1, 1), None, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
+        loaded: Any = SimpleNamespace(module=torch.nn.Linear(1, 1), blocks=list)
+        work = lambda: shard(loaded, None, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
         arguments, named = arguments_of("agentrl.training.parallel.fsdp", "wrapper", work)
     return arguments[0].reshard_after_forward, arguments[2], named
 
@@ -399,7 +400,7 @@ def supervised_run(config: SftConfig) -> Any:
     from agentrl.training.parallel.ranks import ALONE
     from agentrl.training.sft.run import Run
 
-    return bare(Run, config=config, ranks=ALONE, module=None, total=9, device=CPU)
+    return bare(Run, config=config, ranks=ALONE, model=None, total=9, device=CPU)
 
 
 def sft_optimizer(config: SftConfig) -> Any:
@@ -420,17 +421,16 @@ def sft_rates(config: SftConfig) -> list[float]:
 
 def sft_pruned(config: SftConfig) -> Any:
     run = supervised_run(config)
-    run.model, run.loader, run.saved_beside, run.step = (SimpleNamespace(state_dict=dict) for _ in "abcd")
+    run.trainable, run.loader, run.saved_beside, run.step = (SimpleNamespace(state_dict=dict) for _ in "abcd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl.training.checkpoint.folders.save", lambda *_, **__: None)
         return arguments_of("agentrl.training.checkpoint.folders", "prune", run.save)[0][1]
 
 
 def loggers(config: SftConfig) -> Any:
-    from agentrl.training.sft.loggers import sft_loggers
+    from agentrl import sft
 
-    place = "agentrl.training.sft.loggers"
-    return arguments_of(place, "open_loggers", lambda: sft_loggers(config, 0))[1]["project"]
+    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0))[1]["project"]
 
 
 # Evaluation.

@@ -5,7 +5,7 @@ import weakref
 import torch
 
 from agentrl.engines.hf.cache import KVCache
-from agentrl.engines.hf.prefix import BLOCK, PrefixIndex
+from agentrl.engines.hf.prefix import BLOCK_TOKENS, PrefixIndex
 from agentrl.engines.hf.slot_pool import CachedSequence, Shape
 from agentrl.rollout.gc_control import deferred_collection
 
@@ -122,7 +122,7 @@ def test_the_index_finds_the_deepest_row_and_prefers_one_that_is_ready() -> None
     kv, index = cache(budget=8192), PrefixIndex()
     tokens = list(range(100))
     shallow, deep, ready = running(kv, "s", 100), running(kv, "d", 100, cached=0), running(kv, "r", 100)
-    shallow.tokens = tokens[: 2 * BLOCK] + [-1] * 60
+    shallow.tokens = tokens[: 2 * BLOCK_TOKENS] + [-1] * 60
     deep.tokens = ready.tokens = tokens
     for sequence in (shallow, deep):
         index.add(sequence)
@@ -132,7 +132,7 @@ def test_the_index_finds_the_deepest_row_and_prefers_one_that_is_ready() -> None
     index.remove(ready)
     index.remove(deep)
     assert index.find(tokens) is shallow
-    assert index.find(tokens[: BLOCK - 1]) is None
+    assert index.find(tokens[: BLOCK_TOKENS - 1]) is None
     index.remove(shallow)
     assert not index.by_prefix
     assert not index.prefixes

@@ -88,8 +88,7 @@ def test_an_update_after_it_compiles_nothing_and_takes_the_same_step(
     module = wrap(tiny(num_hidden_layers=LAYERS, attention_dropout=0.1))
     plain = actor_of(copy.deepcopy(module))
     warm = actor_of(compiled(module, compiler), ppo_max_token_len_per_gpu=40)
-    for name in ("micro_batching", "scoring"):
-        setattr(warm, name, replace(getattr(warm, name), shares=shares))
+    warm.micro_batching = replace(warm.micro_batching, shares=shares)
     before, random = copy.deepcopy(warm.state_dict()), rng_state()
     warm_up(warm, longest=8, scores_apart=True, should_stop=never)
     graphs = compiler.graphs
