@@ -125,9 +125,14 @@ async def test_a_function_may_use_alarms_and_keeps_its_state(manager: str, tmp_p
 
 
 def _gone(file: Path) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(int(file.read_text()), 0)
-        return "Z (zombie)" in Path(f"/proc/{file.read_text()}/status").read_text()
+    return _ended(int(file.read_text()))
+
+
+def _ended(pid: int) -> bool:
+    """Whether nothing of a process runs; its parent may still have to ask for its exit code."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        return "Z (zombie)" in Path(f"/proc/{pid}/status").read_text()
     return True
 
 
@@ -141,7 +146,7 @@ async def test_a_call_that_hangs_is_ended_with_all_that_it_started(what: str, tm
     assert "no answer within 3 s" in str(hung.error)
     assert sound.reward_extra["calls"] == 1
     assert _gone(tmp_path / "pid")
-    assert threading.active_count() <= threads + 2  # idle ones
+    assert threading.active_count() <= threads + 4  # idle ones of the pools for calls
 
 
 @pytest.mark.parametrize("module", [False, True])
@@ -343,9 +348,3 @@ async def test_a_process_that_dies_between_calls_costs_nothing(tmp_path: Path) -
     assert await until(lambda: _ended(int(first.reward_extra["pid"])))
     await scored(scoring, second)
     assert (second.error, second.reward) == (None, 1.0)
-
-
-def _ended(pid: int) -> bool:
-    """Whether nothing of a process is left to run; its parent may still have to ask for its exit code."""
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
