@@ -1,8 +1,11 @@
 """Settings that hold for every test: no model hub, and a thread count that does not depend on the machine."""
 
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import pytest
 
@@ -18,12 +21,43 @@ HANGS = 240
 """Seconds after which a test that `make test` runs has hung, also on a busy machine; the limit of others is longer."""
 
 
+SLOW_KINDS = "slow", "gpu", "docker", "engine", "agents"
+_started: list[str] = []
+
+
+def _noted(start: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(*args: Any, **given: Any) -> Any:
+        _started.append(start.__qualname__)
+        return start(*args, **given)
+
+    return noting
+
+
+# Not by an audit hook: each import and open would run it, and the tests of slow code would find it on the stack.
+subprocess.Popen.__init__ = _noted(subprocess.Popen.__init__)  # type: ignore[method-assign]
+BaseProcess.start = _noted(BaseProcess.start)  # type: ignore[method-assign]
+os.fork = _noted(os.fork)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """End a test that waits for good before it delays the whole suite by the limit of the slow ones."""
-    longer = "slow", "gpu", "docker", "engine", "agents", "timeout"
+    """Mark unit tests, and end a test that hangs before it delays the suite by the limit of the slow ones."""
     for item in items:
-        if not any(item.get_closest_marker(name) for name in longer):
+        if any(item.get_closest_marker(name) for name in SLOW_KINDS):
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(HANGS))
+        if item.get_closest_marker("integration") is None:
+            item.add_marker(pytest.mark.unit)
+
+
+@pytest.fixture(autouse=True)
+def unit_tests_start_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """So that `make unit` stays quick."""
+    before = len(_started)
+    yield
+    if len(_started) > before and request.node.get_closest_marker("unit"):
+        pytest.fail("it starts a process: write `pytestmark = pytest.mark.integration` in its file", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

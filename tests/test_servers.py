@@ -24,6 +24,8 @@ from agentrl_sandbox.server.web import make_server
 from tests.gateway.serving import KEY, serving
 from tests.rollout.scripted import environment, says
 
+pytestmark = pytest.mark.integration
+
 CHAT = {"messages": [{"role": "user", "content": "What is 2 + 3 ?"}]}
 CODE = {"language": "python", "code": "print(1)"}
 

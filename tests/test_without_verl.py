@@ -10,6 +10,8 @@ import pytest
 from agentrl.tasks.models import tiny
 from agentrl.tracking import read_metrics
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import sys
 from importlib.abc import MetaPathFinder

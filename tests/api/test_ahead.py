@@ -17,6 +17,8 @@ from agentrl.tracking import load_trajectories
 from agentrl.training import Batch
 from tests.warm import Process
 
+pytestmark = pytest.mark.integration
+
 Settings = dict[str, Any]
 Rows = list[dict[str, Any]]
 STEPS = 6

@@ -10,6 +10,8 @@ from nbclient import NotebookClient
 
 from agentrl.cli.main import main
 
+pytestmark = pytest.mark.integration
+
 NOTEBOOK = Path(__file__).parents[2] / "docs/python.ipynb"
 
 

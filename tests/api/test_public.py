@@ -12,6 +12,8 @@ import pytest
 
 import agentrl
 
+pytestmark = pytest.mark.integration
+
 PAGE = Path(__file__).parents[2] / "docs/python.md"
 PUBLIC = [*agentrl.NAMES, *agentrl.MODULES]
 

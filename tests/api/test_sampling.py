@@ -8,6 +8,8 @@ import pytest
 import agentrl
 from agentrl.data.given import completed, given_rows
 
+pytestmark = pytest.mark.integration
+
 Settings = dict[str, Any]
 Rows = list[dict[str, Any]]
 

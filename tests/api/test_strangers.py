@@ -11,6 +11,8 @@ from agentrl.training.checkpoint.lineage import FOLDER, PLAN
 from tests.tasks.harbor.test_reading import PLAIN, write
 from tests.tasks.local_provider import ROOT
 
+pytestmark = pytest.mark.integration
+
 Settings = dict[str, Any]
 LIMIT = 0.2
 VERIFIED = [

@@ -11,6 +11,8 @@ import pytest
 from agentrl.chat import PARSERS
 from agentrl.chat.parsers.calls import MAX_BROKEN, MAX_CALLS, MAX_DEPTH
 
+pytestmark = pytest.mark.integration
+
 MARKERS: dict[str, list[str]] = {
     "hermes": ["<tool_call>", "</tool_call>", '{"name": "f", "arguments": {', "}}"],
     "llama3_json": ["<|python_tag|>", '{"name": "f", "parameters": ', "{}}", ";", "f.call(", '[{"name":"f"},'],

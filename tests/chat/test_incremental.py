@@ -9,6 +9,8 @@ from agentrl.chat.incremental import RenderCache
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import PAIRS, Pair, by_name, case_id, chat_for
 
+pytestmark = pytest.mark.integration
+
 WORDS = [
     "x",
     " y",

@@ -12,6 +12,8 @@ from agentrl.trajectory.ledger import Ledger
 from tests.chat.conversations import Message, user
 from tests.chat.pairs import CASES, Pair, case_id, chat_for, conversation
 
+pytestmark = pytest.mark.integration
+
 
 def one_shot(chat: Chat, messages: list[Message], tools: list[dict] | None) -> str:
     return chat.template.render(messages, tools)

@@ -19,6 +19,8 @@ from agentrl.trajectory.message import Message
 from tests.chat.conversations import answer, calls, result, user
 from tests.chat.pairs import CASES, PAIRS, Pair, by_name, case_id, chat_for, conversation
 
+pytestmark = pytest.mark.integration
+
 HONEST = "The weather is fine."
 
 

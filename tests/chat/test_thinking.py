@@ -9,6 +9,8 @@ from tests.chat.pairs import PAIRS, Pair, case_id, chat_for
 from tests.chat.realia import package, tokenizer
 from tests.chat.small_templates import SWITCHED, THINKING, small_chat
 
+pytestmark = pytest.mark.integration
+
 TRL = sorted(path.stem for path in (package("trl") / "chat_templates").glob("*.jinja"))
 TURNS = {
     "none": answer("Hi."),

@@ -14,6 +14,8 @@ from agentrl.config.keys import schema_keys
 from agentrl.config.presets import shipped
 from agentrl.config.schema import Config
 
+pytestmark = pytest.mark.integration
+
 ASK = """
 eval "$(agentrl completion bash)"
 COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9

@@ -10,6 +10,8 @@ from agentrl import __version__
 from agentrl.cli import main as cli
 from agentrl.core.errors import UserError
 
+pytestmark = pytest.mark.integration
+
 SLOW_IMPORTS = ("torch", "transformers", "hydra", "omegaconf", "peft", "pyarrow")
 
 

@@ -9,6 +9,8 @@ import pytest
 from agentrl.cli.main import main
 from tests.cli.mistakes import MISTAKES, Mistake, complaints, prepare
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 
 def sandbox(*words, **options):
     command = [sys.executable, "-m", "agentrl", "sandbox", *words]

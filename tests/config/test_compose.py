@@ -13,6 +13,8 @@ from agentrl.config.schema.sft import SftConfig
 from agentrl.core import resources
 from agentrl.core.errors import UserError
 
+pytestmark = pytest.mark.integration
+
 
 def unchecked(*overrides: str, **where: str) -> Config:
     return compose(overrides, checks=(), **where)

@@ -23,6 +23,8 @@ from agentrl.training import Batch
 from agentrl.training.learner import Learner
 from tests.training.tiny import random_batch
 
+pytestmark = pytest.mark.integration
+
 LENGTHS = [7, 3, 9, 6]
 LEARNS = ("actor.optim.lr=0.01",)
 SHORT = ("actor.ppo_mini_batch_size=1",)

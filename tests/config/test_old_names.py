@@ -11,6 +11,8 @@ from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 
+pytestmark = pytest.mark.integration
+
 PARTS = Path(__file__).with_name("old_keys.txt").read_text().split("\n\n")[1:]
 TRAIN, SFT = (part.splitlines() for part in PARTS)
 MOVED = {

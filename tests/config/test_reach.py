@@ -31,6 +31,8 @@ from tests.config.test_effects import CASES as EFFECTS
 from tests.config.test_effects import model, with_settings  # noqa: F401 - `model` is a fixture
 from tests.training.tiny import random_batch
 
+pytestmark = pytest.mark.integration
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 ROWS = [Row(uid=str(i), prompt=[{"role": "user", "content": "x"}]) for i in range(6)]
 Probe = Callable[[Any], Any]

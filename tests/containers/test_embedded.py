@@ -11,6 +11,8 @@ from agentrl.containers.shell import CONTAINER_ENDED, Shell
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 async def provider() -> AsyncIterator[EmbeddedProvider]:

@@ -9,6 +9,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import CONTAINER_PROVIDERS
 from tests.tasks import local_provider
 
+pytestmark = pytest.mark.integration
+
 KEY = "rollout.containers.provider"
 OWN = Path(local_provider.__file__)
 

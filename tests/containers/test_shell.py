@@ -14,6 +14,8 @@ from agentrl.containers.shell import Shell, ShellAnswer
 from agentrl.core.errors import InfraError
 from tests.tasks.local_provider import LocalContainer, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 
 class Local(LocalContainer):
     """Gives commands that are text to one shell."""

@@ -10,6 +10,8 @@ import pytest
 from agentrl.core import cpu_cores as cores
 from agentrl.core.cpu_cores import SPINS, Host, wait_passively
 
+pytestmark = pytest.mark.integration
+
 OTHERS_COLUMNS = "0 0 0 0 0"
 
 

@@ -17,6 +17,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES, lr_schedule, policy_loss
 from agentrl.core.registry import Registry
 
+pytestmark = pytest.mark.integration
+
 BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIES for name in r.names]
 ELSEWHERE = {
     "task": "agentrl data NAME",

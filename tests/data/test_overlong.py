@@ -10,6 +10,8 @@ from agentrl.core.errors import UserError
 from agentrl.data import filter_overlong, truncate
 from agentrl.trajectory.row import Row
 
+pytestmark = pytest.mark.integration
+
 
 def rows(*lengths: int) -> list[Row]:
     return [Row(uid=str(i), prompt=[{"role": "user", "content": "x" * n}]) for i, n in enumerate(lengths)]

@@ -18,6 +18,8 @@ from agentrl.tasks.models import smollm2, tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
 
+pytestmark = pytest.mark.integration
+
 MADE_BY_MAKE = ("AGENTS", "VERIFIERS", "OPENENV", "NEMO_GYM")
 """Environments of `make test-agents`, by the ends of their variables."""
 

@@ -16,6 +16,8 @@ from agentrl.tasks import images
 from agentrl.tasks.models import tiny
 from tests.tasks.local_provider import ROOT, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

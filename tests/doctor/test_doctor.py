@@ -11,6 +11,8 @@ from agentrl.doctor.diagnosis import Diagnosis, diagnose
 from agentrl.doctor.finding import Finding
 from agentrl.tasks.models import tiny
 
+pytestmark = pytest.mark.integration
+
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return float(str(ground_truth) in solution_str)

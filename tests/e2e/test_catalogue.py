@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from agentrl.tracking import read_metrics
 from tests.e2e.conftest import agentrl
+
+pytestmark = pytest.mark.integration
 
 
 def test_a_run_with_everything_switched_on(tmp_path: Path, overrides: list[str]) -> None:

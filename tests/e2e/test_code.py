@@ -8,6 +8,8 @@ from agentrl.tasks.models import tiny
 from agentrl.tracking import load_trajectories, read_metrics
 from tests.e2e.conftest import SHAPE, agentrl
 
+pytestmark = pytest.mark.integration
+
 SIZES = ["data.train_batch_size=4", "actor.ppo_mini_batch_size=4", "rollout.n=4", "data.max_response_length=24"]
 
 

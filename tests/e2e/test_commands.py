@@ -8,6 +8,8 @@ import pytest
 from agentrl.tracking import load_trajectories, read_metrics
 from tests.e2e.conftest import agentrl
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.timeout(600)
 def test_train_leaves_a_run_that_can_be_read(tmp_path: Path, overrides: list[str]) -> None:

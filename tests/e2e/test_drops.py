@@ -10,6 +10,8 @@ from agentrl.train import train
 from agentrl.trajectory.drops import TooManyDrops
 from tests.e2e.conftest import figures
 
+pytestmark = pytest.mark.integration
+
 REWARD = """
 from pathlib import Path
 

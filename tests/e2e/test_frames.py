@@ -12,6 +12,8 @@ from agentrl.train import train
 from agentrl.training import load_tokenizer
 from tests.frames import follow_tasks_and_threads, frames_since
 
+pytestmark = pytest.mark.integration
+
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {}}\n</tool_call><|im_end|>'
 MOST = {"engine.generate": 28, "tool.execute": 40, "loss": 14, "advantage": 6}
 """Frames of the package from `train_step` on; the function itself, which is the user's, is not counted."""

@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.conftest import environment
 
+pytestmark = pytest.mark.integration
+
 FILES = Path(__file__).parents[1] / "from_verl" / "files"
 
 

@@ -15,6 +15,8 @@ from agentrl.tracking import read_metrics
 from agentrl.train import train
 from agentrl.training.update.gap import GapTooLarge
 
+pytestmark = pytest.mark.integration
+
 
 def run(overrides: list[str], folder: Path, *settings: str) -> list[dict[str, float]]:
     """The steps of a short run."""

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from agentrl.config import compose
 from agentrl.tracking import read_metrics
 from agentrl.train import train
+
+pytestmark = pytest.mark.integration
 
 
 def test_the_trainer_scores_as_a_greedy_engine_does(overrides: list[str], tmp_path: Path) -> None:

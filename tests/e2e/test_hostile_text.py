@@ -19,6 +19,8 @@ from agentrl.train import train
 from agentrl.view import Api, find_runs
 from tests.rollout.scripted import END, ScriptedEngine, calls
 
+pytestmark = pytest.mark.integration
+
 N = 4
 DEEP = 90
 TOOLS = '''

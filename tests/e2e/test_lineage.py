@@ -13,6 +13,8 @@ from agentrl.train import train
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.tensor_files import SavedTensor
 
+pytestmark = pytest.mark.integration
+
 
 def run(overrides: list[str], folder: Path, *more: str) -> None:
     settings = [

@@ -7,6 +7,8 @@ import pytest
 from agentrl.cli.main import main
 from tests.e2e.conftest import figures
 
+pytestmark = pytest.mark.integration
+
 REWARD = """
 import os, signal
 from pathlib import Path

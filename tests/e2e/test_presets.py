@@ -9,6 +9,8 @@ from agentrl.core.resources import find
 from agentrl.tracking import read_metrics
 from agentrl.train import train
 
+pytestmark = pytest.mark.integration
+
 PRESETS = sorted(file.stem for file in find("configs/algorithm", what="presets").glob("*.yaml"))
 SHORT = ["algorithm.filter_groups.max_num_gen_batches=1"]
 

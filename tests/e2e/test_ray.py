@@ -28,6 +28,8 @@ from agentrl.training.sft.contract import SftResult
 from tests.e2e.conftest import figures
 from tests.e2e.fragile import Fragile
 
+pytestmark = pytest.mark.integration
+
 ray = pytest.importorskip("ray")
 
 STEPS = 3

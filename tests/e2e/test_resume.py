@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.conftest import agentrl, environment, figures
 from tests.warm import start_agentrl
 
+pytestmark = pytest.mark.integration
+
 STEPS = 6
 
 

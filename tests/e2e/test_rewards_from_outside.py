@@ -11,6 +11,8 @@ from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.integration
+
 REWARD = """
 import signal, time
 

@@ -12,6 +12,8 @@ from agentrl.train import train
 from agentrl.training import PolicyActor
 from agentrl.trajectory.trajectory import Trajectory
 
+pytestmark = pytest.mark.integration
+
 updating = threading.Event()
 
 

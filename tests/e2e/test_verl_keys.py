@@ -21,6 +21,8 @@ from agentrl.training.model.head.chunked import _kernels, _logits_gradient, _row
 from agentrl.training.roles import making as roles
 from tests.training.tiny import random_batch
 
+pytestmark = pytest.mark.integration
+
 LENGTHS = [7, 3, 12, 4, 9, 6]
 Made = Callable[..., Config]
 

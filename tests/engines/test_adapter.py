@@ -23,6 +23,8 @@ from agentrl.engines.sharing import Sharing
 from agentrl.engines.vllm import VLLM
 from tests.engines import tiny
 
+pytestmark = pytest.mark.integration
+
 IDS = list(range(5, 25))
 
 

@@ -22,6 +22,8 @@ from agentrl.engines.sglang.flags import PACKAGES, fast_flags
 from agentrl.engines.sharing import Sharing, sequences, sequences_in_process, server_bytes, trainer_bytes
 from agentrl.engines.vllm import VLLM
 
+pytestmark = pytest.mark.integration
+
 GIB = 1 << 30
 HOPPER = (9, 0)
 SETTINGS = ServerSettings("python", "model", "cuda", "bfloat16", 1024, 512)

@@ -9,6 +9,8 @@ from agentrl.engines.hf import HFEngine
 from tests.engines import tiny
 from tests.engines.conformance import CHECKS, Check, Subject
 
+pytestmark = pytest.mark.integration
+
 MODELS = {"llama": tiny.llama, "qwen3": tiny.qwen3, "lora": tiny.lora, "fallback": tiny.gpt2}
 
 

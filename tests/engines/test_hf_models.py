@@ -12,6 +12,8 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf import HFEngine
 from tests.engines import tiny
 
+pytestmark = pytest.mark.integration
+
 
 async def sample(model: Any, count: int = 6, **kwargs: Any) -> list[tuple[list[int], Generation]]:
     """Prompts of mixed lengths, continued over two turns; tuples of prompt and second generation."""

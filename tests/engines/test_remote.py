@@ -25,6 +25,8 @@ from tests.frames import frames_since
 from tests.waiting import wait_for
 from tests.warm import Process
 
+pytestmark = pytest.mark.integration
+
 Handler = Callable[[dict[str, Any]], Any]
 
 

@@ -15,6 +15,8 @@ import pytest
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import LAUNCHER, command
 
+pytestmark = pytest.mark.integration
+
 LIBRARIES = ast.literal_eval(LAUNCHER.read_text().partition("LIBRARIES = ")[2].partition('\n"""')[0])
 SERVER = """
 import json, multiprocessing, os, sys

@@ -14,6 +14,8 @@ from agentrl.engines.starting import start_kernels, start_servers, starting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 
+pytestmark = pytest.mark.integration
+
 LAUNCHED = """
 import sys
 from agentrl.cli.main import main

@@ -20,6 +20,8 @@ from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.vllm import VLLM
 from agentrl.engines.vllm.backend import packed, parameters
 
+pytestmark = pytest.mark.integration
+
 SETTINGS = ServerSettings(
     python=sys.executable, model="somewhere", device="cpu", dtype="float32", max_model_len=64, max_num_seqs=2
 )

@@ -14,6 +14,8 @@ from agentrl.environments.own import is_own
 from agentrl.environments.rows import environment_rows
 from agentrl.environments.spaces import text_of, uncoloured
 
+pytestmark = pytest.mark.integration
+
 TROUBLES = {
     "gess": r"did you mean guess\? .*environments.yaml has guess, ",
     "no_kind": r"no_kind: name one kind \(gymnasium, nemo_gym, openenv, textarena, verifiers\) with its id.*has rows",

@@ -21,6 +21,8 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
 from tests.rollout.scripted import environment, says
 
+pytestmark = pytest.mark.integration
+
 YAML = Path(__file__).with_name("environments.yaml")
 SHARED: dict[Any, Any] = {}
 """The processes of all tests: each takes a second to start."""

@@ -15,6 +15,8 @@ import pytest
 from agentrl.core.errors import UserError
 from agentrl.environments.kinds.textarena import TextArenaGame
 
+pytestmark = pytest.mark.integration
+
 textarena = pytest.importorskip("textarena")
 MOVES = ["[0]", "[1 2 +]", "[A 1]", "[h 0 0]", "[e2e4]", "hello", ""]
 FEW = ["Countdown-v0", "Cryptarithm-v0", "Slitherlink-v0", "KuhnPoker-v0", "TicTacToe-v0", "Nim-v0", "Sudoku-v0"]

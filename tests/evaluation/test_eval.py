@@ -14,6 +14,8 @@ from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.rollout.rollouts import Rollouts
 from tests.evaluation.conftest import row
 
+pytestmark = pytest.mark.integration
+
 ANSWERS = [["It is 1.", "2"], ["2", "2"], ["boom", "3"], ["x", "4"]]
 
 

@@ -19,6 +19,8 @@ from agentrl_verl import in_process, tool_apis
 from agentrl_verl.in_process import actors_in_process
 from agentrl_verl.tool_apis import process_single_case
 
+pytestmark = pytest.mark.integration
+
 TOOL = """
 import asyncio
 import threading

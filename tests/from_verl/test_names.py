@@ -8,6 +8,8 @@ import pytest
 
 from agentrl_verl import modules
 
+pytestmark = pytest.mark.integration
+
 NAMES = [(module, name) for module, names in modules.table().items() for name in names]
 
 

@@ -17,6 +17,8 @@ from agentrl_verl.reading.defaults import values
 from agentrl_verl.reading.file_check import check_sources
 from agentrl_verl.reading.scripts import read_sources
 
+pytestmark = pytest.mark.integration
+
 DAPO = r"""#!/usr/bin/env bash
 set -euxo pipefail
 ENGINE=${1:-vllm}

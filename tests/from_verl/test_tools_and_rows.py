@@ -15,6 +15,8 @@ from agentrl.rewards import load_reward_function
 from agentrl.tools import load_tools
 from agentrl_verl.programs import merge_arguments, run
 
+pytestmark = pytest.mark.integration
+
 RETOOL = Path(__file__).parent / "files" / "retool.py"
 
 YAML = """

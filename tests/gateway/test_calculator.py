@@ -10,6 +10,8 @@ from agentrl.tools import load_tools
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import calls, environment, row, says
 
+pytestmark = pytest.mark.integration
+
 CALL = "Let me see.\n" + calls("calculator", '{"expression": "2 + 3 * 1"}')
 
 

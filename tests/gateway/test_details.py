@@ -26,6 +26,8 @@ from tests.gateway.serving import ADD, KEY, TOOL, serving
 from tests.rollout.scripted import END, ScriptedEngine, calls, environment, make_chat, row, says
 from tests.training.tiny import tiny
 
+pytestmark = pytest.mark.integration
+
 ASKED: list[Any] = [{"role": "user", "content": "What is 2 + 3 ?"}]
 BEARER = {"authorization": f"Bearer {KEY}"}
 

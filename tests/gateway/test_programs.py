@@ -18,6 +18,8 @@ from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import Script, environment, row, says
 
+pytestmark = pytest.mark.integration
+
 ASK = """
 import json, os, sys, urllib.request
 

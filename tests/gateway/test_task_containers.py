@@ -21,6 +21,8 @@ from tests.rollout.scripted import environment, row, says
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.local_provider import ROOT, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 BY_BASH = r"""
 address=${OPENAI_BASE_URL#http://}; host=${address%%/*}; body='{"messages": [{"role": "user", "content": "x"}]}'
 exec 3<>/dev/tcp/${host%:*}/${host#*:}

@@ -37,6 +37,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.media import vision_model
 from tests.media.test_sources import png
 
+pytestmark = pytest.mark.integration
+
 CPU = torch.device("cpu")
 CALL = '<tool_call>{"name": "look", "arguments": {"colour": "COLOUR"}}</tool_call><|im_end|>'
 

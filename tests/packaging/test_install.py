@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 DEPENDENCIES = sysconfig.get_path("purelib")
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")

@@ -13,6 +13,8 @@ import pytest
 import agentrl
 import agentrl_sandbox
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 DEPENDENCIES = sysconfig.get_path("purelib")
 

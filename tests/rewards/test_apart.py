@@ -21,6 +21,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rewards.test_scorer import decode, trajectory
 from tests.waiting import until, wait_for
 
+pytestmark = pytest.mark.integration
+
 MODULE = """
 import atexit, logging, os, re, signal, subprocess, sys, time
 from pathlib import Path

@@ -17,6 +17,8 @@ from agentrl.rewards.scorer import Overlong
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
 
+pytestmark = pytest.mark.integration
+
 MODULE = """
 import os, time
 

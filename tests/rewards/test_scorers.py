@@ -10,6 +10,8 @@ import pytest
 from agentrl.rewards import scorers
 from agentrl.rewards.gym import make_dataset, score_answer
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize(
     ("solution", "truth", "score"),

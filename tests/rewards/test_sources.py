@@ -13,6 +13,8 @@ from agentrl.rewards.ready_made import function_for, ready_made_functions
 from agentrl.rewards.sources import compute_score
 from tests.rewards.test_scorer import trajectory
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("function", ready_made_functions())
 def test_every_function_loads(function: str) -> None:

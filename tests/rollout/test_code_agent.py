@@ -20,6 +20,8 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import END, calls, environment
 
+pytestmark = pytest.mark.integration
+
 RIGHT = "def f(a, b):\n    return {code}\n"
 
 

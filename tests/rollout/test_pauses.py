@@ -25,6 +25,8 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, row, says
 
+pytestmark = pytest.mark.integration
+
 LONG = 50_000.0
 SHORT = 5_000.0
 """The limits of these tests, whose clock jumps by LONG."""

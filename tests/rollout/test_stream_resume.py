@@ -9,6 +9,8 @@ from agentrl.data import Loader
 from agentrl.rollout.episode import seed_for
 from tests.rollout.test_stream import FILTER, Quiet, Workers, sampler, stored, train
 
+pytestmark = pytest.mark.integration
+
 STEPS = 14
 
 

@@ -20,6 +20,8 @@ from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.attention.varlen import NEWER, Assumed
 
+pytestmark = pytest.mark.integration
+
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
     backend = SGLang(ServerSettings("", "", "cpu", "float32", 8, 1))

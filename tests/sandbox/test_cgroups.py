@@ -13,6 +13,8 @@ from agentrl_sandbox.cgroups import ONE, TWO, Cgroups, candidates
 from agentrl_sandbox.kernel.cgroup import Cgroup
 from agentrl_sandbox.pool import Pool
 
+pytestmark = pytest.mark.integration
+
 LINE = "31 23 0:28 {root} {point} rw,nosuid - {kind} {kind} rw{options}\n"
 
 

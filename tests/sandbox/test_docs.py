@@ -10,6 +10,8 @@ import pytest
 from agentrl.tools import load_tools
 from agentrl_sandbox.languages import RECIPES
 
+pytestmark = pytest.mark.integration
+
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
 TOOL, PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 YAML = """

@@ -13,7 +13,7 @@ import pytest
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 PROGRAMS = {
     "arguments": "import sys; print(sys.argv, sys.orig_argv[1:], __file__, __name__, sys.path[0])",

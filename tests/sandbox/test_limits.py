@@ -12,7 +12,7 @@ from tests.sandbox.attacks.attack import Attack
 from .kernel_memory import PROGRAMS
 from .programs import run
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 MIB = 1 << 20
 
 

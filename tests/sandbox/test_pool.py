@@ -14,7 +14,7 @@ from agentrl_sandbox.slot_allocator import SlotAllocator
 
 from .programs import run
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 LONG = Limits(wall=60)
 DOUBLE = Job("python", "print(2 * int(input()))", run_limits=LONG)
 

@@ -11,6 +11,8 @@ from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.job import CommandResult, Job, Result
 from agentrl_sandbox.pool import ALLOW, Pool
 
+pytestmark = pytest.mark.integration
+
 
 def answer(stdout: bytes = b"[]", stderr: bytes = b"") -> CommandResult:
     return CommandResult("Finished", 0.1, 0 if stdout else 1, stdout, stderr)

@@ -16,6 +16,8 @@ from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 LONG = Limits(wall=60)
 HELLO = Job("python", "print(1)", run_limits=LONG)
 NAP = Job("python", "import time; time.sleep(0.8); print(1)", run_limits=LONG)

@@ -11,7 +11,7 @@ from agentrl.rollout.building import sandbox_for
 from agentrl_sandbox.job import Busy, Limits
 from agentrl_sandbox.pool import Pool, Session
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 
 @pytest_asyncio.fixture(loop_scope="module")

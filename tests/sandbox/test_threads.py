@@ -10,7 +10,7 @@ from agentrl_sandbox.pool import Pool
 
 from .programs import run
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 COUNT = "import numpy, os; print(len(os.listdir('/proc/self/task')))"
 
 

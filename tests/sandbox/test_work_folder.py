@@ -11,7 +11,7 @@ from agentrl_sandbox import work_folder
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 
 async def test_files_in_and_out(pool: Pool) -> None:

@@ -27,6 +27,8 @@ from agentrl.tasks.plain import PlainContainer
 from agentrl.tools import load_tools
 from tests.tasks.local_provider import LocalContainer, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 NAMES = ["arithmetic", "bank", "lookup", "programs", "terminal", "reasoning_gym:chain_sum"]
 WITH_DEMOS = ["arithmetic", "bank", "lookup", "programs"]
 

@@ -17,6 +17,8 @@ from agentrl.core.errors import UserError
 from agentrl.tasks.models import smollm2, tiny
 from agentrl.tasks.models.store import make_once
 
+pytestmark = pytest.mark.integration
+
 CALL = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": "37 * 58"}}}
 ROW = {
     "messages": [

@@ -34,6 +34,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import Script, environment, row, says
 from tests.tasks.local_provider import ROOT, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 SAMPLING = Sampling(64, seed=1)
 
 

@@ -13,6 +13,8 @@ from agentrl.tools import ToolSet, load_tools
 from agentrl.trajectory.trajectory import Outcome
 from agentrl_sandbox.job import CommandResult, Job, Result
 
+pytestmark = pytest.mark.integration
+
 VERL = """
 tools:
   - class_name: "verl.tools.sandbox_fusion_tools.SandboxFusionTool"

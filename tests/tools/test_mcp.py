@@ -16,6 +16,8 @@ from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.options import ToolOptions
 from agentrl.trajectory.trajectory import Outcome
 
+pytestmark = pytest.mark.integration
+
 pytest.importorskip("mcp", reason='pip install "agentrl[mcp]"')
 
 SERVER = """

@@ -14,6 +14,8 @@ from agentrl.tools import ToolSession, load_tools
 from agentrl.trajectory.trajectory import Outcome
 from tests.tasks.local_provider import LocalContainer, LocalProvider
 
+pytestmark = pytest.mark.integration
+
 EDITOR = "str_replace_based_edit_tool"
 TEXT = "def f():\n    return 1\n\nf()\n"
 

@@ -14,6 +14,8 @@ from agentrl.core.errors import UserError
 from agentrl.tracking import LiveView, open_loggers, read_metrics
 from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
 
+pytestmark = pytest.mark.integration
+
 
 def figures(step):
     return {"rollout/reward_mean": 0.1 + step / 3, "actor/entropy": 1 / (step + 1)}

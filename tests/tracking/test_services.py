@@ -10,6 +10,8 @@ import pytest
 from agentrl.core.errors import UserError
 from agentrl.tracking import generations, open_loggers
 
+pytestmark = pytest.mark.integration
+
 SERVICES = ("mlflow", "swanlab", "trackio", "wandb")
 CONFIG = "trainer:\n  seed: 7\n"
 

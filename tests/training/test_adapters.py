@@ -20,6 +20,8 @@ from tests.training import adapters
 from tests.training.tiny import CPU
 from tests.warm import START_METHOD
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:

@@ -14,6 +14,8 @@ from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
 
+pytestmark = pytest.mark.integration
+
 STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
 
 

@@ -16,6 +16,8 @@ from agentrl.training.perf.compiled_block import backward, compile_blocks, compi
 from agentrl.training.perf.compiling import uncompiled
 from tests.training.tiny import CPU, random_batch, tiny
 
+pytestmark = pytest.mark.integration
+
 # One sequence each: attention is a call per sequence on a CPU, and each number of them another graph.
 BATCHES = [random_batch([n]) for n in (40, 70)]
 

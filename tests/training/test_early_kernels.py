@@ -9,6 +9,8 @@ import pytest
 from agentrl.training.model.attention import early_kernels, fa4_kernels, varlen, varlen_fa4
 from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
+pytestmark = pytest.mark.integration
+
 HEADS = (16, 8, 128)
 
 

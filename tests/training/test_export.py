@@ -23,6 +23,8 @@ from tests.training.test_model import tokenizer
 from tests.training.test_sft import config
 from tests.training.tiny import CPU, random_batch, tiny
 
+pytestmark = pytest.mark.integration
+
 home = test_sft.home  # the fixture
 
 EXPERTS = {"n_routed_experts": 4, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}

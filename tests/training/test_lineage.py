@@ -16,6 +16,8 @@ from agentrl.training.checkpoint.resuming import Resuming, newest
 from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
 
+pytestmark = pytest.mark.integration
+
 
 def write(folder: Path, *steps: int, by: str = "old") -> None:
     for step in steps:

@@ -22,7 +22,7 @@ from tests.training import multi_rank
 from tests.training.tiny import CPU, tiny
 from tests.warm import START_METHOD
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from agentrl.training.checkpoint.run_lock import LOCK, locked
 from agentrl.training.checkpoint.run_start import supervise
 from tests.warm import Process
 
+pytestmark = pytest.mark.integration
+
 
 def hold(folder: Path) -> None:
     with locked(folder, "trainer.default_local_dir"):

@@ -26,6 +26,8 @@ from agentrl.training.sft.conversations import read_conversations
 from agentrl.training.sft.run import Run
 from tests.training.tiny import CPU
 
+pytestmark = pytest.mark.integration
+
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": NUMBERS}}}]
 

@@ -16,6 +16,8 @@ from agentrl.tracking import load_trajectories
 from agentrl.training import load_tokenizer
 from agentrl.training.sft.conversations import read_conversations
 
+pytestmark = pytest.mark.integration
+
 SMALL = {"data.max_response_length": 12, "rollout.n": 4, "trainer.device": "cpu"}
 
 

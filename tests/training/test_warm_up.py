@@ -21,6 +21,8 @@ from agentrl.training.update.warm_up import MOST_TOKENS, dummy_batch, tokens_wit
 from tests.training.test_actor import actor_of
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
+pytestmark = pytest.mark.integration
+
 LAYERS = 3
 
 

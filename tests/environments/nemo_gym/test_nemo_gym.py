@@ -24,6 +24,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
 from tests.environments.nemo_gym.small import Head, Json, Small, served
 from tests.rollout.scripted import calls, environment, says
 
+pytestmark = pytest.mark.integration
+
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"type": "function", "name": name, "parameters": NUMBER, "strict": True} for name in ("add", "late", "broken")]
 TOOLS.append({"type": "function", "name": "value", "description": "The count.", "parameters": {"type": "object"}})

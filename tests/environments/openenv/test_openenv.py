@@ -28,6 +28,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.environments.test_loop import made
 from tests.rollout.scripted import says
 
+pytestmark = pytest.mark.integration
+
 NUMBER = {"title": "Guess", "properties": {"number": {"type": "integer"}, "metadata": {}}, "required": ["number"]}
 TOOLS = [{"name": "add", "description": "Adds.", "input_schema": {"properties": {"a": {"type": "integer"}}}}]
 

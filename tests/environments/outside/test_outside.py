@@ -17,6 +17,8 @@ from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import Script, environment, says
 
+pytestmark = pytest.mark.integration
+
 HERE = Path(__file__).parent
 TROUBLES = {
     "few": "environment few: it has 50 tasks, and rows \\+ val_rows is 320: write `rows: 40, val_rows: 10`",

@@ -10,6 +10,8 @@ import pytest
 from agentrl.core.errors import InfraError
 from agentrl.environments.worker import EnvironmentProgram, Worker
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = """
 import asyncio, json, os, sys, time
 

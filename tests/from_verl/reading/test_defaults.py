@@ -28,6 +28,8 @@ from agentrl_verl.reading.file_check import guess_command
 from agentrl_verl.reading.scripts import read_source
 from agentrl_verl.reading.versions import VARIABLE, VERSIONS, find_version, read_version, spans
 
+pytestmark = pytest.mark.integration
+
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
 

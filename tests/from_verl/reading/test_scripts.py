@@ -9,6 +9,8 @@ from agentrl_verl.reading import bash, scripts
 from agentrl_verl.reading.launches import MARK
 from agentrl_verl.reading.scripts import read_sources
 
+pytestmark = pytest.mark.integration
+
 RUN = "python3 -m verl.trainer.main_ppo"
 
 

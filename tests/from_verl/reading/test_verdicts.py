@@ -15,6 +15,8 @@ from agentrl_verl.reading.file_check import guess_command
 from agentrl_verl.reading.scripts import read_source
 from agentrl_verl.reading.verdicts import FATAL, Verdict, judge, meanings, together
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / ".venv" / "reference" / "verl" / "trainer" / "config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")

@@ -14,6 +14,8 @@ from agentrl_verl.default_scores import default_compute_score, prime_code, sandb
 from agentrl_verl.scorers.code import compute_score, judge, last_block, same_output, same_value
 from tests.from_verl.scorers.reference import REFERENCE, needs_reference
 
+pytestmark = pytest.mark.integration
+
 APPS = Path(__file__).with_name("apps.py")
 OUTPUTS = [
     "3",

@@ -16,6 +16,8 @@ from agentrl_verl.scorers import algebra, dapo, gsm8k, numbers
 from tests.from_verl.scorers import cases
 from tests.from_verl.scorers.reference import needs_reference, outcome
 
+pytestmark = pytest.mark.integration
+
 NAMES = [*cases.SOURCES, *cases.ALGEBRA, "gsm8k.extract_solution", "gsm8k, flexible", "math.is_equiv"]
 NAMES += ["math.strip_string", "math.last_boxed_only_string", "math_batch", "dapo, strict box"]
 NAMES += ["dapo.normalize_final_answer", "search_r1, substring", "search_r1.em_check", "geo3k.format_reward"]

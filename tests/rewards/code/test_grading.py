@@ -14,6 +14,8 @@ from agentrl.rewards.code import grade, grading, read_cases, trials
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade
 
+pytestmark = pytest.mark.integration
+
 SUM = {"inputs": ["1 2\n", "3 4", "5 5"], "outputs": ["3\n", "7", "11"]}
 ADD = {"fn_name": "add", "inputs": ["1\n2", "[1]\n[2]", '"a"\n"b"'], "outputs": ["3", "[1, 2]", '"ab"']}
 CPP = "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b << std::endl; }"

@@ -4,6 +4,8 @@ import pytest
 
 from tests.rewards.code.conftest import Grade
 
+pytestmark = pytest.mark.integration
+
 EQUAL = """
 class AlwaysEqual:
     def __eq__(self, other): return True

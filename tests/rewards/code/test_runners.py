@@ -5,6 +5,8 @@ import pytest
 
 from tests.rewards.code.conftest import Grade
 
+pytestmark = pytest.mark.integration
+
 CASE = "import unittest, sys, os\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(2), 4)\n"
 RUN = "r = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\n"
 UNITTEST = [

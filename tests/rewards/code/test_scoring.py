@@ -27,6 +27,8 @@ from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
+pytestmark = pytest.mark.integration
+
 Score = Callable[..., dict[str, float]]
 RIGHT = "Here it is:\n```python\nprint(int(input()) * 2)\n```"
 HALF = "```python\nn = int(input())\nprint(n * 2 if n < 10 else 0)\n```"

@@ -12,6 +12,8 @@ from agentrl.rewards.code.values import MALFORMED, decode
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade
 
+pytestmark = pytest.mark.integration
+
 HAS_CLOSE = """
 from typing import List
 def has_close_elements(numbers: List[float], threshold: float) -> bool:

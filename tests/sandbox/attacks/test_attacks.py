@@ -10,7 +10,7 @@ import pytest
 from tests.sandbox.attacks import launch
 from tests.sandbox.attacks.launch import USERS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")

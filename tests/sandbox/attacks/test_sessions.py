@@ -11,7 +11,7 @@ from agentrl_sandbox.session import Session
 from tests.sandbox.attacks import scene
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 LIMITS = Limits(wall=20.0, memory_mb=256, processes=64, disk_mb=16)
 

@@ -14,6 +14,8 @@ from agentrl_sandbox.isolation.bwrap import Bwrap
 from agentrl_sandbox.isolation.landlock import _as_the_same_user
 from agentrl_sandbox.kernel import profiles
 
+pytestmark = pytest.mark.integration
+
 SANDBOX = str(Path(__file__).parents[3] / "sandbox")
 
 

@@ -20,7 +20,7 @@ from agentrl_sandbox.zygote.path_patch import PathPatch, _Memory, _wide_strings
 from tests.sandbox.attacks.launch import interpreter
 from tests.sandbox.test_fidelity import PROGRAMS, STDIN
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 LONG = Limits(wall=60)
 NO_SHARED_MEMORY = ("pool", "spawn")
 """Programs that need what this tier cannot give, however they are started."""

@@ -10,7 +10,7 @@ import pytest
 
 from agentrl_sandbox.kernel import landlock
 
-pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
+pytestmark = [pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock"), pytest.mark.integration]
 PREAMBLE = """
     import os, signal, socket, sys
     from agentrl_sandbox.kernel import landlock

@@ -13,6 +13,8 @@ from agentrl_sandbox.kernel import profiles
 from agentrl_sandbox.kernel.numbers import numbers
 from agentrl_sandbox.kernel.seccomp import Argument, Profile, Rule, program
 
+pytestmark = pytest.mark.integration
+
 TABLE = numbers("x86_64")
 
 

@@ -10,6 +10,8 @@ from agentrl_sandbox.languages import NAMES, OTHERS, RECIPES, find
 from agentrl_sandbox.languages.recipe import Recipe
 from agentrl_sandbox.pool import Pool
 
+pytestmark = pytest.mark.integration
+
 LIMITS = Limits(wall=60.0)
 ALWAYS = {"python", "pytest", "bash"}
 """What a machine that runs these tests has."""

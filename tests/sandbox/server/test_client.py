@@ -14,6 +14,8 @@ from agentrl_sandbox.job import Busy, Job, Limits, Unavailable
 from agentrl_sandbox.sandbox import Sandbox
 from agentrl_sandbox.server.sessions import Sessions
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 async def client(server):

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 RUN = {"language": "python", "code": "print(1)"}
 
 

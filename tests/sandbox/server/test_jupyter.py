@@ -9,6 +9,8 @@ from importlib.resources import files
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 CELLS = [
     "a = 123",
     "a",

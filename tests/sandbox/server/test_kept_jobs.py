@@ -15,6 +15,8 @@ from agentrl_sandbox.server.settings import Settings
 from .test_app import ask
 from .test_official_client import check, verl  # noqa: F401 - the fixture
 
+pytestmark = pytest.mark.integration
+
 BODY = {"language": "python", "code": "print(1)", "compile_timeout": 0.1, "run_timeout": 0.1}
 
 

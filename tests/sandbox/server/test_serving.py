@@ -16,6 +16,8 @@ from agentrl_sandbox.server.settings import Settings
 
 from .conftest import CLI, alive
 
+pytestmark = pytest.mark.integration
+
 SLEEP = {"language": "python", "code": "import time; time.sleep(2)", "run_timeout": 20, "compile_timeout": 0.1}
 
 

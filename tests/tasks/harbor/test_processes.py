@@ -18,7 +18,7 @@ os.write(1, b"%d\n" % os.getpid())
 time.sleep(100)
 """
 
-pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc here")
+pytestmark = [pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc here"), pytest.mark.integration]
 
 
 def test_servers_and_their_children_go_on() -> None:
