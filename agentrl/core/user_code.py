@@ -78,7 +78,13 @@ class UserFunction:
 
         A thread that still runs afterwards stays in `threads`.
         """
-        task = _start(self._call(args, kwargs, threads, timeout))
+        call = self._call(args, kwargs, threads, timeout)
+        # At once to its first wait, where Python can: a function that never waits is then done, and its caller goes on
+        # without waiting for other tasks. A conversation's next request comes before the next one's tool runs.
+        if sys.version_info >= (3, 12):
+            task = asyncio.Task(call, loop=asyncio.get_running_loop(), eager_start=True)
+        else:
+            task = asyncio.create_task(call)
         in_time = task.done()
         try:
             if not in_time:
@@ -163,17 +169,6 @@ class Cleanup:
         """Wait for all running clean-ups."""
         while self.tasks:
             await asyncio.wait(self.tasks)
-
-
-def _start(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-    """A task that runs to its first wait at once, where Python can (3.12).
-
-    A function that never waits is then done at once, and its caller continues without waiting for other tasks: the next
-    request of a conversation is sent before the next conversation's tool runs.
-    """
-    if sys.version_info < (3, 12):
-        return asyncio.create_task(work)
-    return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
 
 
 def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
