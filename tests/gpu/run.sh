@@ -6,6 +6,7 @@ set -u
 out=${1:?a folder for logs}
 start=$SECONDS
 part() { echo "== $1: exit $2, $((SECONDS - start)) s"; }
+export PYTHONPATH=.:from_verl:sandbox${PYTHONPATH:+:$PYTHONPATH}
 agentrl() { python3 -m agentrl "$@"; }
 
 timeout 330 python3 -m pytest -q -rs -m gpu -p no:cacheprovider --timeout 200 tests/gpu tests/engines/test_hf_cuda.py >"$out/tests.log" 2>&1

@@ -72,7 +72,7 @@ def test_an_update_that_began_early_is_that_of_the_whole_batch():
             part.trajectory = part.trajectory.unique(return_inverse=True)[1]
             part.group = part.group.unique(return_inverse=True)[1]
             actor.early.accumulate(part)
-        assert (actor.early is not None) == bool(parts)
+        assert (actor.early.pending is not None) == bool(parts)
         return actor.update(batch)
 
     whole, early = updated(), updated([3], [0, 2])
