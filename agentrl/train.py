@@ -103,7 +103,7 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
     checkpoints = Checkpoints(config.trainer, runtime.learner, {"rows": stream, "kl": kl})
     runtime.publish_weights(start := checkpoints.resume())
     rollouts, phases = runtime.rollouts, runtime.phases
-    with RunTracker(config, splits.total_steps, start, rollouts.decode, phases) as tracker:
+    with RunTracker(config, splits.total_steps, start, rollouts.decode, phases, runtime.tokenizer) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
@@ -38,9 +38,10 @@ class RunTracker:
         resume_step: int,
         decode: Callable[[Sequence[int]], str],
         phases: Phases | None = None,
+        tokenizer: Any = None,
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
-        runtime's."""
+        runtime's. With the `tokenizer` of `decode` another process can write large dumps."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -64,7 +65,7 @@ class RunTracker:
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
-        self._dumps = DumpWriter(decode)
+        self._dumps = DumpWriter(decode, tokenizer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
         self._background: list[Future[None]] = []
         self._start: Metrics = {}

@@ -1,18 +1,22 @@
-"""Writes dumps in a thread, so that sampling and training do not wait for them.
+"""Writes dumps in a thread, so that sampling and training do not wait for them: large ones in another process.
 
 Invariants: dumps are written in order; at most `MOST_PENDING` of them are not on the disk yet, so a disk that is slower
-than the steps delays these and fills no memory; a dump that cannot be written costs a warning, never the run.
+than the steps delays these and fills no memory; a dump that cannot be written costs a warning, never the run. The bytes
+on the disk are the same whichever process writes. This one does where the tokenizer or an object of a row cannot be
+sent, and where the other one fails.
 
-A million tokens take this thread 0.7 to 1 s of CPU, a third of it in the tokenizer, with the interpreter held for
-milliseconds at a time. With another process to write, 0.05 s of it would be left here.
+A million tokens take 0.7 to 1 s of CPU, which would hold the interpreter of the step.
 """
 
 import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
+from agentrl.core.isolated import Failed, IsolatedFunction
 from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.tracking.dumps.records import Advantages
 from agentrl.tracking.dumps.text import Decode, TokenTexts
@@ -21,6 +25,9 @@ from agentrl.trajectory.trajectory import Trajectory
 log = logging.getLogger(__name__)
 
 MOST_PENDING = 2
+LARGE_TOKENS = 16_384
+"""Tokens of a dump that another process writes: a smaller one takes less than 0.1 s."""
+WRITE_SECONDS = 3600.0
 CONTINUES = (
     "the run continues without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
     "trainer.rollout_data_dir and trainer.validation_data_dir to null"
@@ -30,7 +37,10 @@ CONTINUES = (
 class DumpWriter:
     """One thread that writes dumps."""
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, tokenizer: Any = None) -> None:
+        """`decode` decodes with `tokenizer`, special tokens included; without a tokenizer no other process writes."""
+        self._tokenizer, self._sends = tokenizer, True
+        self._process = IsolatedFunction(__name__, write_sent.__name__, timeout=WRITE_SECONDS, at_once=1)
         self.failures: list[str] = []
         """One line for each dump that could not be written."""
         self.texts = TokenTexts(decode)
@@ -55,8 +65,9 @@ class DumpWriter:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """Write what is pending, and end the thread."""
+        """Write what is pending, and end thread and process."""
         self._thread.shutdown()
+        self._process.close()
 
     def _write(
         self,
@@ -68,11 +79,58 @@ class DumpWriter:
     ) -> None:
         wait(after)
         try:
-            write_trajectories(path, step, trajectories, self.texts, advantages)
+            if not self._sent(path.absolute(), step, trajectories, advantages):
+                write_trajectories(path, step, trajectories, self.texts, advantages)
         except Exception as error:  # a full disk, a tokenizer or an object of a user's that fails
             self.failures.append(f"{path} cannot be written: {_reason(error)}")
             if len(self.failures) == 1:
                 log.warning("%s; %s", self.failures[0], CONTINUES)
+
+    def _sent(self, path: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> bool:
+        """Whether another process has written the dump."""
+        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.ledgers)
+        if tokens < LARGE_TOKENS or not self._sends or (tokenizer := self._sendable) is None:
+            return False
+        try:
+            self._process(
+                path=path, step=step, trajectories=trajectories, tokenizer=tokenizer, advantages=dict(advantages)
+            )
+        except Failed:  # a full disk: this process says so when it fails, too
+            return False
+        except Exception as error:  # an object of a user's that cannot be sent, a process that died
+            log.warning("this process writes dumps from now on: %s", error)
+            self._sends = False
+            return False
+        return True
+
+    @cached_property
+    def _sendable(self) -> str | None:
+        return sendable(self._tokenizer)
+
+
+def write_sent(
+    path: Path, step: int, trajectories: Sequence[Trajectory], tokenizer: str, advantages: Advantages
+) -> None:
+    """Write a dump in the other process. `tokenizer`: the JSON of a fast one."""
+    write_trajectories(path, step, trajectories, _texts_of(tokenizer), advantages)
+
+
+def sendable(tokenizer: Any) -> str | None:
+    """A fast tokenizer as text; None for one that is Python code, as a whole or in a part."""
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    try:
+        return str(tokenizer.backend_tokenizer.to_str())
+    except Exception:  # tokenizers raises a bare Exception for a part written in Python
+        return None
+
+
+@lru_cache(maxsize=1)
+def _texts_of(tokenizer: str) -> TokenTexts:
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(tokenizer)
+    return TokenTexts(lambda ids: str(made.decode(list(ids), skip_special_tokens=False)))
 
 
 def _reason(error: Exception) -> str:
