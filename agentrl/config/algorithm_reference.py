@@ -39,6 +39,6 @@ def _entry(name: str, function: Callable[..., Any]) -> Iterator[str]:
 
 
 def _linked(text: str) -> str:
-    """Papers as links; names in brackets, as docstrings write tensors, are no links."""
+    """Citations as links; names in brackets, as docstrings write tensors, are no links."""
     text = re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
     return re.sub(r"\[([TB](?:\+1)?)\]", r"\\[\1\\]", text)

@@ -55,7 +55,7 @@ class OpenChoice:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the key takes without anything of the user's own."""
+        """Built-in words of the key."""
         names = self.registry.words
         return (*self.further, *names, *(f"{name}{self.suffix}" for name in names if self.suffix))
 
@@ -64,7 +64,7 @@ class OpenChoice:
         return word in self.further or word.removesuffix(self.suffix) in self.registry.declared
 
     def trouble(self, word: str, key: str) -> str | None:
-        """What is wrong with a word, as far as it shows without importing what a path names. Raises UserError for a
+        """The error of a word, found without an import of what a path names. Raises UserError for a
         plug-in that does not load."""
         if word in self.words or is_path(word):
             return None

@@ -34,7 +34,7 @@ def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tu
 
 
 def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
-    """The same for values by key, `{"rollout.n": 4}` or `{"rollout": {"n": 4}}`; texts are taken as they are."""
+    """Overrides from values by key, `{"rollout.n": 4}` or `{"rollout": {"n": 4}}`; texts are taken as they are."""
     choices: list[str] = []
     settings: list[Setting] = []
     for name, value in values.items():

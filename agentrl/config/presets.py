@@ -119,7 +119,7 @@ def _compose(name: str, folders: Sequence[Path], choices: Sequence[str], whole: 
 def _compose_ours(
     state: frozenset[tuple[Path, int]], name: str, folders: Sequence[Path], choices: Sequence[str], whole: bool
 ) -> tuple[DictConfig, list[str]]:
-    """The same from our own files alone, once while they stay as they are: nobody may change the tree."""
+    """The tree composed from the shipped files alone, once: callers must not change it."""
     return _compose(name, folders, choices, whole)
 
 
@@ -142,7 +142,7 @@ def _searchpath(file: Path) -> list[Path]:
 
 
 def _note(warning: str) -> str:
-    """What Hydra warns of, in our words where that is a folder that does not exist."""
+    """A warning of Hydra's; a missing folder in one line."""
     missing = MISSING_FOLDER.fullmatch(warning)
     return f"hydra.searchpath: {missing[1]} does not exist" if missing else warning.partition(" See ")[0]
 

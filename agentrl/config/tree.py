@@ -145,7 +145,7 @@ def apply(settings: Iterable[Setting], onto: DictConfig) -> None:
 
 
 def without_nulls(settings: Iterable[Setting], schema: type) -> list[Setting]:
-    """Those of `settings` that set something above a framework's defaults: there, null leaves most keys unset."""
+    """The settings above a framework's defaults without nulls, which leave most keys unset there."""
     keys = schema_keys(schema)
     return [one for one in settings if one.delete or one.value is not None or may_be_null(one.path, keys)]
 

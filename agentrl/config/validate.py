@@ -98,7 +98,7 @@ def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
-    """The same for one key."""
+    """Check the word of one key."""
     for word in value if isinstance(value, list) else [value]:
         if word is not None and word not in words:
             raise UserError(f"{path}={word}: choose {_either(words)}")

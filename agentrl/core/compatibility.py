@@ -37,7 +37,7 @@ OLD_VALUE = "{value}"
 
 @dataclass(frozen=True)
 class Rename:
-    """What becomes of one setting that is no key here."""
+    """The fate of a setting that is no key here."""
 
     name: str
     """The setting, perhaps with `=value`."""

@@ -30,11 +30,12 @@ def load_layers() -> None:
 
 def _load(*, layers: bool) -> None:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        if point.module.startswith("agentrl") is layers:
-            with reported_as(f"the plug-in {point.name} ({_package(point)}) does not load"):
-                found = point.load()
-                if callable(found):
-                    found()
+        if point.module.startswith("agentrl") is not layers:
+            continue
+        with reported_as(f"the plug-in {point.name} ({_package(point)}) does not load"):
+            found = point.load()
+            if callable(found):
+                found()
 
 
 def _package(point: EntryPoint) -> str:

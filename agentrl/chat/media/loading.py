@@ -70,7 +70,7 @@ def _still(model_path: str, kind: str, tokenizer: Any) -> Any:
     whole: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES[kind])
 
     class Still(whole):
-        """The same, but that a part may be missing."""
+        """A location of which a part may be missing."""
 
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             return type(argument)

@@ -63,7 +63,7 @@ def existing(key: str, path: str | None) -> None:
 
 
 def python_file(key: str, path: str | None) -> None:
-    """The same for code, which may also be an importable module (`package.module`)."""
+    """A file of code, or an importable module (`package.module`)."""
     path = file_named(path)
     if path is not None and (path.endswith(".py") or ("/" in path and not path.startswith("pkg://"))):
         find(path, what=key)

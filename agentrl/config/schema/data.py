@@ -16,7 +16,7 @@ class CustomClass:
 
 @dataclass
 class Rows:
-    """What rows of both kinds of training share."""
+    """Rows, as both kinds of training read them."""
 
     train_files: Any = None
     """A parquet or jsonl file, a row source such as `tasks:FOLDER`, or a list of them."""

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass
 class AnyTrainer:
-    """What reinforcement learning and supervised training share."""
+    """The run, as both kinds of training configure it."""
 
     project_name: str = "agentrl"
     """Project name for loggers that group runs."""

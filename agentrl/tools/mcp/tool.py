@@ -46,7 +46,7 @@ class McpTool(BaseTool):
 
 
 class OwnSessionMcpTool(McpTool):
-    """The same, over a session that its trajectory has to itself."""
+    """An MCP tool whose trajectory has a session to itself."""
 
     async def release(self, instance_id: str, **_: Any) -> None:
         """End the trajectory's part in its session."""
