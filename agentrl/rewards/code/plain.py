@@ -121,7 +121,10 @@ READERS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def decode(form: Any, other: "Callable[[str, Any], Any]") -> Any:
-    """The value that `encode` was given; `other` reads forms of further kinds. Raises what reading a forged form may raise."""
+    """The value that `encode` was given; `other` reads forms of further kinds.
+
+    Raises what reading a forged form may raise.
+    """
     if not isinstance(form, dict):
         return form
     ((kind, content),) = form.items()
