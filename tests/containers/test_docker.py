@@ -375,7 +375,7 @@ def crashed() -> tuple[str, dict[str, str]]:
 async def test_clean_removes_built_images(
     provider: DockerProvider, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("build", "clean"):  # others use this engine
+    for module in ("images", "provider"):  # others use this engine
         monkeypatch.setattr(f"agentrl.containers.docker.{module}.LABEL", f"agentrl.test.{os.getpid()}")
     spec = ContainerSpec(build=folder(tmp_path / "one", "RUN true"))
     async with started(provider, spec):
