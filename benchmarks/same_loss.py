@@ -106,7 +106,8 @@ def train(tree: Path, words: list[str], folder: Path) -> tuple[dict[tuple[int, s
 
 
 def agentrl(tree: Path, *words: str) -> None:
-    env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    packages = os.pathsep.join(map(str, (tree, tree / "from_verl", tree / "sandbox")))  # all of them of that commit
+    env = os.environ | {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     subprocess.run([sys.executable, "-m", "agentrl", *words], cwd=tree, env=env, check=True, stdout=subprocess.DEVNULL)
 
 
