@@ -51,15 +51,17 @@ SETTINGS: tuple[Check, ...] = (
     files.rollout_files,
     files.reward_files,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
+UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
-    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+    *(check for check in SETTINGS if check not in UPDATING),
 )
 """Mistakes that matter to a run which samples and does not update."""
 
@@ -69,6 +71,7 @@ ANSWERING: tuple[Check, ...] = (
     files.model_files,
     files.rollout_files,
     files.reward_files,
+    files.answers_output,
 )
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
@@ -79,6 +82,7 @@ SUPERVISED: tuple[Check, ...] = (
     files.custom_class,
     files.model_files,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes that matter to `agentrl sft`."""
 
