@@ -1,12 +1,14 @@
 """Save a run whose step fails or is interrupted.
 
-Invariant: a step that ends early returns its rows, and the checkpoint of the step before is written.
+Invariant: a step that ends early returns its rows, and the checkpoint of the step before is written, unless its update
+had begun.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from agentrl.core.errors import UserError
 from agentrl.core.stopping import Interrupted
 from agentrl.tracking.resume_notes import how_to_resume
 from agentrl.training.checkpoint.run_state import Checkpoints
@@ -32,25 +34,33 @@ Recover = Callable[[int], AbstractContextManager[None]]
 
 
 @contextmanager
-def recovery(checkpoints: Checkpoints, rows: Rows, save: Save, start: int) -> Iterator[Recover]:
+def recovery(
+    checkpoints: Checkpoints, rows: Rows, save: Save, start: int, updating: Callable[[], bool] = lambda: False
+) -> Iterator[Recover]:
     """Context of all steps after `start`; yields the context manager of one step. Raises Interrupted with a command to
-    resume."""
+    resume.
+
+    `updating`: whether the weights may be no longer those of the step before.
+    """
     taken = start
 
     @contextmanager
     def recover(step: int) -> Iterator[None]:
-        """Save the step before, then raise the step's TooManyDrops or Interrupted."""
+        """Save the step before, then raise the step's TooManyDrops, UserError or Interrupted."""
         nonlocal taken
         try:
             yield
-        except (TooManyDrops, Interrupted) as early:
+        except (TooManyDrops, UserError, Interrupted) as early:
+            if updating():
+                raise
             rows.undo()
             if step > 1 and not checkpoints.has(step - 1):
                 save(step - 1, last=True)
-            if isinstance(early, Interrupted):
+            if isinstance(early, Interrupted) or (isinstance(early, UserError) and step == 1):
                 raise
             fix = f"then start the run again: with trainer.resume_mode=auto it resumes after step {step - 1}"
-            raise TooManyDrops(f"step {step}: {early}, {fix}") from early
+            error = UserError(f"step {step}: {early}; {fix}") if isinstance(early, UserError) else None
+            raise error or TooManyDrops(f"step {step}: {early}, {fix}") from early
         taken = step
 
     try:
