@@ -30,6 +30,7 @@ from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_functio
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
+from agentrl.training.checkpoint.exported import use_checkpoints
 from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
@@ -63,14 +64,14 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return deepcopy(config)
+        return use_checkpoints(deepcopy(config))
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
     texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
     log_notes(resolved.notes)
-    return cast(C, resolved.config)
+    return cast(C, use_checkpoints(resolved.config))
 
 
 def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObjects:

@@ -76,7 +76,13 @@ def model_files(model: Model) -> None:
     existing("model.chat_template", None if template and "{" in template else template)
     for name in ("path", "tokenizer_path"):
         path = getattr(model, name)
-        if path is None or Path(path).expanduser().exists() or HUB_ID.fullmatch(path):
+        place = Path(path or "").expanduser()
+        if (
+            path is None
+            or place.exists()
+            or (place.name == "actor" and place.parent.exists())
+            or HUB_ID.fullmatch(path)
+        ):
             continue
         if is_remote(path):
             known_scheme(path, f"model.{name}")
