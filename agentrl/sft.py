@@ -17,6 +17,7 @@ from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 from agentrl.training.sft.contract import SftResult, SftRun
@@ -42,11 +43,12 @@ log = logging.getLogger(__name__)
 def sft(config: SftConfig, on_step: OnStep) -> SftResult:
     """Train, and write the model to `trainer.output_dir`. Raises UserError."""
     with closing(open_sft(config)) as run:
+        contents = contents_of(config)
         start, total, epoch = run.resume()
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
-        with closing(_loggers(config, start)) as loggers, catching as stop:
+        with closing(_loggers(config, start, record_text(contents, total))) as loggers, catching as stop:
             SftLoop(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
         return run.finish()
 
@@ -95,7 +97,7 @@ class SftLoop:
         return (save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
 
 
-def _loggers(config: SftConfig, resume_step: int) -> Loggers:
+def _loggers(config: SftConfig, resume_step: int, record: str) -> Loggers:
     """The loggers besides the terminal, which the command serves; the settings are written in any case."""
     trainer = config.trainer
     return open_loggers(
@@ -103,6 +105,7 @@ def _loggers(config: SftConfig, resume_step: int) -> Loggers:
         Path(trainer.output_dir),
         resume_step=resume_step,
         config_yaml=to_yaml(config),
+        record=record,
         project=trainer.project_name,
         experiment=trainer.experiment_name,
     )

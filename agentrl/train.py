@@ -7,6 +7,7 @@ a checkpoint of step k holds all that step k + 1 depends on; a step that is stop
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from agentrl.config.schema import Config
 from agentrl.core.stopping import STOPPING
@@ -17,6 +18,8 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime import Runtime, open_runtime, read_splits
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training.checkpoint.changes import check_steps_left
+from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.training.update.advantages import advantages_of, kl_of
@@ -97,13 +100,16 @@ class Trainer:
 @contextmanager
 def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJECTS) -> Iterator[Trainer]:
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
-    splits = read_splits(config, runtime, objects)
+    contents, splits = contents_of(config, objects), read_splits(config, runtime, objects)
     runtime.prepare(splits.total_steps)
     stream, kl = stream_of(config, splits), kl_of(config.algorithm)
     checkpoints = Checkpoints(config.trainer, runtime.learner, {"rows": stream, "kl": kl})
-    runtime.publish_weights(start := checkpoints.resume())
+    check = partial(check_steps_left, config, contents, splits.total_steps)
+    runtime.publish_weights(start := checkpoints.resume(check))
     rollouts, phases = runtime.rollouts, runtime.phases
-    with RunTracker(config, splits.total_steps, start, rollouts.decode, phases, runtime.tokenizer) as tracker:
+    total, tokenizer = splits.total_steps, runtime.tokenizer
+    record = record_text(contents, total)
+    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)

@@ -39,9 +39,12 @@ class RunTracker:
         decode: Callable[[Sequence[int]], str],
         phases: Phases | None = None,
         tokenizer: Any = None,
+        *,
+        record: str = "",
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
-        runtime's. With the `tokenizer` of `decode` another process can write large dumps."""
+        runtime's. With the `tokenizer` of `decode` another process can write large dumps. `record`: as in
+        `open_loggers`."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -53,6 +56,7 @@ class RunTracker:
             self.run_dir,
             resume_step=ADDS if trainer.val_only else resume_step,
             config_yaml=to_yaml(config),
+            record=record,
             view=self.view,
             project=trainer.project_name,
             experiment=trainer.experiment_name,
