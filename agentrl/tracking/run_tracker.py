@@ -68,6 +68,8 @@ class RunTracker:
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
+        self.validated: list[Trajectory] = []
+        """Trajectories of the last validation."""
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
@@ -151,6 +153,7 @@ class RunTracker:
 
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
+        self.validated = list(trajectories)
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
