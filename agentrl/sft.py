@@ -17,6 +17,7 @@ from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.tracking.status import RunStatus
 from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 from agentrl.training.sft.contract import SftResult, SftRun
@@ -46,7 +47,8 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
-        with closing(_loggers(config, start)) as loggers, catching as stop:
+        status = RunStatus(Path(config.trainer.output_dir), total)
+        with closing(_loggers(config, start)) as loggers, catching as stop, status:
             SftLoop(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
         return run.finish()
 
