@@ -18,6 +18,7 @@ from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.tracking.status import RunStatus
 from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
@@ -49,10 +50,11 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
-        started = RunStart(Path(config.trainer.output_dir), config, start, total)
+        folder = Path(config.trainer.output_dir)
+        started = RunStart(folder, config, start, total)
         opened = _loggers(config, start, record_text(contents, total))
         with closing(opened) as loggers, Callbacks(config.trainer.callbacks, started) as callbacks:
-            with catching as stop:
+            with catching as stop, RunStatus(folder, total):
                 SftLoop(config, run, loggers, callbacks, on_step, stop, epoch).take_steps(start, total)
             return run.finish()
 

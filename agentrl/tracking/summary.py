@@ -88,8 +88,8 @@ def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = No
 def _add(
     table: Table, row: Comparison, name: str, label: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> None:
-    if name not in after:
-        return
+    if name not in after or (row.name == "tools/calls" and not before.get(name) and not after[name]):
+        return  # no tools: none before, none after
     shown = row.show(after[name])
     if name not in before:
         table.add_row(label, "-", Text(shown, "bold"), "")
