@@ -262,10 +262,8 @@ class AgentSession:
         reply = self.chat.parse([*pending.ids[at:], *sampled.ids], schemas, lead=lead)
         name = f"{self.trajectory.key}/{pending.number}"
         rename_calls(reply, name)
-        calls = reply.calls if "tool_calls" in reply.message and schemas else []
+        calls = reply.calls if "tool_calls" in reply.message else []
         text, reasoning = shown(reply.message)
-        if reply.calls and not schemas:  # calls of tools that the client did not name are text
-            text = after_thinking(self.chat.decode(sampled.ids[:-1] if reply.closed else sampled.ids))
         if stopped:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
@@ -273,7 +271,7 @@ class AgentSession:
         id = call_id(name, 0)
         self.tree.write(pending, sampled, reply.message, sent, name=id, closed=reply.closed)
         self._record()
-        self.trajectory.tool_calls += call_records(reply.calls if schemas else (), self.trajectory.turns - 1)
+        self.trajectory.tool_calls += call_records(reply.calls, self.trajectory.turns - 1)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
         return ModelAnswer(
