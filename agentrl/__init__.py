@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentrl.core.points import group_filter as group_filter
     from agentrl.core.points import kl_estimator as kl_estimator
     from agentrl.core.points import lr_schedule as lr_schedule
+    from agentrl.core.points import optimizer as optimizer
     from agentrl.core.points import policy_loss as policy_loss
     from agentrl.core.points import row_sampler as row_sampler
     from agentrl.core.points import row_source as row_source
@@ -67,8 +68,8 @@ HOMES = {
     "agentrl.config.schema": "Config",
     "agentrl.core.errors": "InfraError UserError",
     "agentrl.core.points": "advantage_estimator agent_loop callback container_provider engine environment_kind "
-    "group_filter kl_estimator lr_schedule policy_loss row_sampler row_source run_logger task task_format tool_parser "
-    "weight_transport",
+    "group_filter kl_estimator lr_schedule optimizer policy_loss row_sampler row_source run_logger task task_format "
+    "tool_parser weight_transport",
     "agentrl.engines.engine": "Engine Generation Sampling",
     "agentrl.engines.hf": "HFEngine",
     "agentrl.interactions": "BaseInteraction",

@@ -39,6 +39,11 @@ EXPERIMENT = (
     "data.shuffle",
     "data.seed",  # the order of the rows is in the checkpoint: another seed would do nothing
     "data.custom_cls",
+    "actor.optim.optimizer",
+    "actor.optim.optimizer_impl",
+    "critic.optim.optimizer",
+    "optim.optimizer",
+    "optim.optimizer_impl",
     "algorithm.adv_estimator",
     "critic.model.path",
     "reward.custom_reward_function.path",
