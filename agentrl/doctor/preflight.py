@@ -78,6 +78,7 @@ def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
+    from agentrl.rewards.terms import load_terms
     from agentrl.rollout.loops.registry import check_loops
     from agentrl.tools.loading import check_tools
 
@@ -87,9 +88,10 @@ def check_plugins(config: Any) -> None:
         check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
-    named = reward.custom_reward_function
+    named, batch = reward.custom_reward_function, reward.reward_manager.name == "batch"
+    load_terms(reward.functions, {}, batch=batch)
     if not is_given(named.path):
-        load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+        load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch)
 
 
 def check_model(model: Any, *, template: bool = True) -> None:

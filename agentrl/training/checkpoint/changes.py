@@ -49,6 +49,7 @@ EXPERIMENT = (
     "reward.custom_reward_function.path",
     "reward.custom_reward_function.name",
     "reward.custom_reward_function.reward_kwargs",
+    "reward.functions",
     "reward.reward_manager.name",
     "reward.reward_model.enable",
     "reward.reward_model.model.path",
