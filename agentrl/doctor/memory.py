@@ -24,6 +24,7 @@ from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
 from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.pass_size import (
     UNITS,
     Shape,
@@ -58,6 +59,12 @@ class Size:
     head: int
     """Numbers in the output layer, where that is trained."""
     vocabulary: int
+    flops: ModelFlops
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of a token's keys and values in a server's cache, in half precision."""
+        return 4.0 * self.shape.layers * self.shape.keys
 
 
 def size_of(config: Config) -> Size:
@@ -85,6 +92,7 @@ def size_of(config: Config) -> Size:
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
+        flops=model_flops({name: p.shape for name, p in module.named_parameters()}, shape),
     )
 
 
