@@ -94,6 +94,7 @@ OPEN: dict[str, OpenChoice] = {
     "rollout.multi_turn.format": OpenChoice(points.PARSERS),
     "rollout.name": OpenChoice(points.ENGINES, ("auto",)),
     "rollout.weight_sync": OpenChoice(points.WEIGHT_TRANSPORTS, ("auto",)),
+    "trainer.callbacks": OpenChoice(points.CALLBACKS),
     "trainer.logger": OpenChoice(points.LOGGERS),
 }
 """By key, what it takes besides a path of the user's own and what `model.external_lib` or a plug-in registers."""

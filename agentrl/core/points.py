@@ -21,6 +21,15 @@ def runs_the_model(kind: Any) -> bool:
     return hasattr(kind, "program")
 
 
+HOOKS = ("start", "step", "validation", "checkpoint", "end")
+"""Methods of a callback."""
+
+
+def has_hooks(callback: Any) -> bool:
+    """Whether a callback has hooks, and is not a function that is called with each step."""
+    return isinstance(callback, type) or any(hasattr(callback, hook) for hook in HOOKS)
+
+
 def brings_rows(kind: Any) -> bool:
     """Whether environments of a kind have rows of their own, each with an agent loop."""
     return hasattr(kind, "rows")
@@ -117,6 +126,22 @@ LOGGERS: Registry[Any] = Registry(
     contract=ClassContract("run", ("log(step, metrics)", "generations(step, rows)", "close()")),
 )
 """`trainer.logger`."""
+
+CALLBACKS: Registry[Any] = Registry(
+    "a callback",
+    decorator="callback",
+    places=(),
+    contract=EitherContract(
+        FunctionContract(("step",)),
+        ClassContract(
+            "",
+            ("start(run)", "step(step)", "validation(step)", "checkpoint(step, folder)", "end(step, error)"),
+            optional=True,
+        ),
+        second=has_hooks,
+    ),
+)
+"""`trainer.callbacks`: see `agentrl.tracking.callbacks`."""
 
 IN_PROCESS = (
     "module, max_num_seqs=, max_model_len=, deterministic=",
@@ -247,6 +272,7 @@ tool_parser = PARSERS.register
 row_sampler = ROW_SAMPLERS.register
 lr_schedule = LR_SCHEDULES.register
 run_logger = LOGGERS.register
+callback = CALLBACKS.register
 engine = ENGINES.register
 weight_transport = WEIGHT_TRANSPORTS.register
 task = TASKS.register

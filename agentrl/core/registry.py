@@ -131,11 +131,13 @@ class Registry(Generic[T]):
         return found
 
     def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object of that name with the arguments. Raises UserError; so does one of the user's own that
-        fails, with any exception."""
+        """Call the object of that name with the arguments, unless it is made already. Raises UserError; so does one of
+        the user's own that fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
             return entry.value(*args, **kwargs)
+        if self.contract.is_made(entry.value):
+            return entry.value
         with reported_as(f"{key}={name}"):
             return entry.value(*args, **kwargs)
 
@@ -159,7 +161,9 @@ class Registry(Generic[T]):
     def missing(self, name: str, words: tuple[str, ...] = ()) -> str:
         """Advice for an unknown name; `words`: the values that the setting takes, if not just the names."""
         words = words or self.words
-        return f"{did_you_mean(name, words)}choose {', '.join(words)}, or {self.own_forms}"
+        return f"{did_you_mean(name, words)}choose {', '.join((*words, 'or '))}{self.own_forms}".replace(
+            "choose or", "choose"
+        )
 
     @property
     def anchor(self) -> str:
