@@ -24,7 +24,7 @@ from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.halting import Halting
 from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
-from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
+from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused

@@ -124,7 +124,8 @@ def _check_class(entry: Entry, kind: type) -> None:
     if inherits(kind, "BaseInteraction.generate_response"):
         raise UserError(f"{entry.where}: {entry.class_name} has no generate_response(): write `{RESPOND}`")
     check_method(kind, "generate_response", ("instance_id", "messages"), entry.where, RESPOND)
-    for method, given in (("start_interaction", ("instance_id",)), ("calculate_score", ()), ("finalize_interaction", ())):
+    for method in ("start_interaction", "calculate_score", "finalize_interaction"):
+        given = ("instance_id",) if method == "start_interaction" else ()  # verl's base class gives the others none
         example = f"async def {method}(self, instance_id, **kwargs)"
         check_method(kind, method, given, entry.where, example)
     check_answers(getattr(kind, "generate_response", None), entry.where, "(should_terminate, content, score, extra)")
