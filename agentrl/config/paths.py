@@ -11,7 +11,7 @@ Invariants:
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +37,22 @@ Folders = Sequence[Path]
 def settle_paths(config: Any, folders: Folders = ()) -> None:
     """Make the paths of a configuration absolute, in place. `folders`: those of the user's YAML files."""
     for key, kind in _kinds(config).items():
-        _set(config, key, _each(_get(config, key), lambda path, kind=kind: _settled(path, kind, folders)))
+        _set(config, key, _each(_get(config, key), partial(_settled, kind=kind, folders=folders)))
 
 
 def check_paths(config: Any, folders: Folders = ()) -> None:
     """Raises UserError, with the places looked at, for a path that must exist and does not."""
-    keys = schema_keys(type(config))
+    schema: type = type(config)
+    keys = schema_keys(schema)
     for key, kind in _kinds(config).items():
         value = _get(config, key)
         if key not in keys or value != keys[key].default:
-            _each(value, lambda path, key=key, kind=kind: _check(key, path, kind, folders))
+            _each(value, partial(_check, key=key, kind=kind, folders=folders))
 
 
 def _kinds(config: Any) -> dict[str, PathKind]:
-    keys = schema_keys(type(config))
+    schema: type = type(config)
+    keys = schema_keys(schema)
     found = {key.path: key.path_kind for key in keys.values() if key.path_kind is not None}
     return found | {key: PathKind.CODE for key in OPEN if key in keys}
 
@@ -85,7 +87,7 @@ def _names_file(path: str, kind: PathKind) -> bool:
     return bool(path) and not (kind is PathKind.TEXT and "{" in path)
 
 
-def _check(key: str, path: Any, kind: PathKind, folders: Folders) -> None:
+def _check(path: Any, key: str, kind: PathKind, folders: Folders) -> None:
     if kind is PathKind.ROWS and not isinstance(path, str):
         raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
     if kind in (PathKind.OUTPUT, PathKind.LATER) or is_given(path) or (kind is PathKind.ROWS and split_source(path)):

@@ -65,7 +65,7 @@ def test_sft_writes_where_it_started(home: Path) -> None:
     assert config.trainer.output_dir == str(home / "warm")
 
 
-@pytest.mark.parametrize("path", ["models/smol", "runs/a/final", "./mine", "mine/smol", "~/smol"])
+@pytest.mark.parametrize("path", ["models/smol", "runs/a/final", "./none", "mine/smol", "~/smol"])
 def test_a_local_looking_model_that_is_missing_is_no_hub_id(path: str, home: Path) -> None:
     (home / "here/mine").mkdir()
     (home / "here/rows.jsonl").write_text("{}\n")
