@@ -74,7 +74,8 @@ def resolve(
         settings = without_nulls(settings, schema)
     config = _typed(on_defaults(settings, defaults), schema)
     notes = [] if defaults is None else defaults.finish(config, {setting.path for setting in settings})
-    return Resolved(config, [*notes, *presets.notes, *reader.notes, *validate(config, checks)])
+    found = validate(config, checks, [*presets.own, *presets.searchpath])
+    return Resolved(config, [*notes, *presets.notes, *reader.notes, *found])
 
 
 def to_yaml(config: Any) -> str:

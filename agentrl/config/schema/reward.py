@@ -4,15 +4,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.model import Pretrained
+from agentrl.config.schema.paths import CodePath
 
 
 @dataclass
 class RewardFunction:
     """A reward function with verl's `compute_score` signature."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module; null: none, unless `name` is module:function."""
-    name: str = "compute_score"
+    name: CodePath = "compute_score"
     """The function: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
     async. It returns a number or a dict with "score", and may take `trajectory` and `sandbox` too."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -23,7 +24,7 @@ class RewardFunction:
 class RewardTerm:
     """A reward function with a weight."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module; null: `name` is module:function."""
     name: str | None = None
     """The function, called as that of `reward.custom_reward_function`; null: it has the term's name."""
@@ -37,7 +38,7 @@ class RewardTerm:
 class RewardManagerModule:
     """File of your own reward manager."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module with the class `reward.reward_manager.name`; null: it is built in, or
     `model.external_lib` registers it."""
 
