@@ -8,14 +8,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agentrl.config import resolve
-from agentrl.config.given import given
+from agentrl.config.given import Objects, given
 from agentrl.config.overrides import plain
 from agentrl.config.schema import Config, Data
 from agentrl.config.validate import Check, validate
@@ -63,7 +62,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return deepcopy(config)
+        return Objects().settle(config)
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
     texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
