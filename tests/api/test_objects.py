@@ -158,6 +158,8 @@ def test_each_kind_in_one_run(settings: dict[str, Any], rows: list[dict[str, Any
         {k: v for k, v in line.items() if k != "step"} for line in result.history if line["step"]
     ]
     assert all(isinstance(t, agentrl.Trajectory) for step in watch.steps for t in step.trajectories)
+    last = result.trajectories[0]
+    assert [len(values) for values in last.advantages] == [len(ledger) for ledger in last.ledgers]
     text = (result.run_dir / "config.yaml").read_text()
     assert "loss_mode: '<python: loss>'" in text
     assert "<python: <lambda>>" in text
