@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agentrl.config.given import Objects
 from agentrl.config.keys import Key, schema_keys
 from agentrl.config.names import written
 from agentrl.config.overrides import read_overrides, read_values
@@ -57,12 +58,13 @@ def resolve(
 ) -> Resolved:
     """`compose`, with the notes on old names and settings without effect.
 
-    `overrides`: `key=value` texts, or values by key, nested or dotted. `program`: another framework's that is run.
+    `overrides`: `key=value` texts, or values by key, nested or dotted, Python objects among them. `program`: another
+    framework's that is run.
     """
-    reader = Reader(schema)
+    reader, objects = Reader(schema), Objects()
     presets = Presets(config_name or "train", config_dir)
     if isinstance(overrides, Mapping):
-        choices, settings = read_values(overrides, reader, presets)
+        choices, settings = read_values(objects.names_in(overrides), reader, presets)
     else:
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
@@ -72,7 +74,7 @@ def resolve(
     defaults = next(filter(None, (layer.defaults(written) for layer in layers())), None)
     if defaults is not None:
         settings = without_nulls(settings, schema)
-    config = _typed(on_defaults(settings, defaults), schema)
+    config = objects.settle(_typed(on_defaults(settings, defaults), schema))
     notes = [] if defaults is None else defaults.finish(config, {setting.path for setting in settings})
     found = validate(config, checks, [*presets.own, *presets.searchpath])
     return Resolved(config, [*notes, *presets.notes, *reader.notes, *found])
