@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.api.result import Result
-from agentrl.api.run import Step, TrainingRun
+from agentrl.api.run import TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, settings
 from agentrl.config.schema import Config
 from agentrl.doctor.preflight import check_enough_rows, preflight_training
 from agentrl.rewards.checks import RUN
+from agentrl.tracking.callbacks import Step
 
 
 def train(
