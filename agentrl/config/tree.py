@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agentrl.config.elsewhere import pointer
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, may_be_null, reaches_into, translate
 from agentrl.core.compatibility import Defaults
@@ -78,7 +79,7 @@ class Reader:
         if path in self.sections:
             raise UserError(self._section_message(path, value))
         guess = nearest(path, self.keys)
-        fix = f"did you mean {guess}?" if guess else "--help-keys lists them all"
+        fix = pointer(path, self.keys) or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
         raise UserError(f"unknown key {path}: {fix}")
 
     def known(self, path: str) -> bool:

@@ -27,6 +27,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
+    algorithm.refreshed_reference,
     algorithm.critic_fits,
     algorithm.loss_options,
     algorithm.bypassed,

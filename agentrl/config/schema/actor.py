@@ -52,7 +52,8 @@ class Profiler:
     """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
     tool: str = "torch"
-    """torch (writes a trace), or nsys (marks the step for Nsight Systems; the process must run under it)."""
+    """torch (writes a trace), torch_memory (writes a snapshot of GPU memory for pytorch.org/memory_viz), or nsys (marks
+    the step for Nsight Systems; the process must run under it)."""
     discrete: bool = False
     """Write one profile per phase instead of one per step."""
     all_ranks: bool = False

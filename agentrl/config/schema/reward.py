@@ -143,6 +143,9 @@ class Reward:
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
+    zero_unless_stopped: bool = False
+    """An answer that ended at the length limit has reward 0, whatever it scores; a penalty for long answers is still
+    subtracted."""
     launch_reward_fn_async: bool = False
     """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
     first."""
