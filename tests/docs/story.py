@@ -35,9 +35,13 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 class Story:
     """A page's commands and files; `used` keeps which entries of the table it needed."""
 
-    def __init__(self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None, *, follows: bool = False
+    ) -> None:
+        """`follows`: earlier pages have made the files that the page needs."""
         self.page, self.folder, self.capture = page, folder, capture
         self.plan = TABLE.get(page) or {}
+        self.plan = {kind: entry for kind, entry in self.plan.items() if not (follows and kind in ("setup", "write"))}
         self.swap: dict[str, str] = {**self.plan.get("swap", {}), **(extra or {})}
         self.used: set[str] = set()
         self.exports: list[str] = []
