@@ -64,7 +64,7 @@ class Story:
             assert (self.folder / file).exists(), file
         for text in self.plan.get("says", []):
             assert text in self.said, text
-        entries = {entry for kind in ("swap", "add", "not_run", "serves") for entry in self.plan.get(kind, {})}
+        entries = {entry for kind in ("swap", "add", "not_run", "serves", "shell") for entry in self.plan.get(kind, {})}
         assert entries <= self.used, f"commands.yaml, {self.page}: nothing uses {entries - self.used}"
 
     def do(self, commands: Iterable[str]) -> None:
@@ -90,9 +90,11 @@ class Story:
         """Nothing to do."""
 
     def csv(self, block: Block) -> None:
-        """A file's rows."""
+        """A file's rows, or settings."""
         if block.file:
             self.write(block.file, block.text)
+
+    toml = csv
 
     def bash(self, block: Block) -> None:
         self.exports.clear()
@@ -138,8 +140,9 @@ class Story:
         if line.startswith("export "):
             self.exports.append(line)
             return 0
-        if not line.startswith("agentrl "):
-            return self.shell(line)
+        variables = self.entry("shell", shown)
+        if variables or not line.startswith("agentrl "):
+            return self.shell(f"{variables or ''} {line}".strip())
         small = [more for more in (self.entry("everywhere", shown), self.entry("add", shown)) if more]
         return self.call(words(" ".join([line, *small]), self.folder))
 

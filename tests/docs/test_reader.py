@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.docs.pages import IN_ORDER
 from tests.docs.story import Story
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-PAGES = ("README.md", "getting-started.md", "python.md", "evaluation.md", "extending.md")
-
 
 def test_the_pages_run_one_after_the_other(story: Callable[..., Story]) -> None:
-    for page in PAGES:
+    for page in IN_ORDER:
         story(page, follows=True).play()
