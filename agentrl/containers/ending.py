@@ -28,5 +28,5 @@ for round in 1 2 3 4 5 6 7 8 9 10; do
 done 2>/dev/null
 exit 1
 """
-"""For `sh -c KILL kill VALUE`: kill the processes with this value of MARK, their children and their sessions, until none
-is there; exit code 1: some are."""
+"""For `sh -c KILL kill VALUE`: kill the processes with this value of MARK, their children and their sessions. Exit code
+1: some are left."""
