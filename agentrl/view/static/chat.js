@@ -59,7 +59,8 @@ const facts = (call) => [h("span", { className: `badge ${call.outcome}` }, call.
 
 function other(message, given, call, whole) {
   const name = message.role === "tool" ? h("b", {}, call?.name ?? message.name ?? "tool") : h("b", {}, message.role);
-  return row(message.role, [name, given ? h("small", {}, "prompt") : null, ...(call ? facts(call) : [])], parts(message.content, whole));
+  const code = message.role === "assistant";
+  return row(message.role, [name, given ? h("small", {}, "prompt") : null, ...(call ? facts(call) : [])], parts(message.content, whole, code));
 }
 
 function said(record, message, turn, advantage, whole) {
@@ -69,20 +70,21 @@ function said(record, message, turn, advantage, whole) {
     advantage !== undefined && h("small", { className: "advantage", data: { sign: Math.sign(advantage) } }, `advantage ${signed(advantage)}`)];
   const thought = message.reasoning_content ?? message.reasoning;
   const calls = (message.tool_calls ?? []).map((call) => h("div", { className: "made" }, h("b", {}, call.function?.name ?? call.name), h("code", { className: "call-text" }, written(call.function?.arguments ?? call.arguments))));
-  const body = [thought && thinking(thought, whole), ...parts(message.content, whole), ...calls];
+  const body = [thought && thinking(thought, whole), ...parts(message.content, whole, true), ...calls];
   return row("assistant", about.flat(), body.some(Boolean) ? body : [h("small", {}, "(nothing)")]);
 }
 
 const row = (role, about, body) => h("div", { className: `message ${role}` }, h("div", { className: "about" }, about), h("div", { className: "bubble" }, body));
 
-// A content is a text, or a list of texts and media.
-function parts(content, whole) {
+// A content is a text, or a list of texts and media; only the model's own has thoughts and calls written out.
+function parts(content, whole, model) {
   const list = Array.isArray(content) ? content : [{ type: "text", text: content ?? "" }];
   return list.flatMap((part) => {
     const value = typeof part === "string" ? part : part?.text ?? part?.[part?.type];
     if (typeof value === "string" && value.startsWith("data:image/")) return [h("img", { src: value, alt: "picture" })];
-    return typeof value === "string" ? thoughts(value, whole) : [text(JSON.stringify(part), whole)];
-  });
+    if (typeof value === "string") return model ? thoughts(value, whole) : [text(value, whole)];
+    return [text(JSON.stringify(part), whole)];
+  }).filter(Boolean);
 }
 
 // Thoughts are folded, calls written out as text are set as code.

@@ -131,7 +131,7 @@ export class Conversation {
 
   call(call) {
     const slow = h("span", { className: "time" }, seconds(call.seconds));
-    const given = typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments);
+    const given = !call.arguments || typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments);
     return h("details", { className: `call ${call.outcome}` },
       h("summary", {}, h("b", {}, call.name), h("code", {}, given ?? ""), h("span", { className: "grow" }),
         call.reward ? h("span", {}, signed(call.reward)) : null, slow, h("span", { className: `badge ${call.outcome}` }, call.outcome.replace("_", " "))),
@@ -238,5 +238,6 @@ function legend(mode, top, record) {
   if (mode === "trained") return [h("span", { className: "trained" }, "underlined: the model's own tokens, trained on"), "the rest is read only"];
   if (mode === "probability") return [swatch("doubt", 0.12), "90% likely", swatch("doubt", 0.36), "50%", swatch("doubt", 0.63), "5%; no shade: certain"];
   if (!record.samples.some((sample) => sample.columns.advantages)) return ["This dump has no advantages: validation, a sample that was not trained on, or an older version."];
+  if (top <= 1e-9) return ["All advantages are 0: its group has equal rewards, so nothing is learned from it."];
   return [swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`, swatch("loss", 0.4), "below 0: made less likely"];
 }

@@ -153,8 +153,8 @@ function section(name, metrics) {
 async function fill(box) {
   const name = box.dataset.metric;
   const shown = runs.filter((run) => run.metrics.includes(name)).map((run) => run.name);
-  const answers = await Promise.all(shown.map((run) => ask("metrics", { run, names: name, axis: view.axis === "step" ? "" : view.axis })));
-  const lines = shown.map((run, i) => ({ run, steps: answers[i][name]?.[0] ?? [], values: answers[i][name]?.[1] ?? [], xs: answers[i][name]?.[2] }));
+  const answer = await ask("metrics", { runs: joined(shown), names: name, axis: view.axis === "step" ? "" : view.axis });
+  const lines = shown.map((run) => { const [steps, values, xs] = answer[run]?.[name] ?? [[], []]; return { run, steps, values, xs }; });
   const plot = box.querySelector(".plot");
   const chart = new Chart(plot.clientWidth || 300, HEIGHT, lines, view, AXES[view.axis]);
   plot.replaceChildren(chart.element);

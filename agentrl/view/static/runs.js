@@ -114,7 +114,7 @@ function bar() {
   const compare = (page) => () => go(page, { runs: joined(picked) });
   return h("div", { className: "bar" },
     folders.length > 0 && select("Folder", [["", "all"], ...folders.map((folder) => [folder, folder])], view.folder, (folder) => { view.folder = folder; load(); }),
-    select("Also show", [["", "…"], ...metrics.map((name) => [name, name])], view.metric, (metric) => { view.metric = metric; load(); }),
+    select("Metric", [["", "add one"], ...metrics.map((name) => [name, name])], view.metric, (metric) => { view.metric = metric; load(); }),
     h("span", { className: "grow" }),
     picked.length > 0 ? h("span", {}, plural(picked.length, "run")) : h("small", {}, "tick runs to compare them"),
     h("button", { disabled: !picked.length, onclick: compare("curves") }, "Curves"),

@@ -124,9 +124,9 @@ function summary() {
   const tail = quantile(ends, 1) - quantile(ends, 0.9);
   return h("div", { className: "numbers" },
     box("first to last", seconds(whole / 1000), plural(lives.length, "conversation")),
-    box("median life", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
+    box("median duration", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
     box("waiting for the last tenth", seconds(tail), `${percent(tail / (whole / 1000))} of the step`),
-    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, percent(sum / lived), "of their lives")),
+    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, percent(sum / lived), "of their time")),
     answer.untimed > 0 && box("not timed", String(answer.untimed)));
 }
 
@@ -237,7 +237,7 @@ function crowd(width) {
   });
   pen.fillStyle = colour("soft");
   pen.textAlign = "right";
-  pen.fillText("at work at once", LEFT - 10, CROWD / 2 + 4);
+  pen.fillText("running at once", LEFT - 10, CROWD / 2 + 4);
   pen.fillText(figure(Math.round(most)), LEFT - 10, 16);
   root.querySelector(".crowd").replaceChildren(element);
 }
