@@ -167,6 +167,7 @@ def test_runs_are_found_while_the_page_is_open_and_keep_their_names(tmp_path, ru
 
 def test_state_steps_and_time_to_go(tmp_path):
     lines = [{"step": s, "time/step": 10.0, "val/success": s / 4} for s in (1, 2)]
+    lines.insert(0, {"step": 0, "time/step": 1000.0})  # a validation is no step
     with RunStatus(tmp_path, 10):
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (found,) = Api([str(tmp_path)]).answer("runs", {"last": "val/success,none"})["runs"]

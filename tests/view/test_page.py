@@ -238,6 +238,24 @@ def test_a_conversation_as_a_chat(page, server):
     assert thought.locator(".said").inner_text() == "17 times 23"
 
 
+def test_several_ledgers_below_a_chat(page, server):
+    show(page, server, "conversations?mode=chat&run=run&step=2&line=1")
+    page.wait_for_selector(".row.on")
+    texts = page.evaluate(
+        """async () => {
+            const { Conversation } = await import("./conversation.js");
+            const { ask } = await import("./dom.js");
+            const record = await ask("trajectory", { run: "run", step: 2, line: 1 });
+            record.samples.push(record.samples[0]);
+            record.extra = { gateway: { shared: [0, 5] } };
+            const { element } = new Conversation(record, "chat", "");
+            return [...element.querySelectorAll(".ledger summary")].map((one) => one.textContent);
+        }"""
+    )
+    assert texts[0].startswith("Sample 1 of 2: a history of its own, ")
+    assert texts[1].startswith("Sample 2 of 2: its first 5 tokens are another sample's, ")
+
+
 def test_filters_on_a_narrow_page(page, server):
     page.set_viewport_size({"width": 600, "height": 800})
     show(page, server, "conversations?run=run&step=3")

@@ -44,6 +44,13 @@ export function duration(value) {
   return value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
+// The value of a setting: 1e-6, not 0.000001.
+export function written(value) {
+  if (value === undefined) return "–";
+  if (typeof value === "number" && value && Math.abs(value) < 1e-3) return value.toExponential();
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
 // 12,345,678 as 12.3M, for axes.
 export const short = (value) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 

@@ -1,6 +1,6 @@
 // The frame: which page is shown, the keys, light and dark.
 
-import { $, address, ask, badge, go, h, hideTip, link, progress, recall, remember, toGo } from "./dom.js";
+import { $, address, ask, badge, go, h, hideTip, link, progress, recall, remember, runColour, toGo } from "./dom.js";
 import * as table from "./runs.js";
 import * as curves from "./curves.js";
 import * as conversations from "./conversations.js";
@@ -58,6 +58,7 @@ function tabs() {
 
 // One run with its state, or how many there are and how many of them run.
 function title() {
+  for (const run of runs) runColour(run.name); // colours in the order of the runs
   const running = runs.filter((run) => run.state === "running").length;
   const single = runs.length === 1 ? runs[0] : null;
   $("title").replaceChildren(...(single ? [single.name, " ", single.state ? badge(single) : "", " ", h("small", {}, [single.last_step !== null && progress(single), toGo(single)].filter(Boolean).join(" · "))]

@@ -1,6 +1,6 @@
 // Page: a table of the runs: how far each is, its newest values, and the settings in which they differ.
 
-import { ask, badge, dot, duration, explain, figure, go, h, hideTip, joined, note, plural, progress, select } from "./dom.js";
+import { ask, badge, dot, duration, explain, figure, go, h, hideTip, joined, note, plural, progress, select, written } from "./dom.js";
 
 const METRICS = ["val/success", "val/reward_mean", "rollout/success", "rollout/reward_mean", "val/loss", "train/loss", "time/step"];
 const MOST_SETTINGS = 12;
@@ -49,7 +49,6 @@ function columns(shown) {
 }
 
 const lastPart = (key) => (differing.filter((one) => one.split(".").at(-1) === key.split(".").at(-1)).length > 1 ? key : key.split(".").at(-1));
-const written = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
 
 function steps(run) {
   const bar = h("i", { className: "done" });

@@ -1,6 +1,6 @@
 // Page: the settings of the runs side by side: those that differ, or all.
 
-import { ask, chosen, h, joined, note } from "./dom.js";
+import { ask, chosen, h, joined, note, written } from "./dom.js";
 
 let root, runs, view;
 
@@ -40,4 +40,3 @@ function empty(found, words) {
   return words.length ? "No setting is called that." : "The runs have the same settings, but for their names and folders.";
 }
 
-const written = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
