@@ -43,9 +43,12 @@ class RunTracker:
         decode: Callable[[Sequence[int]], str],
         phases: Phases | None = None,
         tokenizer: Any = None,
+        *,
+        record: str = "",
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
-        runtime's. With the `tokenizer` of `decode` another process can write large dumps."""
+        runtime's. With the `tokenizer` of `decode` another process can write large dumps. `record`: as in
+        `open_loggers`."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -60,6 +63,7 @@ class RunTracker:
             self.run_dir,
             resume_step=ADDS if trainer.val_only else resume_step,
             config_yaml=to_yaml(config),
+            record=record,
             view=self.view,
             project=trainer.project_name,
             experiment=trainer.experiment_name,
@@ -71,6 +75,8 @@ class RunTracker:
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
+        self.validated: list[Trajectory] = []
+        """Trajectories of the last validation."""
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
@@ -157,6 +163,7 @@ class RunTracker:
 
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
+        self.validated = list(trajectories)
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)

@@ -51,14 +51,14 @@ COMPARISONS = (
 )
 
 
-def closing(trainer: "Trainer", decode: Decode) -> Iterator[RenderableType]:
-    """Text to print after the last step, without parts that were not recorded."""
+def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableType]:
+    """Text to print after the last step, without parts that were not recorded; without `decode`, no conversations."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in read_metrics(run_dir / METRICS_FILE) if any(name.startswith("val/") for name in m)]
     if validated and validated[0]["step"] < validated[-1]["step"]:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
-        yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
+        yield from () if decode is None else _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
 

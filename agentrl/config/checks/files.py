@@ -91,8 +91,10 @@ def rollout_files(rollout: Rollout) -> None:
 
 
 def reward_files(reward: Reward) -> None:
-    """The reward function's file, and the reward manager's."""
+    """The reward functions' files, and the reward manager's."""
     python_file("reward.custom_reward_function.path", reward.custom_reward_function.path)
+    for name, term in reward.functions.items():
+        python_file(f"reward.functions.{name}.path", term.path)
     reward_manager = reward.reward_manager
     python_file("reward.reward_manager.module.path", reward_manager.module.path)
 
