@@ -62,6 +62,7 @@ def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
+    from agentrl.rewards.managers import manager_class, server_arguments, takes_lists
     from agentrl.rollout.loops.registry import check_loops
     from agentrl.tools.loading import check_tools
 
@@ -73,7 +74,15 @@ def check_plugins(config: Any) -> None:
         check_loops(config.rollout)
     named = reward.custom_reward_function
     if not is_given(named.path):
-        load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+        load_reward_function(
+            named.path,
+            named.name,
+            named.reward_kwargs,
+            batch=takes_lists(reward),
+            offered=server_arguments(reward.reward_model),
+        )
+    if reward.reward_manager.module.path is not None:
+        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
 
 
 def check_model(model: Any, *, template: bool = True) -> None:
