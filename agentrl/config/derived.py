@@ -1,6 +1,6 @@
 """Facts that follow from several keys: processes of a run, its critic, what a critic inherits from the actor."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.config.checks.algorithm import needs_critic
@@ -15,6 +15,17 @@ def inherited(own: Any, base: T) -> T:
     values = {name: getattr(own, name) for name in names if getattr(own, name) is not None}
     below = {name: inherited(value, getattr(base, name)) for name, value in values.items() if is_dataclass(value)}
     return replace(base, **values | below)  # type: ignore[type-var]  # a section of the schema
+
+
+def with_custom(section: Any) -> dict[str, Any]:
+    """A section as a mapping in which the settings of its `custom` are keys, as code written for verl reads them."""
+    return _onto(section.custom, asdict(section))
+
+
+def _onto(custom: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """`keys` and what `custom` adds to them, at any depth."""
+    both = {name: _onto(custom[name], keys[name]) for name in custom if isinstance(keys.get(name), dict)}
+    return custom | keys | both
 
 
 def processes(trainer: Trainer, rollout: Rollout) -> int:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.tree import CHANGED
+
 
 @dataclass(frozen=True)
 class Given:
@@ -14,6 +16,8 @@ class Given:
     path: str
     value: Any
     """As YAML or Hydra's grammar reads it; `${...}` is left as it is."""
+    way: int = CHANGED
+    """How it came, if it is no key: by `name=value`, in a file, by `+name=value`."""
 
 
 @dataclass

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.presets import one_line
+from agentrl.config.tree import IN_FILE
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
 from agentrl_verl.reading.program_settings import Given, Source
@@ -97,7 +98,7 @@ def _leaves(node: yaml.Node, value: Any, path: str, file: Path) -> Iterator[Give
             found = value.get(key.value, value.get(yaml.safe_load(key.value)))
             yield from _leaves(below, found, f"{path}.{key.value}", file)
         return
-    yield Given(file, node.start_mark.line + 1, path, value)
+    yield Given(file, node.start_mark.line + 1, path, value, IN_FILE)
 
 
 def _joined(package: str, name: str) -> str:
