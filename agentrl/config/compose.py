@@ -66,7 +66,7 @@ def resolve(
     else:
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
-    tree = [*reader.tree(files), *sorted(settings, key=lambda setting: setting.order >= 0)]
+    tree = [*reader.tree(files), *reader.in_order(settings, highest=0)]
     written = Written(files, reader.given, presets.own, schema, program)
     defaults = next(filter(None, (layer.defaults(written) for layer in layers())), None)
     notes = reader.note_custom(open_files=defaults is not None)

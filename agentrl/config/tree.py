@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
-from agentrl.config.names import destination, lookup, may_be_null, reaches_into, translate
+from agentrl.config.names import destination, lookup, may_be_null, reaches_into, translate, written
 from agentrl.core.compatibility import Defaults
 from agentrl.core.errors import UserError
 
@@ -50,7 +50,21 @@ class Reader:
         raw = OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
         settings = [found for name, value in raw.items() for found in self.read(str(name), value, config, IN_FILE)]
-        return sorted(settings, key=lambda setting: setting.order)
+        return self.in_order(settings)
+
+    def in_order(self, settings: Iterable[Setting], highest: int = 1) -> list[Setting]:
+        """Settings of one file or command line so that the last one of a key counts; a note says which one does not.
+
+        Orders above `highest` are equal to it.
+        """
+        ordered = sorted(settings, key=lambda setting: min(setting.order, highest))
+        last = {setting.path: setting for setting in ordered}
+        for one in ordered:
+            wins = last[one.path]
+            if one.order != wins.order and one.value != wins.value and not wins.delete:
+                note = f"{one.path} is set under two names: {written(wins.value)} counts, not {written(one.value)}"
+                self.notes[note] = None
+        return ordered
 
     def read(self, path: str, value: Any, origin: DictConfig | None = None, way: int = CHANGED) -> Iterable[Setting]:
         """Settings that `path = value` makes: one, none, or those of a mapping's entries.

@@ -11,6 +11,10 @@ from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.data.dataset import load_dataset
 from agentrl_verl.config_views import ActorConfig, AlgoConfig, verl_config
+from agentrl_verl.reading.file_check import check_sources
+from agentrl_verl.reading.scripts import read_sources
+
+pytestmark = pytest.mark.integration
 
 
 def composed(*overrides: str, **how: Any) -> Resolved:
@@ -117,3 +121,36 @@ def test_supervised_training_gives_them_to_the_dataset_class_alone() -> None:
     assert resolve(["+data.mine=1"], schema=SftConfig, config_name="sft", checks=()).config.data.custom == {"mine": 1}
     with pytest.raises(UserError, match=r"unknown key mine\.key"):
         resolve(["+mine.key=1"], schema=SftConfig, config_name="sft", checks=())
+
+
+def test_a_base_of_ours_counts_in_a_check(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("path: /models/mine\n")
+    file = tmp_path / "exp.yaml"
+    file.write_text(
+        "defaults: [train, {model: mine}, {override algorithm: rloo}, _self_]\ndata: {train_batch_size: 32}\n"
+    )
+    (checked,) = check_sources(read_sources(file))
+    assert [one.given.path for one in checked.verdicts] == ["model.path", "data.train_batch_size"]
+    assert not checked.stops, "train.yaml sets rollout.n=8"
+
+
+@pytest.mark.parametrize(("listed", "guess"), [("trian", "train"), ("algorithm/rlo", "algorithm/rloo")])
+def test_a_misspelt_default_stops_a_check(listed: str, guess: str, tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(f"defaults: [{listed}, _self_]\nrollout: {{n: 4}}\n")
+    (checked,) = check_sources(read_sources(tmp_path / "exp.yaml"))
+    assert checked.troubles[0].endswith(f"did you mean {guess}?")
+
+
+def test_a_check_lets_through_what_a_run_does(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("defaults: [ppo_trainer, _self_]\nmine: {key: 1}\n")
+    script = tmp_path / "run.sh"
+    script.write_text(
+        f"python3 -m verl.trainer.main_ppo --config-path={tmp_path} --config-name=own \\\n"
+        "  mine.key=2 +actor_rollout_ref.actor.optm.lr=1 trainer.mine=3\n"
+    )
+    (source,) = read_sources(script)
+    (checked,) = check_sources([source])
+    kinds = {one.given.path: one.kind for one in checked.verdicts}
+    assert kinds["mine.key"] == kinds["actor_rollout_ref.actor.optm.lr"] == "own"
+    assert kinds["trainer.mine"] == "unknown"

@@ -63,7 +63,7 @@ def _checked(source: Source, command: str) -> Checked:
     schema = SCHEMAS[CHECKED_AS[command]]
     verl = of_source(source, schema)
     verdicts = judge(source, schema, open_files=verl is not None)
-    complaints, notes = together(verdicts, schema, verl)
+    complaints, notes = together(verdicts, schema, verl, source.base)
     return Checked(source, command, "", verdicts, complaints, notes)
 
 

@@ -25,6 +25,8 @@ class Source:
     """What a file sets, or one program that a script starts, and what it leans on."""
 
     settings: list[Given] = field(default_factory=list)
+    base: list[Given] = field(default_factory=list)
+    """What agentrl's own files set that `defaults` lists."""
     includes: list[tuple[int, str]] = field(default_factory=list)
     """Line and name of what `defaults` lists and is not beside the file."""
     mistakes: list[tuple[int, str]] = field(default_factory=list)

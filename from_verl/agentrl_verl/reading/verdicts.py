@@ -169,25 +169,25 @@ def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key
 
 
 def together(
-    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None
+    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None, base: Iterable[Given] = ()
 ) -> tuple[list[tuple[str, bool]], list[str]]:
     """(complaints, notes) about the settings that a run would take, as one configuration.
 
     A complaint is what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
     Notes are about verl's defaults. Files that settings name are not looked for: they may be on another machine.
+    `base`: settings of agentrl's own files below them.
     """
-    settings = list(_accepted(verdicts, schema))
+    taken = [verdict.given for verdict in verdicts if verdict.kind in ("same", "moved", "differs", "own")]
+    settings = list(_accepted([*base, *taken], schema))
     config = to_object(on_defaults(settings, verl), schema)
     notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
     return list(_complaints(config)), notes
 
 
-def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
+def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
     reader, keys = Reader(schema), schema_keys(schema)
-    for verdict in verdicts:
-        path, value = verdict.given.path, verdict.given.value
-        if verdict.kind not in ("same", "moved", "differs", "own"):
-            continue
+    for given in settings:
+        path, value = given.path, given.value
         if INTERPOLATION.search(str(value)):
             key = home(destination(path, keys), keys)
             if key is None or key.type_name not in TEXTS:
