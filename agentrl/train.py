@@ -17,6 +17,7 @@ from agentrl.engines.starting import Start
 from agentrl.rollout.sampler import Sampler, Validation, stream_of
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime import Runtime, open_runtime, read_splits
+from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.checkpoint.changes import check_steps_left
@@ -47,6 +48,7 @@ class Trainer:
     validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
+    callbacks: Callbacks
     gap_limit: GapLimit
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
     updated: int = 0  # the last step whose update has begun
@@ -70,7 +72,16 @@ class Trainer:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
         self.tracker.wait_for_dumps()
         with self.tracker.phase("save"):
-            self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
+            waits = self.callbacks.waits_for_checkpoints
+            self.checkpoints.save(step, last=last or waits, finished=step == self.splits.total_steps)
+        if waits:
+            self.callbacks.checkpoint(step, self.checkpoints.folder(step))
+
+    def run_validation(self, step: int) -> Metrics:
+        """`validate`, and then the callbacks."""
+        metrics = self.validate(step)
+        self.callbacks.validation(Step(step, metrics, self.tracker.validated))
+        return metrics
 
     @contextmanager
     def saved_on_error(self, step: int, metrics: Metrics) -> Iterator[None]:
@@ -90,7 +101,8 @@ class Trainer:
         recovering = recovery(self.checkpoints, stream, self.save, self.start, lambda: self.updated > taken)
         with self.catching_stops(), recovering as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
-                self.tracker.step(self.start, self.validate(self.start))
+                self.tracker.step(self.start, self.run_validation(self.start))
+                self.callbacks.check()
                 self.runtime.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
@@ -98,19 +110,24 @@ class Trainer:
                 taken = step
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
                     with self.saved_on_error(step, metrics):
-                        metrics |= self.validate(step)
+                        metrics |= self.run_validation(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
+                self.callbacks.step(Step(step, metrics, self.tracker.sampled))
                 stopping = self.runtime.stop.requested  # read once: the next step saves for a later request
-                wrong = self.gap_limit.exceeded(step, metrics)
-                ends = step == last or stopping or wrong is not None
+                wrong = self.gap_limit.exceeded(step, metrics) or self.callbacks.failure
+                finished = step == last or self.callbacks.finished
+                ends = finished or stopping or wrong is not None
                 if ends or self.checkpoints.due(step):
                     self.save(step, last=ends)
                 if wrong is not None:
                     raise wrong
-                if stopping and step < last:
+                self.callbacks.check()  # a checkpoint has called them, too
+                if stopping and not finished:
                     self.runtime.stop.check()
                 yield step, metrics
+                if finished:
+                    return
 
 
 @contextmanager
@@ -133,4 +150,8 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
         sampler = Sampler(config, rollouts, stream, tracker, on_finished_groups=finished_groups)
         validate = Validation(rollouts, tracker, splits.validation, config.rollout.val_kwargs.n)
         limit = GapLimit(config)
-        yield Trainer(config, runtime, splits, sampler, advantages, validate, checkpoints, tracker, limit, start)
+        run = RunStart(tracker.run_dir, config, start, splits.total_steps)
+        with Callbacks(config.trainer.callbacks, run) as calls:
+            yield Trainer(
+                config, runtime, splits, sampler, advantages, validate, checkpoints, tracker, calls, limit, start
+            )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from agentrl.api.border import short_errors
 from agentrl.api.settings import Rows, is_files, log_notes, settings
 from agentrl.config import SUPERVISED
 from agentrl.config.overrides import plain
@@ -20,6 +21,7 @@ from agentrl.training.checkpoint.run_start import supervise
 from agentrl.training.sft.contract import SftResult
 
 
+@short_errors
 def sft(
     config: Any = None,
     *,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.paths import shown
 from agentrl.core.row_sources import split_source
 
 BLOCK = 4096
@@ -42,7 +43,7 @@ def check_folder(folder: str | Path, what: str) -> None:
             file.write(bytes(BLOCK))
     except OSError as error:
         why = "it is a file" if folder.is_file() else f"{error.strerror}"
-        raise UserError(f"{what}: {folder} cannot be written: {why}; name a writable folder") from None
+        raise UserError(f"{what}: {shown(folder)} cannot be written: {why}; name a writable folder") from None
     finally:
         for place in missing:
             with suppress(OSError):
@@ -53,7 +54,7 @@ def check_file(file: str | Path, what: str) -> None:
     """Check a file's folder as `check_folder` does; the file may be there, and must be no folder."""
     file = Path(file)
     if file.is_dir():
-        raise UserError(f"{what}: {file} is a folder; name a file in it")
+        raise UserError(f"{what}: {shown(file)} is a folder; name a file in it")
     check_folder(file.parent, what)
 
 

@@ -30,14 +30,14 @@ class Run:
 
 def test_the_step_before_is_saved() -> None:
     run = Run()
-    with pytest.raises(UserError, match="^step 3: row 7 is too long; shorten it; .* resumes after step 2$"):
+    with pytest.raises(UserError, match="^step 3: row 7 is too long; shorten it, then .* resumes after step 2$"):
         run.end(3, lambda: False)
     assert (run.saved, run.undone) == ([2], 1)
 
 
 def test_in_the_first_step_there_is_nothing_to_save() -> None:
     run = Run()
-    with pytest.raises(UserError, match="^row 7 is too long; shorten it$"):
+    with pytest.raises(UserError, match="^step 1: row 7 is too long; shorten it, then start the run again$"):
         run.end(1, lambda: False)
     assert run.saved == []
 

@@ -56,11 +56,10 @@ def recovery(
             rows.undo()
             if step > 1 and not checkpoints.has(step - 1):
                 save(step - 1, last=True)
-            if isinstance(early, Interrupted) or (isinstance(early, UserError) and step == 1):
-                raise
-            fix = f"then start the run again: with trainer.resume_mode=auto it resumes after step {step - 1}"
-            error = UserError(f"step {step}: {early}; {fix}") if isinstance(early, UserError) else None
-            raise error or TooManyDrops(f"step {step}: {early}, {fix}") from early
+            if not isinstance(early, Interrupted):
+                resumes = f": with trainer.resume_mode=auto it resumes after step {step - 1}" if step > 1 else ""
+                early.args = (f"step {step}: {early}, then start the run again{resumes}",)
+            raise
         taken = step
 
     try:

@@ -74,6 +74,10 @@ class Checkpoints:
         """Whether the checkpoint of `step` is in the run's folder."""
         return step in visible(self._folder)
 
+    def folder(self, step: int) -> Path:
+        """The checkpoint of `step`, which is there."""
+        return visible(self._folder)[step]
+
     def resume(self, check: Callable[[Path, int], None] | None = None) -> int:
         """Restore every part from the checkpoint that `trainer.resume_mode` selects; returns its step, 0 for a new run.
 
