@@ -28,6 +28,7 @@ from agentrl.data.given import given_rows
 from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
+from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
@@ -159,8 +160,8 @@ def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
     if isinstance(reward, str):
         section.path, section.name = _file_and_name(reward)
         return None
-    batch = config.reward.reward_manager.name == "batch"
-    reward_function(reward, section.reward_kwargs, batch=batch)
+    offered = server_arguments(config.reward.reward_model)
+    reward_function(reward, section.reward_kwargs, batch=takes_lists(config.reward), offered=offered)
     section.path, section.name = given(function_name(reward)), function_name(reward)
     return reward
 

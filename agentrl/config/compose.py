@@ -68,14 +68,14 @@ def resolve(
     else:
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
-    given = dict(reader.given)
-    settings = [*reader.tree(files), *sorted(settings, key=lambda setting: setting.order >= 0)]
-    written = Written(files, reader.given | given, presets.own, schema, program)
+    tree = [*reader.tree(files), *reader.in_order(settings, highest=0)]
+    written = Written(files, reader.given, presets.own, schema, program)
     defaults = next(filter(None, (layer.defaults(written) for layer in layers())), None)
+    notes = reader.note_custom(open_files=defaults is not None)
     if defaults is not None:
-        settings = without_nulls(settings, schema)
-    config = objects.settle(_typed(on_defaults(settings, defaults), schema))
-    notes = [] if defaults is None else defaults.finish(config, {setting.path for setting in settings})
+        tree = without_nulls(tree, schema)
+    config = objects.settle(_typed(on_defaults(tree, defaults), schema))
+    notes += [] if defaults is None else defaults.finish(config, {setting.path for setting in tree})
     found = validate(config, checks, [*presets.own, *presets.searchpath])
     return Resolved(config, [*notes, *presets.notes, *reader.notes, *found])
 
