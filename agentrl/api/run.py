@@ -7,7 +7,6 @@ while a step runs, and keep their former effect in the caller's own code.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,23 +15,12 @@ from agentrl.api.result import Result
 from agentrl.config.schema import Config
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import open_runtime
+from agentrl.tracking.callbacks import Step
 from agentrl.train import Trainer, open_trainer
 from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.trajectory.trajectory import Trajectory
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a run, done: logged, and saved where that was due."""
-
-    number: int
-    """From 1; a run that resumes continues with the number after its checkpoint's."""
-    metrics: dict[str, float]
-    """By name, as they were logged."""
-    trajectories: list[Trajectory]
-    """All that were sampled, group by group."""
 
 
 class TrainingRun:

@@ -74,7 +74,7 @@ def schema_sections(schema: type) -> Mapping[str, type]:
 
 
 def _walk(section: Any, prefix: str) -> Iterable[Key]:
-    docs, kinds = field_docs(type(section)), _path_kinds(type(section))
+    docs, kinds = field_docs(type(section)), path_kinds(type(section))
     for field, annotation in _computed(type(section)):
         path, default = f"{prefix}{field.name}", getattr(section, field.name)
         if is_dataclass(default):
@@ -88,7 +88,8 @@ def _computed(schema: type) -> list[tuple[Field, Any]]:
     return [(field, hints[field.name]) for field in fields(schema)]
 
 
-def _path_kinds(schema: type) -> dict[str, PathKind]:
+def path_kinds(schema: type) -> Mapping[str, PathKind]:
+    """The fields of a dataclass that name paths."""
     hints = get_type_hints(schema, include_extras=True)
     marks = {
         name: (part for hint in (hint, *get_args(hint)) for part in getattr(hint, "__metadata__", ()))

@@ -38,15 +38,23 @@ class Registry(Generic[T]):
     """Objects of one kind by name."""
 
     def __init__(
-        self, what: str, *, decorator: str, places: tuple[str, ...], contract: Contract, marks: tuple[str, ...] = ()
+        self,
+        what: str,
+        *,
+        decorator: str,
+        places: tuple[str, ...],
+        contract: Contract,
+        marks: tuple[str, ...] = (),
+        package: str = "",
     ) -> None:
         """`what`: "a policy loss". `places`: files and folders with the built-in ones, each under `decorator`.
-        `marks`: keywords that the decorator takes."""
+        `marks`: keywords that the decorator takes. `package`: a module whose classes need no path."""
         self.what = what
         self.decorator = decorator
         self.places = places
         self.contract = contract
         self.marks = marks
+        self.package = package
         self.loaded: dict[str, Entry[T]] = {}
         """Built-in objects that were imported."""
         self.registered: dict[str, Entry[T]] = {}
@@ -120,6 +128,7 @@ class Registry(Generic[T]):
 
     def entry(self, name: str, key: str) -> Entry[T]:
         """The entry of that object. Raises UserError where there is none, or none that keeps the contract."""
+        name = name.removeprefix(f"{self.package}.")
         found = self._named(name) or self._by_path(name, key)
         if found is None:
             load_plugins()
@@ -131,11 +140,13 @@ class Registry(Generic[T]):
         return found
 
     def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object of that name with the arguments. Raises UserError; so does one of the user's own that
-        fails, with any exception."""
+        """Call the object of that name with the arguments, unless it is made already. Raises UserError; so does one of
+        the user's own that fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
             return entry.value(*args, **kwargs)
+        if self.contract.is_made(entry.value):
+            return entry.value
         with reported_as(f"{key}={name}"):
             return entry.value(*args, **kwargs)
 
@@ -147,7 +158,7 @@ class Registry(Generic[T]):
 
     def mark(self, name: str, mark: str, key: str) -> Any:
         """The value of a mark of its decorator; None where there is none. Imports nothing that is built in."""
-        mine = self.declared.get(name)
+        mine = self.declared.get(name := name.removeprefix(f"{self.package}."))
         plain = mine if name not in self.registered else None
         return plain.marks.get(mark) if plain else self.entry(name, key).marks.get(mark)
 
@@ -159,7 +170,9 @@ class Registry(Generic[T]):
     def missing(self, name: str, words: tuple[str, ...] = ()) -> str:
         """Advice for an unknown name; `words`: the values that the setting takes, if not just the names."""
         words = words or self.words
-        return f"{did_you_mean(name, words)}choose {', '.join(words)}, or {self.own_forms}"
+        return f"{did_you_mean(name, words)}choose {', '.join((*words, 'or '))}{self.own_forms}".replace(
+            "choose or", "choose"
+        )
 
     @property
     def anchor(self) -> str:
@@ -170,16 +183,24 @@ class Registry(Generic[T]):
     def own_forms(self) -> str:
         """How an object of the user's own is named."""
         kind = "Class" if "class " in self.contract.written else "function"
-        return f"file.py:{kind}, or a name that model.external_lib registers"
+        classes = f"a class of {self.package}, " * bool(self.package)
+        return f"{classes}file.py:{kind}, or a name that model.external_lib registers"
 
     def _named(self, name: str) -> Entry[T] | None:
         if name in self.registered:
             return self.registered[name]
         return self.built_in(name) if name in self.declared else None
 
+    def is_path(self, name: str) -> bool:
+        """Whether a name needs no registration: it is a path, or a class of the package."""
+        return is_path(name) or (
+            bool(self.package) and isinstance(getattr(import_module(self.package), name, None), type)
+        )
+
     def _by_path(self, name: str, key: str) -> Entry[T] | None:
-        if not is_path(name):
+        if not self.is_path(name):
             return None
+        name = name if is_path(name) else f"{self.package}.{name}"
         path, _, attribute = name.rpartition(":" if ":" in name else ".")
         value = load_attribute(path, attribute, what=key)
         return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))

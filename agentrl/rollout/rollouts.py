@@ -13,7 +13,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
-from agentrl.engines.engine import Engine, Sampling
+from agentrl.engines.engine import FILTERS, Engine, Sampling
 from agentrl.rewards import Scorer
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
 from agentrl.rollout.building import (
@@ -158,8 +158,7 @@ class Rollouts:
         sampling = replace(
             self._sampling(),
             temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
-            top_p=val_kwargs.top_p,
-            top_k=val_kwargs.top_k,
+            **{name: getattr(val_kwargs, name) for name in FILTERS},
         )
         return self._make(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
 
@@ -251,8 +250,7 @@ class Rollouts:
         return replace(
             self._sampling(),
             temperature=rollout.temperature if rollout.do_sample else 0.0,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
+            **{name: getattr(rollout, name) for name in FILTERS},
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
 

@@ -52,14 +52,14 @@ COMPARISONS = (
 )
 
 
-def closing(trainer: "Trainer", decode: Decode) -> Iterator[RenderableType]:
-    """Text to print after the last step, without parts that were not recorded."""
+def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableType]:
+    """Text to print after the last step, without parts that were not recorded; without `decode`, no conversations."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in read_metrics(run_dir / METRICS_FILE) if any(name.startswith("val/") for name in m)]
     if validated and validated[0]["step"] < validated[-1]["step"]:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
-        yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
+        yield from () if decode is None else _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
 
@@ -89,8 +89,8 @@ def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = No
 def _add(
     table: Table, row: Comparison, name: str, label: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> None:
-    if name not in after:
-        return
+    if name not in after or (row.name == "tools/calls" and not before.get(name) and not after[name]):
+        return  # no tools: none before, none after
     shown = row.show(after[name])
     if name not in before:
         table.add_row(label, "-", Text(shown, "bold"), "")

@@ -515,6 +515,8 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "rollout.update_weights_bucket_megabytes": (weight_link, "9", ()),
     "rollout.val_kwargs.do_sample": (validation, "false", ("rollout.val_kwargs.temperature=0.5",)),
     "rollout.val_kwargs.temperature": (validation, "0.5", ()),
+    "rollout.val_kwargs.min_p": (validation, "0.1", ()),
+    "rollout.val_kwargs.repetition_penalty": (validation, "1.2", ()),
     "rollout.val_kwargs.top_k": (validation, "5", ()),
     "rollout.val_kwargs.top_p": (validation, "0.5", ()),
     "trainer.max_critic_ckpt_to_keep": (pruned_critics, "1", ()),

@@ -24,7 +24,7 @@ import yaml
 from agentrl.cli.main import main
 from agentrl.core.points import REGISTRIES
 from tests.docs import names
-from tests.docs.pages import PAGES, Block, blocks
+from tests.docs.pages import PAGES, Block, blocks, section
 
 TABLE = yaml.safe_load((Path(__file__).parent / "commands.yaml").read_text())
 STARTS, EVERYWHERE = TABLE.pop("starts"), TABLE.pop("everywhere")
@@ -54,7 +54,7 @@ class Story:
         with ExitStack() as stack:
             for registry in REGISTRIES:  # what a page registers is forgotten at its end
                 stack.enter_context(registry.scoped())
-            for block in blocks(PAGES[self.page]):
+            for block in shown(self.page):
                 getattr(self, block.kind)(block)
         for file in self.plan.get("leaves", []):
             assert (self.folder / file).exists(), file
@@ -192,6 +192,14 @@ class Story:
     def heard(self) -> None:
         out, err = self.capture.readouterr()
         self.said += out + err
+
+
+def shown(name: str) -> list[Block]:
+    """Blocks of a section, or of a page without the sections that the table lists by themselves."""
+    if "#" in name:
+        return list(section(name))
+    apart = {entry.partition("#")[2] for entry in TABLE if entry.startswith(f"{name}#")}
+    return [block for block in blocks(PAGES[name]) if block.section not in apart]
 
 
 def words(line: str, folder: Path) -> list[str]:

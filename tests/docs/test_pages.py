@@ -15,8 +15,8 @@ import pytest
 from agentrl.cli.main import FIRST_STEPS
 from agentrl.engines.servers.installation import environments
 from agentrl.tasks.models import smollm2, tiny
-from tests.docs.pages import KINDS, PAGES, blocks
-from tests.docs.story import PATH, STARTS, TABLE, Story
+from tests.docs.pages import KINDS, PAGES, blocks, heading_ids
+from tests.docs.story import PATH, STARTS, TABLE, Story, shown
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +108,10 @@ def story(
         made.close()
 
 
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
+SECTIONS = [name for name in TABLE if "#" in name]
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in [*PAGES, *SECTIONS]])
 def test_the_page_runs(page: str, story: Callable[..., Story]) -> None:
     story(page).play()
 
@@ -123,13 +126,8 @@ def test_blocks_say_what_they_are(page: str) -> None:
 
 
 def test_pages_listed_exist() -> None:
-    assert set(TABLE) <= {*PAGES, "agentrl --help"}
-
-
-def heading_ids(page: Path) -> set[str]:
-    """As GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(TABLE) <= {*PAGES, *SECTIONS, "agentrl --help"}
+    assert [name for name in SECTIONS if not list(shown(name))] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -43,6 +43,8 @@ class Subject:
     """Whether min-p cuts before top-k and top-p, not after them."""
     joint: bool = False
     """Whether top-p counts the mass that top-k has cut, not only what is left."""
+    penalizes_prompt: bool = True
+    """Whether the repetition penalty holds for tokens of the prompt, not only for those of the reply."""
     static: bool = False
     """Whether a newcomer waits until those in flight are done; if so, `health` counts the tokens it computes."""
 
@@ -267,6 +269,21 @@ async def filters_follow_their_definition(subject: Subject) -> None:
         got = await draw(subject, ids, replace(sampling, seed=1))
         scored = expected if subject.renormalised else probs
         assert abs(got.logprobs[0] - scored[got.token_ids[0]].log().item()) < subject.tolerance
+
+
+@check
+async def repetition_is_penalized(subject: Subject) -> None:
+    """Each greedy token is the likeliest of the penalized logits, and has its log-prob there."""
+    ids = prompt(10, vocabulary=subject.vocabulary)
+    got = await draw(subject, ids, Sampling(8, temperature=0.0, repetition_penalty=1.7))
+    for i, (token, logprob) in enumerate(zip(got.token_ids, got.logprobs, strict=True)):
+        drawn = got.token_ids[:i]
+        logits = subject.logits(ids + drawn)[-1]
+        seen = torch.tensor(sorted({*drawn, *(ids if subject.penalizes_prompt else [])}), dtype=torch.long)
+        logits[seen] = torch.where(logits[seen] < 0, logits[seen] * 1.7, logits[seen] / 1.7)
+        logprobs = torch.log_softmax(logits, -1)
+        assert logprobs[token] > logprobs.max() - subject.tolerance
+        assert abs(logprobs[token].item() - logprob) < subject.tolerance
 
 
 @check

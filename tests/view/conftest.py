@@ -11,7 +11,7 @@ from agentrl.tracking import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
-from agentrl.view import Api, ViewServer, find_runs
+from agentrl.view import Api, ViewServer
 
 
 def decode(ids: list[int]) -> str:
@@ -98,7 +98,7 @@ def run(make_run) -> Path:
 
 @pytest.fixture
 def api(run) -> Api:
-    return Api(find_runs([str(run)]))
+    return Api([str(run)])
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def server(run, make_run):
     """The page of two runs, on a port of its own."""
     from threading import Thread
 
-    server = ViewServer(Api(find_runs([str(run), str(make_run("other", 2))])))
+    server = ViewServer(Api([str(run), str(make_run("other", 2))]))
     Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()

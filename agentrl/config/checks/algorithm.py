@@ -51,9 +51,13 @@ def sampling(rollout: Rollout) -> None:
         )
     if val_kwargs.temperature < 0:
         raise UserError(f"rollout.val_kwargs.temperature={val_kwargs.temperature}: must not be below 0")
-    for name, top_p in (("rollout", rollout.top_p), ("rollout.val_kwargs", val_kwargs.top_p)):
-        if not 0 < top_p <= 1:
-            raise UserError(f"{name}.top_p={top_p}: must be over 0 and at most 1")
+    for name, section in (("rollout", rollout), ("rollout.val_kwargs", val_kwargs)):
+        if not 0 < section.top_p <= 1:
+            raise UserError(f"{name}.top_p={section.top_p}: must be over 0 and at most 1")
+        if not 0 <= section.min_p <= 1:
+            raise UserError(f"{name}.min_p={section.min_p}: must be from 0 (off) to 1")
+        if section.repetition_penalty <= 0:
+            raise UserError(f"{name}.repetition_penalty={section.repetition_penalty}: must be over 0; 1 is off")
 
 
 def server_memory(rollout: Rollout) -> None:

@@ -29,7 +29,13 @@ class CriticOptim:
     lr_warmup_steps: int | float | None = None
     """Steps of linear warm-up, or their share of all steps."""
     weight_decay: float | None = None
-    """Weight decay of AdamW, not applied to norms and biases."""
+    """Weight decay, not applied to norms and biases."""
+    optimizer: str | None = None
+    """As `actor.optim.optimizer`."""
+    optimizer_impl: str | None = None
+    """Module of the class that `optimizer` names."""
+    override_optimizer_config: dict[str, Any] | None = None
+    """Further arguments of the optimizer."""
 
 
 @dataclass

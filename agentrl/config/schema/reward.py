@@ -21,6 +21,20 @@ class RewardFunction:
 
 
 @dataclass
+class RewardTerm:
+    """A reward function with a weight."""
+
+    path: CodePath | None = None
+    """Python file or importable module; null: `name` is module:function."""
+    name: CodePath | None = None
+    """The function, called as that of `reward.custom_reward_function`; null: it has the term's name."""
+    weight: float = 1.0
+    """Factor of its score; 0: it is only logged."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments."""
+
+
+@dataclass
 class RewardManagerModule:
     """File of your own reward manager."""
 
@@ -103,11 +117,15 @@ class RewardModel:
 
 @dataclass
 class Reward:
-    """Rewards and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
-    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards stay on their turns."""
+    """Rewards and how they combine: reward = function + weight * each of functions + reward_model.weight * the reward
+    model's score + tool_weight * sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards
+    stay on their turns."""
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
     """The reward function; without one, the scores of tools and interaction are the reward."""
+    functions: dict[str, RewardTerm] = field(default_factory=dict)
+    """Further reward functions by name, {path: file, name: function (by default this name), weight: 1.0,
+    reward_kwargs: {}} each. Their weighted scores are added; each function's own score is logged as `reward/NAME`."""
     reward_model: RewardModel = field(default_factory=RewardModel)
     """The reward model."""
     reward_manager: RewardManager = field(default_factory=RewardManager)

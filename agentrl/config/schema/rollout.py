@@ -20,6 +20,10 @@ class ValSampling:
     """Nucleus sampling: keep the likeliest tokens up to this probability mass; 1: all."""
     top_k: int = -1
     """Keep the k likeliest tokens; -1 or 0: all."""
+    min_p: float = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability; 0: all."""
+    repetition_penalty: float = 1.0
+    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
 
 
 @dataclass
@@ -104,6 +108,10 @@ class Rollout:
     """Nucleus sampling; below 1, log-probs are of the renormalised distribution."""
     top_k: int = -1
     """Keep the k likeliest tokens; -1 or 0: all."""
+    min_p: float = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability (arXiv 2407.01082); 0: all."""
+    repetition_penalty: float = 1.0
+    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
     do_sample: bool = True
     """Sample; false: greedy decoding."""
     use_fire_sampling: bool = False

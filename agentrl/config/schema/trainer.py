@@ -23,6 +23,9 @@ class AnyTrainer:
     disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
     resume_from_path: InputPath | None = None
     """Checkpoint folder for resume_mode=resume_path."""
+    callbacks: list[str] = field(default_factory=list)
+    """Code of your own, by path: a class with any of the methods start, step, validation, checkpoint and end, or a
+    function that is called with each step; see docs/extending.md."""
     seed: int = 0
     """Seed of sampling, of new weights (LoRA), and of all other chance but the order of rows, which is `data.seed`."""
     device: str = "auto"

@@ -225,6 +225,7 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k if sampling.top_k > 0 else -1,
         "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
         "ignore_eos": sampling.ignore_eos,
         "skip_special_tokens": False,
         "no_stop_trim": True,

@@ -219,6 +219,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
         # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
         "seed": None if sampling.seed is None else (sampling.seed * SEED_FACTOR + prompt) % 2**63,
         "ignore_eos": True,

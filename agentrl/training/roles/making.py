@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.derived import full_kl_in, inherited
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
@@ -38,7 +38,7 @@ class Roles:
     def actor(self, model: ModelHandle, reference: Reference | None, total_steps: int) -> PolicyActor:
         """The actor of the policy."""
         config = self.config
-        cut = truncated_distribution(config.rollout)
+        cut = changed_distribution(config.rollout)
         return PolicyActor(
             model,
             actor=config.actor,

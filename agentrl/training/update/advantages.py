@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -33,7 +33,7 @@ def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages)
         config.algorithm,
         config.reward,
         seed=config.trainer.seed,
-        corrects=truncated_distribution(config.rollout) is None,
+        corrects=changed_distribution(config.rollout) is None,
         on_advantages=on_advantages,
         kl=kl,
     )
