@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
     search = actions.add_parser("search", help="list the keys with a word in name or meaning")
     search.add_argument("word", metavar="WORD", help="a word, or a part of one")
-    reference = actions.add_parser("reference", help="print all keys, algorithms or metrics as Markdown")
-    pages = ["keys", "algorithms", "metrics"]
+    reference = actions.add_parser("reference", help="print all keys, algorithms, metrics or gaps as Markdown")
+    pages = ["keys", "algorithms", "metrics", "not-here"]
     reference.add_argument("what", nargs="?", choices=pages, default="keys", help="default: keys")
     reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
     explain.set_defaults(run=_explain)
@@ -48,10 +48,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _reference(args: argparse.Namespace) -> int:
     from agentrl.config.algorithm_reference import algorithm_reference
+    from agentrl.config.not_here import not_here
     from agentrl.config.reference import reference
     from agentrl.tracking import meanings
 
-    text = {"keys": reference, "algorithms": algorithm_reference, "metrics": meanings.reference}[args.what]()
+    pages = {"keys": reference, "algorithms": algorithm_reference, "metrics": meanings.reference, "not-here": not_here}
+    text = pages[args.what]()
     if args.out is None:
         sys.stdout.write(text)
     else:

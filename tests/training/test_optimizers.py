@@ -158,9 +158,13 @@ def test_mistakes_are_one_line_before_a_model_is_loaded(fields, says):
     config = Config()
     for name, value in fields.items():
         setattr(config.actor.optim, name, value)
-    with pytest.raises(UserError, match=says) as caught:
+
+    def check():
         own_objects(config)
         try_optimizer(config.actor.optim, "actor.optim")
+
+    with pytest.raises(UserError, match=says) as caught:
+        check()
     assert "\n" not in str(caught.value)
 
 
