@@ -104,4 +104,4 @@ def test_the_reference_has_every_key() -> None:
     text = reference()
     for schema in SCHEMAS.values():
         for path in schema_keys(schema):
-            assert f"| `{path.rpartition('.')[2]}` |" in text
+            assert f"</a>`{path.rpartition('.')[2]}` |" in text
