@@ -75,6 +75,7 @@ function save() {
 }
 
 function draw() {
+  if (document.body.dataset.page !== "runs") return; // another page was opened meanwhile
   hideTip();
   save();
   const shown = visible();
