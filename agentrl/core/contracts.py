@@ -86,9 +86,13 @@ class ClassContract:
         if self.arguments is not None and not made:
             require_call(found, self.arguments, where)
         kind = type(found) if made else found
-        for method in self.methods if isinstance(kind, type) else ():
-            if not self.optional or hasattr(kind, _name(method)):
-                _check_method(kind, method, where)
+        methods = self.methods if isinstance(kind, type) else ()
+        if methods and self.optional:
+            methods = tuple(method for method in methods if _own(kind, _name(method)))
+            if not methods:
+                raise UserError(f"{where} has none of its methods: write {self.written}")
+        for method in methods:
+            _check_method(kind, method, where)
 
     def is_made(self, found: Any) -> bool:
         """Whether an object has the methods: it is used as it is."""
@@ -122,6 +126,12 @@ class EitherContract:
 
     def _of(self, found: Any) -> Contract:
         return self.other if self.second(found) else self.one
+
+
+def _own(kind: type, name: str) -> bool:
+    """Whether a class has a method that is not agentrl's own."""
+    found = getattr(kind, name, None)
+    return found is not None and not str(found.__module__).startswith("agentrl.")
 
 
 def _name(method: str) -> str:

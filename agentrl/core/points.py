@@ -119,6 +119,17 @@ LR_SCHEDULES: Registry[Any] = Registry(
 )
 """`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""
 
+OPTIMIZERS: Registry[Any] = Registry(
+    "an optimizer",
+    decorator="optimizer",
+    places=("training/update/optimizers.py",),
+    contract=ClassContract("params, lr=", ("step()",)),
+    marks=("state_bytes",),
+    package="torch.optim",
+)
+"""`actor.optim.optimizer`, `critic.optim.optimizer` and, for sft, `optim.optimizer`: see
+`agentrl.training.update.optimizers`. Mark `state_bytes`: bytes that it keeps of a parameter, for estimates."""
+
 LOGGERS: Registry[Any] = Registry(
     "a logger",
     decorator="run_logger",
@@ -271,6 +282,7 @@ group_filter = GROUP_FILTERS.register
 tool_parser = PARSERS.register
 row_sampler = ROW_SAMPLERS.register
 lr_schedule = LR_SCHEDULES.register
+optimizer = OPTIMIZERS.register
 run_logger = LOGGERS.register
 callback = CALLBACKS.register
 engine = ENGINES.register

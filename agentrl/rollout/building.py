@@ -25,6 +25,7 @@ from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_f
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rewards.scorer import Overlong
+from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, own_loops
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
@@ -143,6 +144,7 @@ def scorer(
         reward,
         without_special(tokenizer),
         manager=manager,
+        terms=_terms(reward, objects),
         overlong=Overlong.of(reward.overlong_buffer, config.data.max_response_length),
         sandbox=sandbox,
         reward_model=judging(config, tokenizer, judge),
@@ -169,11 +171,19 @@ def _reward_function(
     function = _own_function(config.reward, given, served)
     if kind is not None:
         return None, custom_manager(kind, function, config, tokenizer, served)
-    if function is None and known_source(config.data):
+    if function is None and not config.reward.functions and known_source(config.data):
         function = load_reward_function(None, SOURCE_FUNCTION, {})
         assert function is not None
         return function, manager_for(config.reward, function, "naive")  # async, and may ask for the sandbox
     return function, None
+
+
+def _terms(reward: Reward, objects: UserObjects) -> list[Term]:
+    """The functions of `reward.functions`, each with a manager: a class of the user's calls its one function alone."""
+    kind = reward.reward_manager.name if takes_lists(reward) is not None else "naive"
+    offered = _served(reward.reward_model)
+    found = load_terms(reward.functions, objects.rewards, batch=kind == "batch", offered=offered)
+    return [Term(manager_for(reward, fn, kind), fn, reward.functions[name].weight, name) for name, fn in found.items()]
 
 
 def _own_function(reward: Reward, given: Callable[..., Any] | None, offered: Mapping[str, Any]) -> RewardFn | None:

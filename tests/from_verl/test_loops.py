@@ -69,7 +69,7 @@ PENALTY = (
 class Penalty(AgentLoopBase):
     async def run(self, sampling_params, **kwargs):
         prompt = await self.apply_chat_template(list(kwargs["raw_prompt"]))
-        wishes = {**sampling_params, "repetition_penalty": 1.2}
+        wishes = {**sampling_params, "presence_penalty": 1.2}
         await self.server_manager.generate("a", prompt_ids=prompt, sampling_params=wishes)
 """
 )
@@ -166,7 +166,7 @@ async def test_unless_the_loop_has_log_probs_of_its_own(run):
 
 async def test_what_engines_cannot_do_is_refused(run):
     yaml = "- name: penalty\n  _target_: STEM.Penalty\n"
-    with pytest.raises(UserError, match=r"repetition_penalty=1\.2"):
+    with pytest.raises(UserError, match=r"presence_penalty=1\.2"):
         await run(PENALTY, "penalty", says("5"), yaml=yaml)
 
 

@@ -4,17 +4,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.model import Pretrained
+from agentrl.config.schema.paths import CodePath
 
 
 @dataclass
 class RewardFunction:
     """A reward function with verl's `compute_score` signature."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module; null: none, unless `name` is module:function."""
-    name: str = "compute_score"
+    name: CodePath = "compute_score"
     """The function: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
     async. It returns a number or a dict with "score", and may take `trajectory` and `sandbox` too."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments."""
+
+
+@dataclass
+class RewardTerm:
+    """A reward function with a weight."""
+
+    path: CodePath | None = None
+    """Python file or importable module; null: `name` is module:function."""
+    name: str | None = None
+    """The function, called as that of `reward.custom_reward_function`; null: it has the term's name."""
+    weight: float = 1.0
+    """Factor of its score; 0: it is only logged."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments."""
 
@@ -23,7 +38,7 @@ class RewardFunction:
 class RewardManagerModule:
     """File of your own reward manager."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module with the class `reward.reward_manager.name`; null: it is built in, or
     `model.external_lib` registers it."""
 
@@ -112,11 +127,15 @@ class RewardModel:
 
 @dataclass
 class Reward:
-    """Rewards and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
-    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards stay on their turns."""
+    """Rewards and how they combine: reward = function + weight * each of functions + reward_model.weight * the reward
+    model's score + tool_weight * sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards
+    stay on their turns."""
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
     """The reward function; without one, the scores of tools and interaction are the reward."""
+    functions: dict[str, RewardTerm] = field(default_factory=dict)
+    """Further reward functions by name, {path: file, name: function (by default this name), weight: 1.0,
+    reward_kwargs: {}} each. Their weighted scores are added; each function's own score is logged as `reward/NAME`."""
     reward_model: RewardModel = field(default_factory=RewardModel)
     """The reward model."""
     reward_manager: RewardManager = field(default_factory=RewardManager)
@@ -136,6 +155,9 @@ class Reward:
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
+    zero_unless_stopped: bool = False
+    """An answer that ended at the length limit has reward 0, whatever it scores; a penalty for long answers is still
+    subtracted."""
     launch_reward_fn_async: bool = False
     """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
     first."""

@@ -126,7 +126,7 @@ class Run:
             save_pretrained(self.model, self.saved_beside, draft, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else None
         found = self.conversations
-        return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, found.below, self.val_loss)
+        return SftResult(path, self.step, loss, len(found.ledgers), found.too_long, found.below, self.val_loss)
 
     def close(self) -> None:
         """Do nothing: no other process runs for it."""
