@@ -77,7 +77,7 @@ def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str
     custom_cls = data.custom_cls
     if custom_cls.path is None:
         return read_rows(files, Columns.of(data), what=what)
-    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION)
+    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION, section=True)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(
         cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
