@@ -33,6 +33,7 @@ from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rewards.truths import check_truths
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
+from agentrl.training.checkpoint.exported import use_checkpoints
 from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return Objects().settle(config)
+        return use_checkpoints(Objects().settle(config))
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
     given_here = given_keys(config)
@@ -77,7 +78,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
     log_notes(resolved.notes)
-    return cast(C, resolved.config)
+    return cast(C, use_checkpoints(resolved.config))
 
 
 def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObjects:

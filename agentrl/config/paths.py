@@ -134,7 +134,7 @@ def _check_file(key: str, path: str, kind: PathKind, folders: Folders) -> None:
 
 def _check_model(key: str, path: str) -> None:
     folder = absolute(path)
-    if folder.exists():
+    if folder.exists() or (folder.name == "actor" and folder.parent.exists()):  # verl's name of a checkpoint's model
         return
     above = folder.parent
     local = path.partition("/")[0] in LOCAL_FOLDERS or (above != Path.cwd() and above.is_dir())

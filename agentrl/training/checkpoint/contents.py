@@ -102,7 +102,7 @@ def _named(key: str, text: str) -> Iterator[Digest]:
     """Digests of what a setting names: code, a source of rows, or where the key is one of files, a file or folder."""
     source, code, here = split_source(text), CODE.fullmatch(text), [Path.cwd()]
     file = _found(code[1]) if code else None
-    path = _found(source[1] if source else text) if source or PATHS.search(key) else None
+    path = _found(source[1] if source else text) if PATHS.search(key) else None
     if file is not None:
         yield from map(_of_file, own_files(file, here))
     elif path is None:
@@ -158,7 +158,8 @@ def _of_object(value: Any) -> Iterator[Digest]:
 
 def _found(text: str) -> Path | None:
     try:
-        return find(text, what="")
+        path = find(text, what="") if text else None
+        return None if path is None or Path.cwd().is_relative_to(path) else path
     except (UserError, OSError, ValueError):
         return None  # a hub id, say; a missing file is told where it is read
 
