@@ -30,6 +30,7 @@ from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
 from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
+from agentrl.rewards.truths import check_truths
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
 from agentrl.training.checkpoint.exported import use_checkpoints
@@ -95,6 +96,10 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObject
     if passed.rows and passed.rows[0].scores_itself:
         checks = [check for check in checks if check is not something_scores]
     log_notes(validate(settled, checks))
+    if passed.rows and callable(passed.reward):
+        kwargs, manager = settled.reward.custom_reward_function.reward_kwargs, settled.reward.reward_manager.name
+        scorer = reward_function(passed.reward, kwargs, batch=manager == "batch")
+        check_truths(passed.rows[:FIRST], [scorer])
     return passed
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, astuple, fields
+from dataclasses import astuple, fields
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from agentrl.config.given import is_given
+from agentrl.config import to_yaml
+from agentrl.config.given import given_objects, is_given
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import read_inside
@@ -31,7 +32,10 @@ from agentrl.trajectory.row import Row
 
 PATHS = re.compile(r"(path|files|file|template|lib)$")
 """Last part of the keys that name files."""
-OUTPUTS = ("trainer.default", "trainer.output", "trainer.resume", "trainer.rollout", "trainer.validation", "ray")
+OUTPUTS = (
+    *("trainer.callbacks", "trainer.default", "trainer.logger", "trainer.output", "trainer.resume"),
+    *("trainer.rollout", "trainer.validation", "ray"),
+)
 """First part of the keys that name no input."""
 CODE = re.compile(r"(.+\.py)(?::.*)?")
 LARGE = 2**26
@@ -48,9 +52,11 @@ Contents = dict[str, list[Digest]]
 
 def contents_of(config: Any, objects: Any = None) -> Contents:
     """The content of each input that `config` and the caller's `objects` name."""
-    found = {key: list(_digests(key, value)) for key, value in _leaves("", asdict(config))}
+    found = {key: list(_digests(key, value)) for key, value in _leaves("", read_yaml(to_yaml(config)))}
     passed = () if objects is None else ((field.name, getattr(objects, field.name)) for field in fields(objects))
     found |= {name: list(_of_object(value)) for name, value in passed if value is not None}
+    for key, item in given_objects(config):
+        found[key] = found.get(key, []) + ([] if key.startswith(OUTPUTS) else list(_of_object(item.value)))
     return {key: digests for key, digests in found.items() if digests}
 
 
