@@ -212,7 +212,7 @@ DATA_FILES = [
         "name it",
         {"r.parquet": "x"},
     ),
-    Mistake("no prompt column", TRAIN, "no column 'prompt'", "it has question", rows({"question": "a"})),
+    Mistake("no prompt column", TRAIN, "no column 'prompt'", "it has qestion", rows({"qestion": "a"})),
     Mistake(
         "prompt of a wrong type", TRAIN, "rows.jsonl:1: prompt", "neither messages nor a string", rows(row(prompt=5))
     ),
