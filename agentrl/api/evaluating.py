@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from agentrl.api.border import short_errors
 from agentrl.api.sampling import chosen_rows, sampler
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, set_key, settings
 from agentrl.config import ANSWERING
@@ -21,6 +22,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
+@short_errors
 def evaluate(
     config: Overrides = None,
     *,

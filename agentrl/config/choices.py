@@ -13,7 +13,7 @@ LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-tok
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "actor.profiler.tool": ("torch", "nsys"),
+    "actor.profiler.tool": ("torch", "torch_memory", "nsys"),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),

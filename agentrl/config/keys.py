@@ -12,6 +12,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from agentrl.config.schema.paths import PathKind
 
+TYPO = 0.9
+"""Likeness of two names from which on one is a misspelling of the other."""
+
 
 @dataclass(frozen=True)
 class Key:
@@ -126,6 +129,16 @@ def home(path: str, keys: Mapping[str, Key]) -> Key | None:
     return None
 
 
+def custom_place(path: str, keys: Mapping[str, Key]) -> str | None:
+    """Where a setting is that only the user's own code reads: below `custom` of the nearest section with such a key."""
+    for above in ancestors(path):
+        section = above.rpartition(".")[0]
+        place = f"{section}.custom" if section else "custom"
+        if place in keys:
+            return f"{place}.{path.removeprefix(f'{section}.')}"
+    return None
+
+
 def ancestors(path: str) -> Iterable[str]:
     """`a.b.c`, `a.b`, `a`."""
     parts = path.split(".")
@@ -136,6 +149,12 @@ def nearest(path: str, keys: Iterable[str]) -> str | None:
     """The real key that `path` most likely means, mostly by its last part; None when none is like it."""
     best = max(keys, key=lambda key: _likeness(path, key), default=None)
     return best if best and _likeness(path, best) > 1.0 else None
+
+
+def typo_of(path: str, keys: Iterable[str]) -> str | None:
+    """The real key that differs from `path` by a letter or two."""
+    guess = nearest(path, keys)
+    return guess if guess and _ratio(path, guess) > TYPO else None
 
 
 def _likeness(path: str, key: str) -> float:

@@ -1,16 +1,16 @@
 """Overrides in Hydra's grammar: `key=value`, `+key=value`, `++key=value`, `~key`, `group=preset`.
 
-The signs make no difference here: the schema knows which keys exist, so nothing has to be "added".
+A + makes no difference to a key of the schema; other names need it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.names import destination
 from agentrl.config.presets import Presets
-from agentrl.config.tree import Reader, Setting
+from agentrl.config.tree import ADDED, CHANGED, Reader, Setting
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,33 +24,42 @@ FOREIGN = re.compile(r"[~#&;!^<>`]|[^\x00-\x7f]")
 """Characters that Hydra's grammar has only within quotes."""
 
 
-def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
-    """Choices of files for Hydra, and settings in the order given. Raises UserError."""
+def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
+    """Choices of files for Hydra, and settings in the order given, read as they are asked for. Raises UserError."""
     choices: list[str] = []
-    settings: list[Setting] = []
+    others: list[tuple[str, str, Override]] = []
     for text in texts:
         override = parse_override(text)
         name = override.get_key_element().lstrip("+~")
         name = name.replace("/", ".") if name.startswith("hydra/") else name  # all of hydra's own is one note
         if _is_choice(name, override, reader, presets):
             choices.append(_checked_choice(text, name, override, presets))
-        elif override.is_delete():
-            settings.append(_removal(name, reader))
         else:
-            settings += reader.read(name, _value(text, override))
-    return choices, settings
+            others.append((text, name, override))
+    return choices, (setting for other in others for setting in _settings(*other, reader))
 
 
-def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
+def _settings(text: str, name: str, override: "Override", reader: Reader) -> Iterable[Setting]:
+    if override.is_delete():
+        return [Setting(_removed(name, reader), None, delete=True)]
+    return reader.read(name, _value(text, override), way=ADDED if text.startswith("+") else CHANGED)
+
+
+def _removed(name: str, reader: Reader) -> str:
+    path = destination(name, reader.keys)
+    return path if path in reader.sections else reader.place(path)
+
+
+def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
     """Overrides from values by key, `{"rollout.n": 4}` or `{"rollout": {"n": 4}}`; texts are taken as they are."""
     choices: list[str] = []
-    settings: list[Setting] = []
+    others: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, str) and "." not in name and not reader.known(name) and presets.options(name):
             choices += read_overrides([f"{name}={value}"], reader, presets)[0]
         else:
-            settings += reader.read(name, plain(value))
-    return choices, settings
+            others[name] = plain(value)
+    return choices, (setting for name, value in others.items() for setting in reader.read(name, value))
 
 
 def plain(value: Any) -> Any:
@@ -113,11 +122,6 @@ def _checked_choice(text: str, name: str, override: "Override", presets: Presets
     if not override.is_delete() and override.value() not in options:
         raise UserError(f"{text}: no such preset; configs/{group} has {', '.join(options)}")
     return text.lstrip("+")
-
-
-def _removal(name: str, reader: Reader) -> Setting:
-    path = destination(name, reader.keys)
-    return Setting(path if path in reader.sections else reader.checked(path), None, delete=True)
 
 
 def _value(text: str, override: "Override") -> Any:

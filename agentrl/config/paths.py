@@ -65,8 +65,8 @@ def check_paths(config: Any, folders: Folders = ()) -> None:
 def _places(config: Any) -> Iterator[Place]:
     schema: type = type(config)
     for key in schema_keys(schema).values():
-        section, _, name = key.path.rpartition(".")
-        owner = reduce(getattr, section.split("."), config)
+        *sections, name = key.path.split(".")
+        owner = reduce(getattr, sections, config)
         kind = PathKind.CODE if key.path in OPEN else key.path_kind
         if kind is not None:
             yield Place(key.path, owner, name, kind)
@@ -136,7 +136,7 @@ def _check_file(key: str, path: str, kind: PathKind, folders: Folders) -> None:
 
 def _check_model(key: str, path: str) -> None:
     folder = absolute(path)
-    if folder.exists():
+    if folder.exists() or (folder.name == "actor" and folder.parent.exists()):  # verl's name of a checkpoint's model
         return
     above = folder.parent
     local = path.partition("/")[0] in LOCAL_FOLDERS or (above != Path.cwd() and above.is_dir())

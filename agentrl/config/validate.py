@@ -29,6 +29,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
+    algorithm.refreshed_reference,
     algorithm.critic_fits,
     algorithm.loss_options,
     algorithm.bypassed,
@@ -55,15 +56,17 @@ SETTINGS: tuple[Check, ...] = (
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
+UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
-    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+    *(check for check in SETTINGS if check not in UPDATING),
 )
 """Mistakes that matter to a run which samples and does not update."""
 
@@ -73,6 +76,7 @@ ANSWERING: tuple[Check, ...] = (
     algorithm.sampling,
     algorithm.server_memory,
     check_paths,
+    files.answers_output,
 )
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
@@ -86,6 +90,7 @@ SUPERVISED: tuple[Check, ...] = (
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes that matter to `agentrl sft`."""
 

@@ -8,14 +8,16 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.remote_files import in_shared_memory
+from agentrl.core.user_errors import reported_as
 from agentrl.data.files import first_record, paths
 from agentrl.data.lazy import LazyRows, joined
 from agentrl.data.rows import Columns, file_rows, make_row, read_rows
@@ -97,7 +99,9 @@ class CustomRows(LazyRows):
         return len(self.dataset)
 
     def row(self, index: int) -> Row:
-        item, where = self.dataset[index], f"{CUSTOM_SECTION}: {self.name}[{index}]"
+        where = f"{CUSTOM_SECTION}: {self.name}[{index}]"
+        with reported_as(where):
+            item = self.dataset[index]
         if not isinstance(item, Mapping):
             raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
         columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")
@@ -109,7 +113,7 @@ class CustomRows(LazyRows):
 def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:
     from omegaconf import OmegaConf
 
-    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(asdict(data))}
+    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(with_custom(data))}
     accepted = inspect.signature(cls).parameters
     if "processor" in accepted:
         arguments["processor"] = processor

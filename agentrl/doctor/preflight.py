@@ -109,6 +109,7 @@ def check_plugins(config: Any) -> "list[RewardFn]":
     Returns the reward functions that files have."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
+    from agentrl.rewards.managers import manager_class, server_arguments, takes_lists
     from agentrl.rewards.terms import load_terms
     from agentrl.rollout.loops.registry import check_loops
     from agentrl.tools.loading import check_tools
@@ -119,10 +120,13 @@ def check_plugins(config: Any) -> "list[RewardFn]":
         check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
-    named, batch = reward.custom_reward_function, reward.reward_manager.name == "batch"
-    found = list(load_terms(reward.functions, {}, batch=batch).values())
+    named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
+    if reward.reward_manager.module.path is not None:
+        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
+    found = list(load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered).values())
     if not is_given(named.path):
-        one = load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch)
+        batch = takes_lists(reward)
+        one = load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch, offered=offered)
         found += [] if one is None else [one]
     return found
 

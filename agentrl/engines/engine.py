@@ -55,8 +55,8 @@ def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
         (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
         (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
         (
-            not sampling.repetition_penalty > 0,
-            f"repetition_penalty={sampling.repetition_penalty}: give over 0; 1 is off",
+            not 0 < sampling.repetition_penalty <= 2,
+            f"repetition_penalty={sampling.repetition_penalty}: over 0, up to 2",
         ),
         (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
     ]

@@ -97,7 +97,7 @@ class Scorer:
         Raises UserError when nothing can give a score.
         """
         self.decode, self.sandbox, self.overlong = decode, sandbox, overlong
-        self.on_failure = reward.on_failure
+        self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
         name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
         self.terms = [*([] if manager is None else [Term(manager, fn, name=name)]), *terms]
@@ -139,6 +139,8 @@ class Scorer:
         tools = sum(trajectory.tool_rewards.values())
         interaction = trajectory.interaction_score or 0.0
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
+        if self.zero_unless_stopped and trajectory.finish == "length":
+            trajectory.reward = 0.0
         trajectory.reward_extra |= extra
         if self.overlong is not None:
             penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))

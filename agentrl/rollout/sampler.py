@@ -99,9 +99,10 @@ class Sampler:
             self._check(step, groups.sampled)
         if has_baselines(self.config):
             self._add_baselines(step, groups)
+        groups.metrics |= self.rollouts.activity()
         if self.begin is not None:
             groups.version = step - 1
-            groups.metrics |= staleness_metrics(groups.trained, groups.version) | self.rollouts.activity()
+            groups.metrics |= staleness_metrics(groups.trained, groups.version)
             self._fit_window(groups.metrics)
         return groups
 

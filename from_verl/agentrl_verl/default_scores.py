@@ -3,7 +3,8 @@ it. The scorers themselves are those of `agentrl_verl.scorers`.
 """
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,6 +57,58 @@ def prime_code(completion: str, test_cases: Any, continuous: bool = False) -> tu
     if verdict.score == 1.0:
         return True, verdict.metadata[0]
     return (verdict.score if continuous else False), [*verdict.metadata]
+
+
+async def parallel_compute_score_async(
+    evaluation_func: Callable[..., Any],
+    completions: Sequence[str],
+    references: Sequence[Any],
+    tasks: Sequence[str],
+    extra_info: Sequence[Any] | None = None,
+    num_processes: int = 64,
+) -> list[float]:
+    """A score of each completion, 0 for a call that fails; calls run in threads, `num_processes` at once."""
+    slots = asyncio.Semaphore(num_processes)
+
+    async def score(task: str, completion: str, reference: Any, extra: Any) -> float:
+        async with slots:
+            try:
+                said = await asyncio.to_thread(evaluation_func, task, completion, reference, extra)
+            except Exception:  # verl's counts it as wrong
+                return 0.0
+        return float(said["score"] if isinstance(said, dict) else said[0] if isinstance(said, tuple) else said)
+
+    rows = zip(tasks, completions, references, extra_info or [None] * len(tasks), strict=True)
+    return list(await asyncio.gather(*(score(*row) for row in rows)))
+
+
+def run_test(in_outs: Any, test: Any = None, debug: bool = False, timeout: float = 15) -> tuple[list[Any], Any]:
+    """(per case True, False, -1 for what failed in running, -2 for what did not compile; metadata).
+
+    `in_outs` are the cases, `test` is the program. It runs in agentrl's sandbox. Raises InfraError, UserError.
+    """
+    cases = json.loads(in_outs) if isinstance(in_outs, str) else in_outs
+    pairs = zip(cases["inputs"], cases["outputs"], strict=True)
+    alone = [cases | {"inputs": [one], "outputs": [other]} for one, other in pairs]
+    verdicts = [_judged(_fenced(test), json.dumps(case), None, None, printed=False, first=None) for case in alone]
+    metadata = [dict(verdict.metadata[0] or {}) if verdict and verdict.metadata else {} for verdict in verdicts]
+    results = [
+        bool(verdict and verdict.score == 1.0) or told.get("error_code", False)
+        for verdict, told in zip(verdicts, metadata, strict=True)
+    ]
+    return results, next((told for result, told in zip(results, metadata, strict=True) if result is not True), {})
+
+
+def check_correctness(
+    in_outs: Any, generation: str, timeout: float = 10, debug: bool = True
+) -> tuple[list[Any], list[Any]]:
+    """(results, [metadata]) of `run_test`."""
+    results, metadata = run_test(in_outs, generation, debug, timeout)
+    return results, [metadata]
+
+
+def _fenced(code: str) -> str:
+    return code if "```" in code else f"```python\n{code}\n```"
 
 
 def sandbox_fusion(

@@ -95,6 +95,8 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
         (["actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"], ["actor.use_kl_loss", "set one to false"]),
         (["rollout.temperature=0"], ["rollout.temperature=0", "rollout.do_sample=false"]),
         (["rollout.top_p=1.5"], ["rollout.top_p=1.5"]),
+        (["algorithm.min_group_size=9", "rollout.n=8"], ["algorithm.min_group_size=9", "rollout.n=8"]),
+        (["ref.update_freq=0", "actor.use_kl_loss=true"], ["ref.update_freq=0"]),
         (["rollout.min_p=-0.1"], ["rollout.min_p=-0.1"]),
         (["rollout.val_kwargs.repetition_penalty=0"], ["rollout.val_kwargs.repetition_penalty=0"]),
         (["rollout.val_kwargs.top_p=0"], ["rollout.val_kwargs.top_p=0"]),

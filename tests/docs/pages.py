@@ -11,9 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.name: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-KINDS = {"bash", "console", "csv", "python", "yaml", "json", "text"}
+KINDS = {"bash", "console", "csv", "python", "yaml", "json", "toml", "text"}
+IN_ORDER = ("README.md", "getting-started.md", "python.md", "evaluation.md", "extending.md")
+"""Pages that a new user reads one after the other."""
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh))`(?:,[^`\n]*)?:\s*$")
+ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh|toml))`(?:,[^`\n]*)?:\s*$")
 COMMENT = re.compile(r"#\s?([\w./-]+\.(?:py|yaml|sh))\b")
 
 
@@ -67,7 +69,10 @@ def heading_id(heading: str) -> str:
 
 
 def heading_ids(page: Path) -> set[str]:
-    return {heading_id(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    """Headings and anchors."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {*map(heading_id, headings), *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def commands(page: Path) -> list[str]:

@@ -87,7 +87,7 @@ def test_files_and_objects_load_by_their_names(tmp_path: Path) -> None:
         "number": RewardTerm(name="agentrl.rewards.scorers:final_number"),
         "mine": RewardTerm("<python: correct>"),
     }
-    found = load_terms(terms, {"mine": correct}, batch=False)
+    found = load_terms(Reward(functions=terms).functions, {"mine": correct}, batch=False)
     assert [(name, fn.name) for name, fn in found.items()] == [
         ("brief", "brief"),
         ("number", "final_number"),

@@ -52,7 +52,8 @@ class Profiler:
     """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
     tool: str = "torch"
-    """torch (writes a trace), or nsys (marks the step for Nsight Systems; the process must run under it)."""
+    """torch (writes a trace), torch_memory (writes a snapshot of GPU memory for pytorch.org/memory_viz), or nsys (marks
+    the step for Nsight Systems; the process must run under it)."""
     discrete: bool = False
     """Write one profile per phase instead of one per step."""
     all_ranks: bool = False
@@ -123,3 +124,5 @@ class Actor:
     share_prompts: bool | None = None
     """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. Packed
     attention without sequence parallelism; null: on one GPU, where `rollout.n` > 1 and the attention kernel can."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own policy loss, which finds them in verl's `config`."""

@@ -1,6 +1,7 @@
 """Keys of advantages, KL in the reward, off-policy correction and filters."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -103,6 +104,9 @@ class Algorithm:
     """Off-policy correction."""
     filter_groups: FilterGroups = field(default_factory=FilterGroups)
     """Dynamic sampling."""
+    min_group_size: int = 1
+    """Fewest trajectories of a prompt that are trained on: a group that lost more, to infrastructure failures, is left
+    out. rloo compares at least 2."""
     mask_truncated_completions: bool = False
     """Mask trajectories that ended at the length limit: they do not count in the loss or its mean. Their scores still
     count in their group's statistics."""
@@ -114,3 +118,5 @@ class Algorithm:
     """Train on trajectories sampled by score, with replacement."""
     pf_ppo: PFPPO = field(default_factory=PFPPO)
     """How they are sampled."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own estimator, which finds them in verl's `config`."""

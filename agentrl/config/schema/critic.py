@@ -74,8 +74,10 @@ class RefOffload:
 
 @dataclass
 class Ref:
-    """The policy at the start of the run, loaded only for actor.use_kl_loss or algorithm.use_kl_in_reward. It runs as
-    the actor does."""
+    """The policy at the start of the run, or at most `update_freq` steps ago; loaded only for actor.use_kl_loss or
+    algorithm.use_kl_in_reward. It runs as the actor does."""
 
     fsdp_config: RefOffload = field(default_factory=RefOffload)
     """Memory."""
+    update_freq: int = -1
+    """Steps after which the reference gets the policy's weights; -1: it keeps those of the start."""

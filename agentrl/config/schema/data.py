@@ -45,6 +45,8 @@ class Rows:
     """Seed of the shuffle."""
     custom_cls: CustomClass = field(default_factory=CustomClass)
     """A dataset class of your own, called as in verl: (data_files, tokenizer, config)."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own dataset class, which finds them in `config`."""
 
 
 @dataclass

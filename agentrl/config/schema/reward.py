@@ -97,10 +97,15 @@ class RewardNetwork(Pretrained):
 
 @dataclass
 class RewardModel:
-    """A sequence classification model with one label that scores whole conversations."""
+    """A sequence classification model with one label that scores whole conversations, or a generative one behind a URL
+    that the reward function asks."""
 
     enable: bool = False
     """Score trajectories with it, in addition to the reward function if there is one."""
+    url: str | None = None
+    """HOST:PORT of a server with a generative reward model (`agentrl gateway`, SGLang, vLLM). With `enable` the reward
+    function, or the reward manager of your own, is given it as `reward_router_address`, and as `reward_model_tokenizer`
+    the tokenizer of `model.path`; it scores alone. null: the model is a sequence classifier."""
     model: RewardNetwork = field(default_factory=RewardNetwork)
     """The network."""
     weight: float = 1.0
@@ -113,6 +118,11 @@ class RewardModel:
     """cpu, cuda, or one GPU such as cuda:1 of the machine that runs the command; null: `trainer.device`."""
     enable_resource_pool: bool = False
     """On Ray: run it in its own process, with its own GPU if the run uses GPUs, on any machine of the cluster."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether a sequence classifier scores trajectories."""
+        return self.enable and self.url is None
 
 
 @dataclass
@@ -130,6 +140,8 @@ class Reward:
     """The reward model."""
     reward_manager: RewardManager = field(default_factory=RewardManager)
     """How the reward function is called."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a reward manager of your own; it finds them in `config.reward.reward_kwargs`, too."""
     overlong_buffer: OverlongBuffer = field(default_factory=OverlongBuffer)
     """Penalty for long answers."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
@@ -143,6 +155,9 @@ class Reward:
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
+    zero_unless_stopped: bool = False
+    """An answer that ended at the length limit has reward 0, whatever it scores; a penalty for long answers is still
+    subtracted."""
     launch_reward_fn_async: bool = False
     """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
     first."""

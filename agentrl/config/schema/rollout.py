@@ -206,3 +206,5 @@ class Rollout:
     false: an update waits for running requests, so that each has one version."""
     request_timeout: float | None = None
     """Longest request to a server, in seconds; after that, the server counts as dead. null: no limit."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own agent loop."""
