@@ -1,4 +1,4 @@
-"""Further mistakes, in the value of one setting: what is typed after the settings that are fine, and the line's parts."""
+"""Further mistakes, most in the value of one setting: what is typed, and what the line says."""
 
 from tests.cli.mistakes import MODEL, TRAIN, Mistake, jsonl, row, rows
 
@@ -10,7 +10,6 @@ actor.optim.lr=fast | must be float
 actor.optim.betas=[0.9] | write two numbers
 actor.optim.betas=[0.9,1.5] | below 1
 actor.optim.weight_decay=-1 | must be at least 0
-actor.optim.lr_warmup_steps=-1 | must be at least 0
 actor.optim.lr_warmup_steps=1.5 | a share of all steps as 0.1
 actor.optim.min_lr_ratio=2 | must be from 0 to 1
 actor.grad_clip=0 | must be over 0

@@ -39,7 +39,7 @@ def ranges(config: Any) -> None:
 
 
 def pairs(config: Any) -> None:
-    """Raises UserError where AdamW does not get two betas, or the dual clip would cut the usual range, or a name is empty."""
+    """Raises UserError for betas that are not two, a warm-up between steps and shares, and other single mistakes."""
     for section in ("actor", ""):
         optim = getattr(getattr(config, section, config), "optim", None)
         key = f"{section}.optim".lstrip(".")
