@@ -139,6 +139,12 @@ OTHERS = [
         "there is no such folder",
     ),
     Mistake("a misspelt model", TRAIN.replace("=model ", "=./modle "), "./modle", "did you mean model?"),
+    Mistake(
+        "an output that is an input",
+        f"sft {MODEL} data.train_files=rows.jsonl trainer.output_dir=model",
+        "trainer.output_dir=model is the input model.path=model",
+        "name another place",
+    ),
     Mistake("tools test of nothing", "tools test", "name a YAML file", "--functions"),
     Mistake("tools test of Python", "tools test search_tool.py", "is Python", "--functions search_tool.py"),
     Mistake("tools test, file missing", "tools test no.yaml", "tools test: no.yaml", "does not exist"),
