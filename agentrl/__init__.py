@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from agentrl import algorithms as algorithms
     from agentrl.api import Callback as Callback
     from agentrl.api import Result as Result
+    from agentrl.api import Settings as Settings
+    from agentrl.api import SftSettings as SftSettings
     from agentrl.api import Step as Step
     from agentrl.api import TrainingRun as TrainingRun
     from agentrl.api import evaluate as evaluate
@@ -62,7 +64,7 @@ FUNCTIONS = dict.fromkeys(("evaluate", "rollout", "sft", "train", "training"), "
 """Functions of the Python API, by name: where they are."""
 
 HOMES = {
-    "agentrl.api": "Callback Result Step TrainingRun",
+    "agentrl.api": "Callback Result Settings SftSettings Step TrainingRun",
     "agentrl.chat": "Chat",
     "agentrl.config": "compose",
     "agentrl.config.schema": "Config",

@@ -6,6 +6,19 @@ from agentrl.api.run import TrainingRun
 from agentrl.api.sampling import rollout
 from agentrl.api.supervised import sft
 from agentrl.api.training import train, training
+from agentrl.api.typed import Settings, SftSettings
 from agentrl.tracking.callbacks import Callback, Step
 
-__all__ = ["Callback", "Result", "Step", "TrainingRun", "evaluate", "rollout", "sft", "train", "training"]
+__all__ = [
+    "Callback",
+    "Result",
+    "Settings",
+    "SftSettings",
+    "Step",
+    "TrainingRun",
+    "evaluate",
+    "rollout",
+    "sft",
+    "train",
+    "training",
+]

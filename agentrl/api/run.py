@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agentrl.api.border import short_errors
 from agentrl.api.result import Result
 from agentrl.config.schema import Config
 from agentrl.rollout.user_objects import UserObjects
@@ -47,6 +48,7 @@ class TrainingRun:
         self._folder = ExitStack()
         self._stack = ExitStack()
 
+    @short_errors
     def __enter__(self) -> Self:
         if self._trainer is None:
             self._folder.enter_context(run_folder(self.config, "trainer.default_local_dir"))
@@ -72,6 +74,7 @@ class TrainingRun:
         """
         return self.steps()
 
+    @short_errors
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
         """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
         with nullcontext() if self._trainer is not None else self:
@@ -94,6 +97,7 @@ class TrainingRun:
         """The last step that is done; 0: none."""
         return self._opened().start
 
+    @short_errors
     def validate(self) -> dict[str, float]:
         """`val/` metrics of the weights as they are; empty without validation rows."""
         trainer = self._opened()
@@ -102,6 +106,7 @@ class TrainingRun:
             trainer.runtime.stop.check()
         return metrics
 
+    @short_errors
     def save(self) -> Path | None:
         """Write a checkpoint of the last step, unless it is there; its folder. None before the first step."""
         trainer = self._opened()

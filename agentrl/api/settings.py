@@ -8,14 +8,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from agentrl.api.typed import Settings, SftSettings, given_keys
 from agentrl.config import resolve
-from agentrl.config.given import given
+from agentrl.config.given import Objects, given
 from agentrl.config.overrides import plain
 from agentrl.config.schema import Config, Data
 from agentrl.config.schema.reward import RewardFunction, RewardTerm
@@ -28,6 +28,7 @@ from agentrl.data.given import given_rows
 from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
+from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
-Overrides = Config | Sequence[str] | Mapping[str, Any] | str | None
-"""A Config, `key=value` texts, values by key (nested or dotted), or one text; None: nothing."""
+Overrides = Settings | SftSettings | Config | Sequence[str] | Mapping[str, Any] | str | None
+"""Settings, a Config, `key=value` texts, values by key (nested or dotted), or one text; None: nothing."""
 Rows = str | Path | Iterable[Any]
 """Files, or rows as objects."""
 OneReward = str | Callable[..., Any]
@@ -66,9 +67,11 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return deepcopy(config)
+        return Objects().settle(config)
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
+    given_here = given_keys(config)
+    config = config if given_here is None else given_here
     texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
@@ -157,8 +160,8 @@ def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
     if isinstance(reward, str):
         section.path, section.name = _file_and_name(reward)
         return None
-    batch = config.reward.reward_manager.name == "batch"
-    reward_function(reward, section.reward_kwargs, batch=batch)
+    offered = server_arguments(config.reward.reward_model)
+    reward_function(reward, section.reward_kwargs, batch=takes_lists(config.reward), offered=offered)
     section.path, section.name = given(function_name(reward)), function_name(reward)
     return reward
 

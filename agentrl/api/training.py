@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.api.border import short_errors
 from agentrl.api.result import Result
 from agentrl.api.run import TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, settings
@@ -13,6 +14,7 @@ from agentrl.rewards.checks import RUN
 from agentrl.tracking.callbacks import Step
 
 
+@short_errors
 def train(
     config: Overrides = None,
     *,
@@ -28,7 +30,7 @@ def train(
     """Train a model and return the result. The same as `agentrl train`, in a script, a notebook or a test.
 
     Args:
-        config: Settings: a `Config`, a list of "key=value", or a dict, nested or dotted.
+        config: Settings: a `Settings`, a `Config`, a list of "key=value", or a dict, nested or dotted.
         preset: Name of the YAML file that the settings start from.
         config_dir: Folder with files of your own, looked in first.
         tools: A YAML or Python file, or a list of tools: `BaseTool` classes or objects, functions, files.
@@ -64,6 +66,7 @@ def train(
     return run.result
 
 
+@short_errors
 def training(
     config: Overrides = None,
     *,

@@ -1,6 +1,6 @@
 """Facts that follow from several keys: processes of a run, its critic, what a critic inherits from the actor."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.config.checks.algorithm import needs_critic
@@ -29,6 +29,17 @@ def optimizer_name(optim: Optim) -> str:
 def state_bytes(optim: Optim) -> float:
     """Bytes that the optimizer keeps of a trained parameter, about; AdamW's for one of the user's own."""
     return float(OPTIMIZERS.mark(optimizer_name(optim), "state_bytes", "optim.optimizer") or ADAMW_BYTES)
+
+
+def with_custom(section: Any) -> dict[str, Any]:
+    """A section as a mapping in which the settings of its `custom` are keys, as code written for verl reads them."""
+    return _onto(section.custom, asdict(section))
+
+
+def _onto(custom: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """`keys` and what `custom` adds to them, at any depth."""
+    both = {name: _onto(custom[name], keys[name]) for name in custom if isinstance(keys.get(name), dict)}
+    return custom | keys | both
 
 
 def processes(trainer: Trainer, rollout: Rollout) -> int:

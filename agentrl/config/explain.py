@@ -43,7 +43,7 @@ def explain(name: str, schemas: Mapping[str, type]) -> list[Explanation]:
     path = name.partition("=")[0].lstrip("+~")
     found: list[Explanation] = []
     for command, schema in schemas.items():
-        explanation = _explain(path, schema)
+        explanation = _explain(path, schema) if _may_take(path, schema, schemas) else None
         same = next(
             (e for e in found if explanation and (e.key, e.fates) == (explanation.key, explanation.fates)), None
         )
@@ -56,6 +56,15 @@ def explain(name: str, schemas: Mapping[str, type]) -> list[Explanation]:
     if not found:
         raise UserError(_nothing(path, schemas))
     return with_key or found
+
+
+def _may_take(path: str, schema: type, schemas: Mapping[str, type]) -> bool:
+    """Whether the section of a name is the schema's, or no schema's."""
+    for layer in layers():
+        path = path.removeprefix(layer.prefix)
+    sections = {one: {*schema_sections(one)} for one in (schema, *schemas.values())}
+    root = path.partition(".")[0]
+    return root in sections[schema] or not any(root in each for each in sections.values())
 
 
 def _explain(path: str, schema: type) -> Explanation | None:

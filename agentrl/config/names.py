@@ -3,6 +3,7 @@
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from agentrl.config.keys import Key, ancestors, home
 from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
 
+QUOTIENT = re.compile(r"=\$\{quotient:\{value\},\$\{([\w.]+)\}\}")
 OLD_NAMES = Path(__file__).with_name("old_names.yaml")
 
 
@@ -70,7 +72,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(f"{entry.name} is {entry.target} here")
+            notes.append(f"{entry.name} is {entry.target} here{_divided(entry)}")
             path, value = new
             order = -1 if entry.merged else 1
             continue
@@ -124,6 +126,12 @@ def _move(entry: Rename, path: str, value: Any) -> tuple[str, Any]:
     if has_value:
         return target, yaml.safe_load(new.replace(OLD_VALUE, written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
+
+
+def _divided(entry: Rename) -> str:
+    """Words for a value that is converted."""
+    divisor = QUOTIENT.search(entry.text)
+    return f", divided by {divisor[1]}" if divisor else ""
 
 
 def _dropped_note(entry: Rename, path: str, value: Any) -> tuple[str, ...]:

@@ -1,48 +1,65 @@
 """Overrides in Hydra's grammar: `key=value`, `+key=value`, `++key=value`, `~key`, `group=preset`.
 
-The signs make no difference here: the schema knows which keys exist, so nothing has to be "added".
+A + makes no difference to a key of the schema; other names need it.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.names import destination
 from agentrl.config.presets import Presets
-from agentrl.config.tree import Reader, Setting
+from agentrl.config.tree import ADDED, CHANGED, Reader, Setting
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+QUOTED_OR_WORD = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|(?P<entry>(?<=[{,])\s*\w+\s*:\s*)?(?P<word>[^][{}(),'"=]+)"""
+)
+"""A quoted text, an interpolation, or a word, which may have blanks within."""
+FOREIGN = re.compile(r"[~#&;!^<>`]|[^\x00-\x7f]")
+"""Characters that Hydra's grammar has only within quotes."""
 
-def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
-    """Choices of files for Hydra, and settings in the order given. Raises UserError."""
+
+def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
+    """Choices of files for Hydra, and settings in the order given, read as they are asked for. Raises UserError."""
     choices: list[str] = []
-    settings: list[Setting] = []
+    others: list[tuple[str, str, Override]] = []
     for text in texts:
         override = parse_override(text)
         name = override.get_key_element().lstrip("+~")
         name = name.replace("/", ".") if name.startswith("hydra/") else name  # all of hydra's own is one note
         if _is_choice(name, override, reader, presets):
             choices.append(_checked_choice(text, name, override, presets))
-        elif override.is_delete():
-            settings.append(_removal(name, reader))
         else:
-            settings += reader.read(name, _value(text, override))
-    return choices, settings
+            others.append((text, name, override))
+    return choices, (setting for other in others for setting in _settings(*other, reader))
 
 
-def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
+def _settings(text: str, name: str, override: "Override", reader: Reader) -> Iterable[Setting]:
+    if override.is_delete():
+        return [Setting(_removed(name, reader), None, delete=True)]
+    return reader.read(name, _value(text, override), way=ADDED if text.startswith("+") else CHANGED)
+
+
+def _removed(name: str, reader: Reader) -> str:
+    path = destination(name, reader.keys)
+    return path if path in reader.sections else reader.place(path)
+
+
+def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
     """Overrides from values by key, `{"rollout.n": 4}` or `{"rollout": {"n": 4}}`; texts are taken as they are."""
     choices: list[str] = []
-    settings: list[Setting] = []
+    others: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, str) and "." not in name and not reader.known(name) and presets.options(name):
             choices += read_overrides([f"{name}={value}"], reader, presets)[0]
         else:
-            settings += reader.read(name, plain(value))
-    return choices, settings
+            others[name] = plain(value)
+    return choices, (setting for name, value in others.items() for setting in reader.read(name, value))
 
 
 def plain(value: Any) -> Any:
@@ -55,18 +72,34 @@ def plain(value: Any) -> Any:
 
 
 def parse_override(text: str) -> "Override":
-    """One override as Hydra reads it. Raises UserError."""
+    """One override as Hydra reads it; words with characters that its grammar lacks are texts. Raises UserError."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text}: an override is key=value, without spaces around the =")
     try:
-        return OverridesParser.create().parse_override(text)
+        return OverridesParser.create().parse_override(with_quotes(text))
     except HydraException as error:
         fix = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
         reason = " ".join(str(error).split()).partition(" See ")[0]
         raise UserError(f"{text}: not in Hydra's grammar ({reason}); {fix}") from error
+
+
+def with_quotes(text: str) -> str:
+    """An override with quotes around the words of its value that Hydra's grammar has no characters for: `~/ü#1`."""
+    key, equals, value = text.partition("=")
+    return key + equals + QUOTED_OR_WORD.sub(_quoted, value)
+
+
+def _quoted(found: "re.Match[str]") -> str:
+    entry, word = found["entry"], found["word"]
+    if word is None or not FOREIGN.search(word):
+        return found[0]
+    core = word.strip()
+    start = word.index(core)
+    escaped = core.replace('"', '\\"')
+    return f'{entry or ""}{word[:start]}"{escaped}"{word[start + len(core) :]}'
 
 
 def _is_choice(name: str, override: "Override", reader: Reader, presets: Presets) -> bool:
@@ -87,11 +120,6 @@ def _checked_choice(text: str, name: str, override: "Override", presets: Presets
     if not override.is_delete() and override.value() not in options:
         raise UserError(f"{text}: no such preset; configs/{group} has {', '.join(options)}")
     return text.lstrip("+")
-
-
-def _removal(name: str, reader: Reader) -> Setting:
-    path = destination(name, reader.keys)
-    return Setting(path if path in reader.sections else reader.checked(path), None, delete=True)
 
 
 def _value(text: str, override: "Override") -> Any:

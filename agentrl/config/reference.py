@@ -36,7 +36,7 @@ def _sections(keys: Mapping[str, Key], schema: type) -> Iterator[str]:
     for path, section in schema_sections(schema).items():
         own = [key for key in keys.values() if key.path.rpartition(".")[0] == path]
         if own:
-            yield f"\n### {path}\n\n{' '.join((section.__doc__ or '').split())}\n"
+            yield f"\n### {path or 'top level'}\n\n{' '.join((section.__doc__ or '').split())}\n"
             yield "| key | default | type | meaning |\n| --- | --- | --- | --- |"
             yield from (_row(key, schema) for key in own)
 

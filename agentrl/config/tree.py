@@ -10,13 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.elsewhere import pointer
-from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
-from agentrl.config.names import destination, may_be_null, reaches_into, translate
+from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
+from agentrl.config.names import destination, lookup, may_be_null, reaches_into, translate, written
 from agentrl.core.compatibility import Defaults
 from agentrl.core.errors import UserError
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 INTERPOLATION = re.compile(r"\$\{")
+CHANGED, IN_FILE, ADDED = range(3)
+"""How a setting came that is no key: by `name=value`, in a file, by `+name=value`."""
 
 OmegaConf.register_new_resolver("quotient", lambda value, by: float(value) / float(by), replace=True)
 
@@ -41,22 +43,39 @@ class Reader:
         self.notes: dict[str, None] = {}  # a set in order of arrival: each note is said once
         self.given: dict[str, Any] = {}
         """Every setting so far, under the name that it was given by."""
+        self.custom: dict[str, int] = {}
+        """Names that are no keys, with the way they came: ADDED, IN_FILE or CHANGED."""
 
     def tree(self, config: DictConfig) -> list[Setting]:
         """Settings in composed YAML; those under old names come last, for presets use today's."""
         raw = OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
-        settings = [found for name, value in raw.items() for found in self.read(str(name), value, config)]
-        return sorted(settings, key=lambda setting: setting.order)
+        settings = [found for name, value in raw.items() for found in self.read(str(name), value, config, IN_FILE)]
+        return self.in_order(settings)
 
-    def read(self, path: str, value: Any, origin: DictConfig | None = None) -> Iterable[Setting]:
+    def in_order(self, settings: Iterable[Setting], highest: int = 1) -> list[Setting]:
+        """Settings of one file or command line so that the last one of a key counts; a note says which one does not.
+
+        Orders above `highest` are equal to it.
+        """
+        ordered = sorted(settings, key=lambda setting: min(setting.order, highest))
+        last = {setting.path: setting for setting in ordered}
+        for one in ordered:
+            wins = last[one.path]
+            if one.order != wins.order and one.value != wins.value and not wins.delete:
+                note = f"{one.path} is set under two names: {written(wins.value)} counts, not {written(one.value)}"
+                self.notes[note] = None
+        return ordered
+
+    def read(self, path: str, value: Any, origin: DictConfig | None = None, way: int = CHANGED) -> Iterable[Setting]:
         """Settings that `path = value` makes: one, none, or those of a mapping's entries.
 
-        `origin` is where interpolations of names that are gone are looked up. Raises UserError for an unknown key.
+        `origin` is where interpolations of names that are gone are looked up. Names that are no keys go to `custom`;
+        `note_custom` judges them. Raises UserError for a section without its keys.
         """
         if self._is_branch(path, value):
             for name, below in value.items():
-                yield from self.read(f"{path}.{name}", below, origin)
+                yield from self.read(f"{path}.{name}", below, origin, way)
             return
         self.given[path] = value
         empty = value is None or value == {}
@@ -70,17 +89,37 @@ class Reader:
             return
         new = self._rename_references(value, path, origin) if found.value is value else found.value
         if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
-            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.order)
+            yield Setting(self.place(found.path, value, way), self._coerced(found.path, new), found.order)
 
-    def checked(self, path: str, value: Any = None) -> str:
-        """`path` if a key of that name exists. Raises UserError naming the nearest one."""
-        if home(path, self.keys):
+    def place(self, path: str, value: Any = None, way: int = CHANGED) -> str:
+        """`path` if a key of that name exists, otherwise its place below `custom`. Raises UserError for a section."""
+        if self.known(path):
             return path
         if path in self.sections:
             raise UserError(self._section_message(path, value))
-        guess = nearest(path, self.keys)
-        fix = pointer(path, self.keys) or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
-        raise UserError(f"unknown key {path}: {fix}")
+        self.custom[path] = max(way, self.custom.get(path, way))
+        return custom_place(path, self.keys) or path
+
+    def note_custom(self, *, open_files: bool) -> list[str]:
+        """Notes on the names that are no keys. Raises UserError for a name without a `+`, or like that of a key; files
+        that are open to other names may have both."""
+        typos = {name: typo for name in self.custom if (typo := typo_of(name, self.keys))}
+        added = {name for name, way in self.custom.items() if way == ADDED and name not in typos}
+        allowed = {name for name, way in self.custom.items() if way != CHANGED} if open_files else added
+        for name in self.custom:
+            if allowed.isdisjoint(ancestors(name)) or not custom_place(name, self.keys):
+                raise UserError(self._unknown(name))
+        others = [f"{name} (here {custom_place(name, self.keys)})" for name in self.custom if name not in typos]
+        notes = [f"{name} is no key, so only your own code can read it: did you mean {typos[name]}?" for name in typos]
+        return [*notes, *([f"for your own code: {', '.join(others)}"] if others else [])]
+
+    def _unknown(self, name: str) -> str:
+        guess = nearest(name, self.keys)
+        known_elsewhere = pointer(name, self.keys)
+        fix = known_elsewhere or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
+        place = None if known_elsewhere else custom_place(name, self.keys)
+        own = f" (for your own code: {place})" if place and not typo_of(name, self.keys) else ""
+        return f"unknown key {name}{own}: {fix}"
 
     def known(self, path: str) -> bool:
         """Whether a key of that name exists."""
@@ -106,14 +145,24 @@ class Reader:
         """`${actor_rollout_ref.rollout.n}` becomes `${rollout.n}`; a name without a home becomes its value."""
         if not isinstance(value, str) or not INTERPOLATION.search(value):
             return value
-        renamed = REFERENCE.sub(lambda match: "${" + (self._home_of(match[1]) or "") + "}", value)
+        renamed = REFERENCE.sub(lambda match: "${" + (self._home_of(match[1], origin) or "") + "}", value)
         if "${}" not in renamed and len(INTERPOLATION.findall(value)) == len(REFERENCE.findall(value)):
             return renamed
         return value if origin is None else resolved(origin, path)
 
-    def _home_of(self, reference: str) -> str | None:
+    def _home_of(self, reference: str, origin: DictConfig | None) -> str | None:
         target = destination(reference, self.keys)
-        return target if self.known(target) or target in self.sections else None
+        if self.known(target) or target in self.sections:
+            return target
+        return custom_place(target, self.keys) if self._is_custom(reference, target, origin) else None
+
+    def _is_custom(self, reference: str, target: str, origin: DictConfig | None) -> bool:
+        """Whether a name that is no key is set, and is not one that the table of names knows."""
+        if lookup(target, object(), self.keys) is not None:
+            return False
+        if origin is None:
+            return target in self.custom
+        return OmegaConf.select(origin, reference, throw_on_resolution_failure=False) is not None
 
 
 def resolved(config: DictConfig, path: str) -> Any:

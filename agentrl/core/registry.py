@@ -1,9 +1,10 @@
 """The objects that a setting may name: built in, registered, from a plug-in, or by their path.
 
 Invariants:
-- all four keep one contract, which is checked whenever an object that is not built in is found;
+- all of them keep one contract, which is checked whenever an object that is not built in is found;
 - a registry holds what the modules imported into this process registered, and nothing else: each worker process
   imports `model.external_lib` and the plug-ins for itself;
+- an object that the caller passes comes with its name (`GivenObject`), and is in no registry;
 - names of built-in objects are known without importing them (`catalog`), and one is imported when it is first named.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from agentrl.core.catalog import Declared, declared
 from agentrl.core.contracts import Contract, keywords_of
@@ -22,6 +23,40 @@ from agentrl.core.user_errors import did_you_mean, reported_as
 
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+class GivenObject(str):
+    """The name of a Python object of the caller's, which carries the object itself: it stands for nothing else."""
+
+    value: Any
+    travels: bool
+    """Whether other processes need the object."""
+
+    def __new__(cls, name: str, value: Any, *, travels: bool = True) -> Self:
+        """`name`: how the object is shown."""
+        made = super().__new__(cls, name)
+        made.value, made.travels = value, travels
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GivenObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (GivenObject, (str(self), self.value)) if self.travels else (str, (str(self),))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        """The name is whole."""
+        return self
+
+    def removesuffix(self, suffix: str, /) -> str:
+        """The name is whole."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -198,11 +233,16 @@ class Registry(Generic[T]):
         )
 
     def _by_path(self, name: str, key: str) -> Entry[T] | None:
+        if isinstance(name, GivenObject):
+            return self._entry_of(name.value)
         if not self.is_path(name):
             return None
         name = name if is_path(name) else f"{self.package}.{name}"
         path, _, attribute = name.rpartition(":" if ":" in name else ".")
-        value = load_attribute(path, attribute, what=key)
+        return self._entry_of(load_attribute(path, attribute, what=key))
+
+    def _entry_of(self, value: T) -> Entry[T]:
+        """An object's entry, with the marks of its decorator if it has one."""
         return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))
 
 

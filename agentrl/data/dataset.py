@@ -8,10 +8,11 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
@@ -109,7 +110,7 @@ class CustomRows(LazyRows):
 def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:
     from omegaconf import OmegaConf
 
-    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(asdict(data))}
+    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(with_custom(data))}
     accepted = inspect.signature(cls).parameters
     if "processor" in accepted:
         arguments["processor"] = processor

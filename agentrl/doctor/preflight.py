@@ -78,6 +78,7 @@ def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
+    from agentrl.rewards.managers import manager_class, server_arguments, takes_lists
     from agentrl.rewards.terms import load_terms
     from agentrl.rollout.loops.registry import check_loops
     from agentrl.tools.loading import check_tools
@@ -88,10 +89,12 @@ def check_plugins(config: Any) -> None:
         check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
-    named, batch = reward.custom_reward_function, reward.reward_manager.name == "batch"
-    load_terms(reward.functions, {}, batch=batch)
+    named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
+    load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered)
     if not is_given(named.path):
-        load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch)
+        load_reward_function(named.path, named.name, named.reward_kwargs, batch=takes_lists(reward), offered=offered)
+    if reward.reward_manager.module.path is not None:
+        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
 
 
 def check_model(model: Any, *, template: bool = True) -> None:

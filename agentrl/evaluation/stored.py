@@ -15,6 +15,7 @@ from agentrl.core.errors import UserError
 from agentrl.data import Columns, make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
+from agentrl.data.rows import prompt_column
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import names_function
 from agentrl.rollout.building import sandbox_for, scorer
@@ -71,7 +72,10 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         has = ", ".join(record)
         raise UserError(f"{uid}: {data.response_key!r} holds no answers (columns: {has}); set data.response_key")
-    record = {data.prompt_key: "-", **record, "reward_model": record.get(data.reward_model_key)}
+    if data.reward_model_key != "reward_model" or "reward_model" in record:
+        record = {**record, "reward_model": record.get(data.reward_model_key)}
+    if prompt_column(record, data.prompt_key) not in record:
+        record = {**record, data.prompt_key: "-"}  # an answer may be scored without its question
     row = make_row(record, uid, Columns(data.prompt_key, data.reward_fn_key))
     scores = plain(record.get(data.score_key))
     fits = isinstance(scores, list) and len(scores) == len(answers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from math import fsum
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 from agentrl.config.given import is_given
@@ -72,24 +73,29 @@ async def total(terms: Sequence[Term], given: Mapping[str, Any], key: str) -> tu
 
 
 def load_terms(
-    functions: Mapping[str, RewardTerm], given: Mapping[str, Callable[..., Any]], *, batch: bool
+    functions: Mapping[str, RewardTerm],
+    given: Mapping[str, Callable[..., Any]],
+    *,
+    batch: bool,
+    offered: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, RewardFn]:
     """The functions of `reward.functions`, by name: a `given` object, or what the settings name; an object that is not
-    among them is left out. Raises UserError."""
+    among them is left out. `offered`: as in `load_reward_function`. Raises UserError."""
     found = {}
     for name, term in functions.items():
         if name in given:
-            found[name] = reward_function(given[name], term.reward_kwargs, batch=batch)
+            found[name] = reward_function(given[name], term.reward_kwargs, batch=batch, offered=offered)
         elif not is_given(term.path):
-            found[name] = _loaded(name, term, batch=batch)
+            found[name] = _loaded(name, term, batch=batch, offered=offered)
     return found
 
 
-def _loaded(name: str, term: RewardTerm, *, batch: bool) -> RewardFn:
+def _loaded(name: str, term: RewardTerm, *, batch: bool, offered: Mapping[str, Any]) -> RewardFn:
     section = f"{TERMS}.{name}"
     if term.path is None and ":" not in (term.name or ""):
         raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
-    fn = load_reward_function(term.path, term.name or name, term.reward_kwargs, batch=batch, section=section)
+    called, kwargs = term.name or name, term.reward_kwargs
+    fn = load_reward_function(term.path, called, kwargs, batch=batch, offered=offered, section=section)
     assert fn is not None
     return fn
 

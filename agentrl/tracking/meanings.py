@@ -9,16 +9,8 @@ from pathlib import Path
 
 import yaml
 
+SENTENCES = Path(__file__).with_suffix(".yaml")
 CHOICE = re.compile(r"\{([^}]*)\}")
-HEAD = """# Metrics
-
-Look up what a metric of a run means, and when its value is a problem. `agentrl view` shows the sentences, too. `time/`,
-`perf/` and `start/` depend on the machine; with `rollout.deterministic=true` all others repeat exactly on the same CPU. A
-metric that is undefined in a step is left out.
-
-`val/<figure>` over all validation rows, and `val/<data_source>/<figure>` for each data source, are the figures of
-`rollout/`, `tools/` (not by tool) and `reward/`: `val/success`, `val/gsm8k/tools/calls`.
-"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,8 @@ def meaning_of(name: str) -> Meaning | None:
 
 def reference() -> str:
     """The page of all metrics as Markdown."""
-    return HEAD + "".join(_section(*section) for section in _sections())
+    head = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["head"]
+    return str(head) + "".join(_section(*section) for section in _sections())
 
 
 def _section(title: str, meanings: list[Meaning], note: str) -> str:
@@ -54,7 +47,7 @@ def _section(title: str, meanings: list[Meaning], note: str) -> str:
 
 @cache
 def _sections() -> list[tuple[str, list[Meaning], str]]:
-    parts = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    parts = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["sections"]
     return [(part["title"], [*_meanings(part["metrics"])], part.get("note", "")) for part in parts]
 
 

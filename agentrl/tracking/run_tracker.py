@@ -144,8 +144,11 @@ class RunTracker:
         self.sampled = list(trajectories)
 
     def record_advantages(self, advantages: Callable[[], Advantages]) -> None:
-        """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
-        self._write_rollouts(advantages() if self.trainer.rollout_data_dir is not None else {})
+        """Give the step's trajectories their advantages, and write them."""
+        found = advantages()
+        for trajectory in self.sampled:
+            trajectory.advantages = list(found.get(trajectory.key, ()))
+        self._write_rollouts(found)
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.core.paths import shown
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps import Record, dump_file, load_trajectories
 from agentrl.tracking.dumps.text import Decode
@@ -81,7 +82,7 @@ def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = No
     """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for what, path in _places(run_dir, dumps or {}):
-        table.add_row(Text(what, "dim"), Text(_short(path), overflow="fold"))
+        table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
     return table
 
 
@@ -118,11 +119,6 @@ def _places(run_dir: Path, dumps: Mapping[str, Path | str | None]) -> Iterator[t
 def _step(path: Path) -> int:
     digits = path.name.rpartition("_")[2]
     return int(digits) if digits.isdigit() else -1
-
-
-def _short(path: Path) -> str:
-    path = path.resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:

@@ -91,21 +91,18 @@ class Api:
         return {name: [meaning.sentence, meaning.problem] for name, meaning in found.items()}
 
     def metrics(self, query: Query) -> Json:
-        """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name.
+        """Series of the metrics in `names` (comma-separated), by run of `runs`: [steps, values] by name.
 
         With `axis`, one of AXES, [steps, values, places on that axis].
         """
-        curves, axis = self._chosen(query).curves, query.get("axis")
-        curves.refresh()
+        axis, names = query.get("axis"), query.get("names", "").split(",")
         if axis and axis not in AXES:
             raise UserError(f"axis {axis!r}: there are {', '.join(AXES)}")
-        found = {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
-        return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
+        return {run: _series(opened.curves, names, axis) for run, opened in self._selected(query).items()}
 
     def settings(self, query: Query) -> Json:
         """Configurations of the runs in `runs` (all without it), {dotted key: value}, and the keys that differ."""
-        names = [name for name in query.get("runs", "").split(BETWEEN) if name in self.runs] or list(self.runs)
-        found = {name: self.runs[name].run.settings() for name in names}
+        found = {name: opened.run.settings() for name, opened in self._selected(query).items()}
         return {"runs": found, "differing": differing(list(found.values()))}
 
     def trajectories(self, query: Query) -> Json:
@@ -193,6 +190,10 @@ class Api:
             found = find_runs(self.paths)
             self.runs = {run.name: self.runs.get(run.name) or Opened(run) for run in found}
 
+    def _selected(self, query: Query) -> dict[str, Opened]:
+        names = [name for name in query.get("runs", "").split(BETWEEN) if name in self.runs]
+        return {name: self.runs[name] for name in names} or self.runs
+
     def _chosen(self, query: Query) -> Opened:
         name = query.get("run") or next(iter(self.runs), "")
         if name not in self.runs:
@@ -206,6 +207,12 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self._chosen(query).tables[split]
+
+
+def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:
+    curves.refresh()
+    found = {name: curves.thinned(name) for name in names if name in curves.series}
+    return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:

@@ -78,7 +78,8 @@ class Curves:
 
     def eta(self, total: int, now: float) -> float | None:
         """Seconds left to step `total` at the pace of the last steps; None before there is a pace."""
-        times = self.series.get(AXES["time"], ([], []))[1][-PACE_STEPS:]
+        timed = zip(*self.series.get(AXES["time"], ([], [])), strict=True)
+        times = [seconds for step, seconds in timed if step][-PACE_STEPS:]  # step 0 is a validation
         if not times or self.last_step is None:
             return None
         return max(0.0, sum(times) / len(times) * (total - self.last_step) - (now - self.written))

@@ -2,8 +2,8 @@
 
 A run is a folder with metrics.jsonl, status.json or dumps, a folder of such folders, or a single dump.
 
-Invariant: the name of a run depends on its path and on the paths that were asked for, never on the other runs: an address
-that names a run leads to the same one after new runs were found.
+Invariant: the name of a run depends on its path and on the paths that were asked for, never on the other runs: an
+address that names a run leads to the same one after new runs were found.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,21 +1,25 @@
 """The run's settings as verl's code reads them: one tree with verl's names, and single sections of it."""
 
-from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from agentrl.config.derived import with_custom
 from agentrl.config.schema import Config
 from agentrl.core.points import POLICY_LOSS_OPTIONS
 
 
 def verl_config(config: Config) -> DictConfig:
-    """A DictConfig that answers to `config.actor_rollout_ref.rollout.response_length` and the like."""
-    tree: dict[str, Any] = asdict(config)
+    """A DictConfig that answers to `config.actor_rollout_ref.rollout.response_length` and the like.
+
+    Settings of the user's own code are where the user wrote them.
+    """
+    tree = with_custom(config)
+    tree |= {name: with_custom(getattr(config, name)) for name in ("data", "actor", "rollout", "algorithm")}
     data, rollout, reward = tree["data"], tree["rollout"], tree["reward"]
     rollout |= {"prompt_length": data["max_prompt_length"], "response_length": data["max_response_length"]}
     rollout |= {"calculate_log_probs": True, "mode": "async"}
-    tree["actor_rollout_ref"] = {
+    tree["actor_rollout_ref"] = tree.get("actor_rollout_ref", {}) | {
         "model": tree["model"],
         "actor": tree["actor"],
         "rollout": rollout,
@@ -23,7 +27,10 @@ def verl_config(config: Config) -> DictConfig:
         "hybrid_engine": True,
     }
     tree["actor"]["loss_agg_mode"] = tree["actor"]["loss_agg_mode"] or "token-mean"
-    tree["reward_model"] = reward["reward_model"] | {"reward_manager": reward["reward_manager"]["name"]}
+    tree["reward_model"] = reward["reward_model"] | {
+        "reward_manager": reward["reward_manager"]["name"],
+        "reward_kwargs": reward["reward_kwargs"],
+    }
     tree["custom_reward_function"] = reward["custom_reward_function"]
     return OmegaConf.create(tree, flags={"allow_objects": True})
 
@@ -32,7 +39,7 @@ class SectionConfig:
     """Reads a section; what `more` holds comes first."""
 
     def __init__(self, section: Any, **more: Any) -> None:
-        tree = asdict(section) if hasattr(section, "__dataclass_fields__") else section
+        tree = with_custom(section) if hasattr(section, "custom") else section
         vars(self).update(_tree=OmegaConf.create(tree, flags={"allow_objects": True}), _more=more)
 
     def __getattr__(self, name: str) -> Any:

@@ -110,7 +110,7 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
         (["data.val_files=[nope.parquet]"], ["data.val_files", "nope.parquet", "agentrl data"]),
         (["data.val_files=far://far/a.parquet"], ["data.val_files", "fsspec knows no far://"]),
         (["data.val_files={a: 1}"], ["data.val_files", "give a file or a list"]),
-        (["data.custom_cls.path=nope.py"], ["data.custom_cls.path", "nope.py"]),
+        (["data.custom_cls.path=nope.py", "data.custom_cls.name=Rows"], ["data.custom_cls.path", "nope.py"]),
         (["data.custom_cls.name=Rows"], ["data.custom_cls.name", "data.custom_cls.path"]),
         (["model.path=./nope"], ["model.path", "agentrl model"]),
         (["model.path=far://far/model"], ["model.path", "fsspec knows no far://"]),

@@ -6,6 +6,7 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config import compose, resolve, to_yaml
+from agentrl.config.explain import explain
 from agentrl.config.names import table
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.schema.sft import SftConfig
@@ -140,3 +141,21 @@ def test_the_command_line_says_todays_name_once(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     assert "trainer.seed" in shown.out
     assert "actor.shuffle" in shown.out
+
+
+def test_a_key_under_two_names_is_said(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("defaults: [train, _self_]\nrollout: {seed: 5}\ntrainer: {seed: 7}\n")
+    found = resolve([], config_dir=str(tmp_path), config_name="twice", checks=())
+    assert found.config.trainer.seed == 7
+    assert "trainer.seed is set under two names: 7 counts, not 5" in found.notes
+
+
+def test_a_converted_value_is_said() -> None:
+    (note,) = resolve(["actor.optim.min_lr=1e-7"], checks=()).notes
+    assert note == "actor.optim.min_lr is actor.optim.min_lr_ratio here, divided by actor.optim.lr"
+
+
+@pytest.mark.parametrize(("name", "commands"), [("rollout.seed", ["train", "eval"]), ("optim.min_lr", ["sft"])])
+def test_an_old_name_belongs_to_commands_with_its_section(name: str, commands: list[str]) -> None:
+    (found,) = explain(name, SCHEMAS)
+    assert found.commands == commands

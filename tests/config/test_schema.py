@@ -56,9 +56,12 @@ def receiver(node: ast.expr) -> str:
 
 
 def unread(schema: type) -> list[str]:
-    """Keys that no code reads. A critic's are read as an actor's, once what they inherit is filled in."""
+    """Keys that no code reads. A critic's are read as an actor's, once what they inherit is filled in; `custom` is read
+    with all of its section."""
     shared = {("critic", key) for section, key in attribute_accesses() if section in ("actor", "settings")}
-    read = attribute_accesses() | shared
+    assert ("section", "custom") in attribute_accesses()
+    customs = {(*path.split("."), "custom")[-2:] for path in schema_sections(schema)} | {("custom",)}
+    read = attribute_accesses() | shared | customs
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in read]
 
 

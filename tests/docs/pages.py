@@ -11,9 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.name: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-KINDS = {"bash", "console", "csv", "python", "yaml", "json", "text"}
+KINDS = {"bash", "console", "csv", "python", "yaml", "json", "toml", "text"}
+IN_ORDER = ("README.md", "getting-started.md", "python.md", "evaluation.md", "extending.md")
+"""Pages that a new user reads one after the other."""
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh))`(?:,[^`\n]*)?:\s*$")
+ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh|toml))`(?:,[^`\n]*)?:\s*$")
 COMMENT = re.compile(r"#\s?([\w./-]+\.(?:py|yaml|sh))\b")
 
 

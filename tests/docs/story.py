@@ -35,9 +35,13 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 class Story:
     """A page's commands and files; `used` keeps which entries of the table it needed."""
 
-    def __init__(self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None, *, follows: bool = False
+    ) -> None:
+        """`follows`: earlier pages have made the files that the page needs."""
         self.page, self.folder, self.capture = page, folder, capture
         self.plan = TABLE.get(page) or {}
+        self.plan = {kind: entry for kind, entry in self.plan.items() if not (follows and kind in ("setup", "write"))}
         self.swap: dict[str, str] = {**self.plan.get("swap", {}), **(extra or {})}
         self.used: set[str] = set()
         self.exports: list[str] = []
@@ -60,7 +64,7 @@ class Story:
             assert (self.folder / file).exists(), file
         for text in self.plan.get("says", []):
             assert text in self.said, text
-        entries = {entry for kind in ("swap", "add", "not_run", "serves") for entry in self.plan.get(kind, {})}
+        entries = {entry for kind in ("swap", "add", "not_run", "serves", "shell") for entry in self.plan.get(kind, {})}
         assert entries <= self.used, f"commands.yaml, {self.page}: nothing uses {entries - self.used}"
 
     def do(self, commands: Iterable[str]) -> None:
@@ -86,9 +90,11 @@ class Story:
         """Nothing to do."""
 
     def csv(self, block: Block) -> None:
-        """A file's rows."""
+        """A file's rows, or settings."""
         if block.file:
             self.write(block.file, block.text)
+
+    toml = csv
 
     def bash(self, block: Block) -> None:
         self.exports.clear()
@@ -134,8 +140,9 @@ class Story:
         if line.startswith("export "):
             self.exports.append(line)
             return 0
-        if not line.startswith("agentrl "):
-            return self.shell(line)
+        variables = self.entry("shell", shown)
+        if variables or not line.startswith("agentrl "):
+            return self.shell(f"{variables or ''} {line}".strip())
         small = [more for more in (self.entry("everywhere", shown), self.entry("add", shown)) if more]
         return self.call(words(" ".join([line, *small]), self.folder))
 

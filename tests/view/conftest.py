@@ -35,6 +35,7 @@ AHEAD = {
     "perf/interruptions": 17.0,
 }
 """Of the last step with metrics, and of no other."""
+CALL = {"name": "calculator", "arguments": {"expression": "17 * 23"}}
 
 
 def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
@@ -52,7 +53,12 @@ def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fiel
     defaults: dict[str, Any] = {
         "ledgers": [ledger],
         "turns": 2,
-        "messages": [{"role": "user", "content": "What is 17 * 23?"}],
+        "messages": [
+            {"role": "user", "content": "What is 17 * 23?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": CALL}]},
+            {"role": "tool", "name": "calculator", "content": "391"},
+            {"role": "assistant", "content": "<think>17 times 23</think>It is 391 <img src=x onerror=alert(1)>"},
+        ],
         "tool_calls": [ToolCallRecord(0, "calculator", {"expression": "17 * 23"}, "391", Outcome.OK, 0.5)],
         "turn_rewards": [TurnReward(1, 0.5, "interaction")],
         "spans": [

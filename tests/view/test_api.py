@@ -19,7 +19,9 @@ def test_overview(ask, run):
 
 
 def test_metrics(ask):
-    assert ask("metrics", names="rollout/reward_mean,none") == {"rollout/reward_mean": ([0, 1, 2], [0.0, 0.1, 0.2])}
+    series = {"rollout/reward_mean": ([0, 1, 2], [0.0, 0.1, 0.2])}
+    assert ask("metrics", names="rollout/reward_mean,none") == {"run": series}
+    assert ask("metrics", names="rollout/reward_mean,none", runs="run//../x") == {"run": series}
 
 
 def test_a_page_of_a_step(ask):
@@ -120,9 +122,9 @@ def test_metrics_over_tokens_and_time(make_run):
     lines.insert(0, {"step": 0, "val/success": 0.0})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     api = Api([str(folder)])
-    by_tokens = api.answer("metrics", {"names": "val/success", "axis": "tokens"})["val/success"]
+    by_tokens = api.answer("metrics", {"names": "val/success", "axis": "tokens"})["axes"]["val/success"]
     assert by_tokens == [[0, 1, 2, 4], [0.0, 0.25, 0.5, 1.0], [0.0, 100.0, 200.0, 300.0]]
-    assert api.answer("metrics", {"names": "val/success", "axis": "time"})["val/success"][2] == [0.0, 2.0, 4.0, 6.0]
+    assert api.answer("metrics", {"names": "val/success", "axis": "time"})["axes"]["val/success"][2] == [0.0, 2, 4, 6]
     with pytest.raises(UserError, match="axis 'epochs'"):
         api.answer("metrics", {"names": "val/success", "axis": "epochs"})
 
@@ -165,6 +167,7 @@ def test_runs_are_found_while_the_page_is_open_and_keep_their_names(tmp_path, ru
 
 def test_state_steps_and_time_to_go(tmp_path):
     lines = [{"step": s, "time/step": 10.0, "val/success": s / 4} for s in (1, 2)]
+    lines.insert(0, {"step": 0, "time/step": 1000.0})  # a validation is no step
     with RunStatus(tmp_path, 10):
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (found,) = Api([str(tmp_path)]).answer("runs", {"last": "val/success,none"})["runs"]

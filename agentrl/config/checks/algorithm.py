@@ -147,6 +147,11 @@ def reward_manager(reward: Reward, model: Model) -> None:
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
             "your own with reward.reward_manager.module.path"
         )
+    if reward.reward_kwargs and reward_manager.name in ("naive", "dapo", "prime") and not reward_manager.module.path:
+        raise UserError(
+            "reward.reward_kwargs are arguments of a reward manager of your own; those of the reward function are "
+            "reward.custom_reward_function.reward_kwargs"
+        )
 
 
 def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:

@@ -1,6 +1,7 @@
 """Every configuration key: its type, default and meaning. The docstring under a field is its documentation."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.schema.actor import Actor, Optim, PolicyLoss, Profiler
 from agentrl.config.schema.algorithm import PFPPO, Algorithm, KLControl, RolloutCorrection
@@ -36,6 +37,8 @@ class Config:
     """The run."""
     ray_init: RayInit = field(default_factory=RayInit)
     """Ray, for runs with several processes."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own code, under any name; docs/config.md shows who reads them."""
 
 
 __all__ = [

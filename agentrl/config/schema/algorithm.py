@@ -1,6 +1,7 @@
 """Keys of advantages, KL in the reward, off-policy correction and filters."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -117,3 +118,5 @@ class Algorithm:
     """Train on trajectories sampled by score, with replacement."""
     pf_ppo: PFPPO = field(default_factory=PFPPO)
     """How they are sampled."""
+    custom: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own estimator, which finds them in verl's `config`."""

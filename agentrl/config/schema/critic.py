@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import ModelPath
+
 
 @dataclass
 class CriticModel:
     """The critic's network; the rest is as in `model`."""
 
-    path: str | None = None
+    path: ModelPath | None = None
     """Folder in Hugging Face format, or a hub id; null: the policy's."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Changes to the network's own configuration (config.json)."""

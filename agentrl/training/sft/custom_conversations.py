@@ -7,11 +7,11 @@ Invariant: an item's `input_ids` are trained on where its `loss_mask` is 1, as i
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from agentrl.chat import Chat
+from agentrl.config.derived import with_custom
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
@@ -36,7 +36,7 @@ def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator
 def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
     from omegaconf import OmegaConf
 
-    arguments = {"parquet_files": files, "tokenizer": chat.tokenizer, "config": OmegaConf.create(asdict(data))}
+    arguments = {"parquet_files": files, "tokenizer": chat.tokenizer, "config": OmegaConf.create(with_custom(data))}
     further = {"processor": chat.processor.processor, "max_samples": -1}
     accepted = inspect.signature(cls).parameters
     arguments |= {name: value for name, value in further.items() if name in accepted}

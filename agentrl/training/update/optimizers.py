@@ -72,7 +72,8 @@ def make_rules(groups: Groups, optim: Optim, key: str) -> list[Rule]:
     try:
         made = maker(groups, lr=optim.lr, **options)
     except Exception as error:
-        given = f" with {key}.override_optimizer_config={optim.override_optimizer_config}" * bool(options)
+        own = optim.override_optimizer_config
+        given = f" with {key}.override_optimizer_config={own}" if own else ""
         raise UserError(f"{where}={name}{given}: {one_line(error)}") from error
     return list(made) if isinstance(made, Sequence) else [made]
 

@@ -18,6 +18,7 @@ SHOWN = {
     "same": ("=", "green", "", ("is unchanged", "are unchanged")),
     "moved": ("+", "green", "", ("has another name here", "have another name here")),
     "differs": ("!", "yellow", "", ("works slightly differently", "work slightly differently")),
+    "own": ("~", "cyan", "", ("is for your own code", "are for your own code")),
     "anyway": ("·", "dim", "", ("is agentrl's behaviour anyway", "are agentrl's behaviour anyway")),
     "ignored": ("-", "dim", "no effect: ", ("has no effect", "have no effect")),
     "refused": ("✗", "bold red", "refused: ", ("would stop the run", "would stop the run")),

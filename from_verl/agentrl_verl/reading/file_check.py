@@ -61,8 +61,9 @@ def _checked(source: Source, command: str) -> Checked:
     if command not in CHECKED_AS:
         return Checked(source, command)
     schema = SCHEMAS[CHECKED_AS[command]]
-    verdicts = judge(source, schema)
-    complaints, notes = together(verdicts, schema, of_source(source, schema))
+    verl = of_source(source, schema)
+    verdicts = judge(source, schema, open_files=verl is not None)
+    complaints, notes = together(verdicts, schema, verl, source.base)
     return Checked(source, command, "", verdicts, complaints, notes)
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.tree import CHANGED
+
 
 @dataclass(frozen=True)
 class Given:
@@ -14,6 +16,8 @@ class Given:
     path: str
     value: Any
     """As YAML or Hydra's grammar reads it; `${...}` is left as it is."""
+    way: int = CHANGED
+    """How it came, if it is no key: by `name=value`, in a file, by `+name=value`."""
 
 
 @dataclass
@@ -21,6 +25,8 @@ class Source:
     """What a file sets, or one program that a script starts, and what it leans on."""
 
     settings: list[Given] = field(default_factory=list)
+    base: list[Given] = field(default_factory=list)
+    """What agentrl's own files set that `defaults` lists."""
     includes: list[tuple[int, str]] = field(default_factory=list)
     """Line and name of what `defaults` lists and is not beside the file."""
     mistakes: list[tuple[int, str]] = field(default_factory=list)

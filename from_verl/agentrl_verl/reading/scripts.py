@@ -7,9 +7,11 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.config.presets import shipped
+from agentrl.config.tree import ADDED, CHANGED
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.bash import SECONDS, BashRun, named_files, run_bash
 from agentrl_verl.reading.launches import MARK, Launch, Word, find_launch, mark, unsure
@@ -192,11 +194,11 @@ def _add(source: Source, file: Path, word: Word) -> None:
     except UserError as error:
         source.mistakes.append((word.line, str(error)))
         return
-    name = override.get_key_element().lstrip("+~")
+    name, way = override.get_key_element().lstrip("+~"), ADDED if word.text.startswith("+") else CHANGED
     if "@" in name or ("/" in name and not name.startswith("hydra/")):
         source.includes.append((word.line, MARK.sub(r"$\1", word.text)))  # the choice of a file
     elif not override.is_delete():
-        source.settings += _flat(Given(file, word.line, name, override.value()))
+        source.settings += _flat(Given(file, word.line, name, override.value(), way))
 
 
 def _flat(given: Given) -> Iterator[Given]:
@@ -205,4 +207,4 @@ def _flat(given: Given) -> Iterator[Given]:
         yield given
         return
     for name, value in given.value.items():
-        yield from _flat(Given(given.file, given.line, f"{given.path}.{name}", value))
+        yield from _flat(replace(given, path=f"{given.path}.{name}", value=value))

@@ -15,16 +15,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.checks import algorithm, fit
 from agentrl.config.choices import CHOICES, OPEN
-from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
+from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
 from agentrl.config.names import destination, lookup, table, translate, written
-from agentrl.config.tree import INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
+from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
 from agentrl.config.validate import SETTINGS, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.defaults import VerlDefaults
 from agentrl_verl.reading.name_tables import meanings
 from agentrl_verl.reading.program_settings import Given, Source
 
-Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
+Kind = Literal["same", "moved", "differs", "own", "anyway", "ignored", "refused", "unknown", "wrong"]
 FATAL = ("refused", "unknown", "wrong")
 TEXTS = ("str", "str or null", "any")
 """Types of keys that any text may be."""
@@ -56,11 +56,16 @@ def meaning(path: str, value: Any) -> str | None:
 class Judge:
     """Judges settings against a schema."""
 
-    def __init__(self, schema: type, settings: Sequence[Given]) -> None:
+    def __init__(self, schema: type, settings: Sequence[Given], *, open_files: bool = False) -> None:
         self.schema = schema
         self.keys: Mapping[str, Key] = schema_keys(schema)
         self.sections = schema_sections(schema)
         self.origin = _tree(settings)
+        added = {destination(given.path, self.keys): given.way for given in settings if given.way != CHANGED}
+        if not open_files:
+            added = {name: way for name, way in added.items() if way == ADDED and not typo_of(name, self.keys)}
+        self.theirs = {*added}
+        """Names that the user's own code may read."""
         self.typed = OmegaConf.structured(schema)
         self.registers = any(given.path.endswith("model.external_lib") and given.value for given in settings)
         """Whether a module of the user's own may give names a meaning."""
@@ -103,6 +108,9 @@ class Judge:
         if path in self.sections:
             empty = given.value is None or given.value == {}
             return Verdict(given, "anyway" if empty else "wrong", path, "" if empty else "a section; set its keys")
+        if (place := custom_place(path, self.keys)) and not self.theirs.isdisjoint(ancestors(path)):
+            typo = typo_of(path, self.keys)
+            return Verdict(given, "own", place, f"for your own code{f'; did you mean {typo}?' if typo else ''}")
         guess = nearest(path, self.keys)
         return Verdict(given, "unknown", None, f"did you mean {guess}?" if guess else "agentrl has no such key")
 
@@ -137,9 +145,9 @@ class Judge:
                 raise UserError(trouble)
 
 
-def judge(source: Source, schema: type) -> list[Verdict]:
-    """A verdict for each setting, in the order of the file."""
-    found = Judge(schema, source.settings)
+def judge(source: Source, schema: type, *, open_files: bool = False) -> list[Verdict]:
+    """A verdict for each setting, in the order of the file. `open_files`: its files may have names that are no keys."""
+    found = Judge(schema, source.settings, open_files=open_files)
     return [_with_unset(found.verdict(given), source.unset, found.keys) for given in source.settings]
 
 
@@ -161,25 +169,25 @@ def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key
 
 
 def together(
-    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None
+    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None, base: Iterable[Given] = ()
 ) -> tuple[list[tuple[str, bool]], list[str]]:
     """(complaints, notes) about the settings that a run would take, as one configuration.
 
     A complaint is what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
     Notes are about verl's defaults. Files that settings name are not looked for: they may be on another machine.
+    `base`: settings of agentrl's own files below them.
     """
-    settings = list(_accepted(verdicts, schema))
+    taken = [verdict.given for verdict in verdicts if verdict.kind in ("same", "moved", "differs", "own")]
+    settings = list(_accepted([*base, *taken], schema))
     config = to_object(on_defaults(settings, verl), schema)
     notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
     return list(_complaints(config)), notes
 
 
-def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
+def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
     reader, keys = Reader(schema), schema_keys(schema)
-    for verdict in verdicts:
-        path, value = verdict.given.path, verdict.given.value
-        if verdict.kind not in ("same", "moved", "differs"):
-            continue
+    for given in settings:
+        path, value = given.path, given.value
         if INTERPOLATION.search(str(value)):
             key = home(destination(path, keys), keys)
             if key is None or key.type_name not in TEXTS:

@@ -9,9 +9,13 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agentrl.config.keys import nearest
 from agentrl.config.presets import one_line
+from agentrl.config.tree import IN_FILE
+from agentrl.core import resources
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
+from agentrl_verl.reading.defaults import table
 from agentrl_verl.reading.program_settings import Given, Source
 
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
@@ -22,6 +26,9 @@ class YamlFiles:
 
     def __init__(self, source: Source, root: Path) -> None:
         self.source, self.root = source, root
+        self.shipped = resources.share() / "configs"
+        self.places: list[Path] = []
+        """Further folders in which Hydra looks."""
         self.chosen: dict[str, str] = {}
         """Options of groups so far, for `${group}` in later ones."""
         self.overridden: dict[str, str] = {}
@@ -42,6 +49,9 @@ class YamlFiles:
             raise UserError(f"{file} must hold keys and values")
         if (found := PACKAGE.search(text)) is not None:
             package = "" if found[1] == "_global_" else found[1]
+        hydra = values.get("hydra")
+        searched = hydra.get("searchpath") if isinstance(hydra, dict) else None
+        self.places += [Path(str(place).removeprefix("file://")).resolve() for place in searched or []]
         for key, below in node.value:
             if key.value == "defaults":
                 self._defaults(below, file, package)
@@ -55,22 +65,44 @@ class YamlFiles:
                 self.overridden[_bare(group)] = name
         for name, group, place, line in entries:
             if not group.startswith("override "):
-                self._include(name, group.removeprefix("optional "), place, (file, line, package))
+                self._include(name, group, place, (file, line, package))
 
     def _include(self, name: str, group: str, place: str, origin: tuple[Path, int, str]) -> None:
         file, line, package = origin
+        optional, group = group.startswith("optional "), group.removeprefix("optional ")
         if name in ("_self_", "null", "~", ""):
             return
         name = self.overridden.get(_bare(group), name)
         name = re.sub(r"\$\{([^}]+)\}", lambda match: self.chosen.get(match[1], match[0]), name)
         self.chosen[group.strip("./")] = name
         base = self.root if group.startswith("/") else file.parent
-        found = (base / group.lstrip("/") / f"{name.removesuffix('.yaml')}.yaml").resolve()
-        if not found.is_file() or found == file.resolve():
-            self.source.includes.append((line, f"{group}/{name}".lstrip("/")))
-            return
+        shown, relative = f"{group}/{name}".lstrip("/"), Path(group.lstrip("/"), f"{name.removesuffix('.yaml')}.yaml")
+        candidates = [(folder / relative).resolve() for folder in (base, *self.places)]
+        found = next((each for each in candidates if each.is_file() and each != file.resolve()), None)
         inner = place or group.strip("./").replace("/", ".")
-        self.read(found, "" if inner == "_global_" else _joined(package, inner) if inner else package)
+        package = "" if inner == "_global_" else _joined(package, inner) if inner else package
+        if found is not None:
+            self.read(found, package)
+        elif shown in table()["files"] or "${" in shown or optional or group.startswith("/hydra/"):
+            self.source.includes.append((line, shown))
+        elif (ours := self.shipped / relative).is_file():
+            self._read_shipped(ours, package)
+        else:
+            self.source.mistakes.append((line, self._missing(shown, group)))
+
+    def _read_shipped(self, file: Path, package: str) -> None:
+        """agentrl's own file is a base: its settings count, and have no verdict."""
+        files = YamlFiles(Source(), self.shipped)
+        files.overridden, files.chosen = self.overridden, self.chosen
+        files.read(file, package)
+        self.source.base += files.source.base + files.source.settings
+
+    def _missing(self, shown: str, group: str) -> str:
+        places = (self.root, *self.places, self.shipped)
+        files = [file for place in places for file in (place / group.lstrip("/")).glob("*.yaml")]
+        guess = nearest(shown, [f"{group}/{file.stem}".lstrip("/") for file in files])
+        fix = f"; did you mean {guess}?" if guess else ""
+        return f"defaults: {shown}: no such file beside it or among agentrl's{fix}"
 
 
 def _entries(item: yaml.Node) -> list[tuple[str, str, str, int]]:
@@ -97,7 +129,7 @@ def _leaves(node: yaml.Node, value: Any, path: str, file: Path) -> Iterator[Give
             found = value.get(key.value, value.get(yaml.safe_load(key.value)))
             yield from _leaves(below, found, f"{path}.{key.value}", file)
         return
-    yield Given(file, node.start_mark.line + 1, path, value)
+    yield Given(file, node.start_mark.line + 1, path, value, IN_FILE)
 
 
 def _joined(package: str, name: str) -> str:
