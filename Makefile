@@ -105,6 +105,9 @@ lock:
 reference: $(VENV)/.run
 	$(BIN)/agentrl config reference keys --out docs/config-reference.md
 	$(BIN)/agentrl config reference algorithms --out docs/algorithm-reference.md
+	$(BIN)/agentrl config reference not-here --out docs/not-here.md
+	$(BIN)/agentrl config reference metrics --out docs/metrics.md
+	$(BIN)/python benchmarks/hardware.py
 	$(BIN)/python tests/guarantees.py --out docs/guarantees.md
 
 bench: $(VENV)/.test

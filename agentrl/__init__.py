@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentrl import algorithms as algorithms
+    from agentrl.api import Callback as Callback
     from agentrl.api import Result as Result
+    from agentrl.api import Settings as Settings
+    from agentrl.api import SftSettings as SftSettings
     from agentrl.api import Step as Step
     from agentrl.api import TrainingRun as TrainingRun
     from agentrl.api import evaluate as evaluate
@@ -22,12 +25,14 @@ if TYPE_CHECKING:
     from agentrl.core.errors import UserError as UserError
     from agentrl.core.points import advantage_estimator as advantage_estimator
     from agentrl.core.points import agent_loop as agent_loop
+    from agentrl.core.points import callback as callback
     from agentrl.core.points import container_provider as container_provider
     from agentrl.core.points import engine as engine
     from agentrl.core.points import environment_kind as environment_kind
     from agentrl.core.points import group_filter as group_filter
     from agentrl.core.points import kl_estimator as kl_estimator
     from agentrl.core.points import lr_schedule as lr_schedule
+    from agentrl.core.points import optimizer as optimizer
     from agentrl.core.points import policy_loss as policy_loss
     from agentrl.core.points import row_sampler as row_sampler
     from agentrl.core.points import row_source as row_source
@@ -59,14 +64,14 @@ FUNCTIONS = dict.fromkeys(("evaluate", "rollout", "sft", "train", "training"), "
 """Functions of the Python API, by name: where they are."""
 
 HOMES = {
-    "agentrl.api": "Result Step TrainingRun",
+    "agentrl.api": "Callback Result Settings SftSettings Step TrainingRun",
     "agentrl.chat": "Chat",
     "agentrl.config": "compose",
     "agentrl.config.schema": "Config",
     "agentrl.core.errors": "InfraError UserError",
-    "agentrl.core.points": "advantage_estimator agent_loop container_provider engine environment_kind group_filter "
-    "kl_estimator lr_schedule policy_loss row_sampler row_source run_logger task task_format tool_parser "
-    "weight_transport",
+    "agentrl.core.points": "advantage_estimator agent_loop callback container_provider engine environment_kind "
+    "group_filter kl_estimator lr_schedule optimizer policy_loss row_sampler row_source run_logger task task_format "
+    "tool_parser weight_transport",
     "agentrl.engines.engine": "Engine Generation Sampling",
     "agentrl.engines.hf": "HFEngine",
     "agentrl.interactions": "BaseInteraction",

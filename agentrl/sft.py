@@ -16,7 +16,10 @@ from agentrl.config.schema.sft import EACH_EPOCH, SftConfig
 from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
+from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.tracking.status import RunStatus
+from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 from agentrl.training.sft.contract import SftResult, SftRun
@@ -42,13 +45,18 @@ log = logging.getLogger(__name__)
 def sft(config: SftConfig, on_step: OnStep) -> SftResult:
     """Train, and write the model to `trainer.output_dir`. Raises UserError."""
     with closing(open_sft(config)) as run:
+        contents = contents_of(config)
         start, total, epoch = run.resume()
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
-        with closing(_loggers(config, start)) as loggers, catching as stop:
-            SftLoop(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
-        return run.finish()
+        folder = Path(config.trainer.output_dir)
+        started = RunStart(folder, config, start, total)
+        opened = _loggers(config, start, record_text(contents, total))
+        with closing(opened) as loggers, Callbacks(config.trainer.callbacks, started) as callbacks:
+            with catching as stop, RunStatus(folder, total):
+                SftLoop(config, run, loggers, callbacks, on_step, stop, epoch).take_steps(start, total)
+            return run.finish()
 
 
 @dataclass
@@ -58,6 +66,7 @@ class SftLoop:
     config: SftConfig
     run: SftRun
     loggers: Loggers
+    callbacks: Callbacks
     on_step: OnStep
     stop: StopRequest
     epoch: int
@@ -81,21 +90,34 @@ class SftLoop:
         for step in range(self.taken + 1, total + 1):
             metrics = self.run.next_step()
             self.taken = step
-            self.loggers.log(step, {METRIC_NAMES[name]: value for name, value in metrics.items()})
-            self.on_step(step, total, metrics)
+            self._record(step, total, metrics)
             stopping = self.stop.requested  # read once: the next step saves for a later request
-            if schedule.due(step) or stopping or (step == total and self._saves_last(save_freq)):
+            last = step == total or self.callbacks.finished
+            stops = stopping or self.callbacks.failure is not None
+            if schedule.due(step) or stops or (last and self._saves_last(save_freq)):
                 with schedule.saving():
                     self.run.save()
-            if stopping and step < total:
+                self.callbacks.checkpoint(step, visible(checkpoint_folder(self.config.trainer))[step])
+            self.callbacks.check()
+            if last:
+                return
+            if stopping:
                 self.stop.check()
+
+    def _record(self, step: int, total: int, metrics: Metrics) -> None:
+        named = {METRIC_NAMES[name]: value for name, value in metrics.items()}
+        self.loggers.log(step, named)
+        self.on_step(step, total, metrics)
+        if "val_loss" in metrics:
+            self.callbacks.validation(Step(step, {"val/loss": metrics["val_loss"]}))
+        self.callbacks.step(Step(step, named))
 
     def _saves_last(self, save_freq: int | None) -> bool:
         """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
         return (save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
 
 
-def _loggers(config: SftConfig, resume_step: int) -> Loggers:
+def _loggers(config: SftConfig, resume_step: int, record: str) -> Loggers:
     """The loggers besides the terminal, which the command serves; the settings are written in any case."""
     trainer = config.trainer
     return open_loggers(
@@ -103,6 +125,7 @@ def _loggers(config: SftConfig, resume_step: int) -> Loggers:
         Path(trainer.output_dir),
         resume_step=resume_step,
         config_yaml=to_yaml(config),
+        record=record,
         project=trainer.project_name,
         experiment=trainer.experiment_name,
     )

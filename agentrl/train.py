@@ -7,6 +7,7 @@ a checkpoint of step k holds all that step k + 1 depends on; a step that is stop
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from agentrl.config.schema import Config
 from agentrl.core.stopping import STOPPING
@@ -15,8 +16,11 @@ from agentrl.engines.starting import Start
 from agentrl.rollout.sampler import Sampler, Validation, stream_of
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime import Runtime, open_runtime, read_splits
+from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training.checkpoint.changes import check_steps_left
+from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.training.update.advantages import advantages_of, kl_of
@@ -43,6 +47,7 @@ class Trainer:
     validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
+    callbacks: Callbacks
     gap_limit: GapLimit
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
 
@@ -64,7 +69,16 @@ class Trainer:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
         self.tracker.wait_for_dumps()
         with self.tracker.phase("save"):
-            self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
+            waits = self.callbacks.waits_for_checkpoints
+            self.checkpoints.save(step, last=last or waits, finished=step == self.splits.total_steps)
+        if waits:
+            self.callbacks.checkpoint(step, self.checkpoints.folder(step))
+
+    def run_validation(self, step: int) -> Metrics:
+        """`validate`, and then the callbacks."""
+        metrics = self.validate(step)
+        self.callbacks.validation(Step(step, metrics, self.tracker.validated))
+        return metrics
 
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops, GapTooLarge, and Interrupted where a stop
@@ -73,37 +87,46 @@ class Trainer:
         recovering = recovery(self.checkpoints, self.take_groups.stream, self.save, self.start)
         with self.catching_stops(), recovering as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
-                self.tracker.step(self.start, self.validate(self.start))
+                self.tracker.step(self.start, self.run_validation(self.start))
+                self.callbacks.check()
                 self.runtime.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
                     metrics = self.train_step(step)
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                    metrics |= self.validate(step)
+                    metrics |= self.run_validation(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
+                self.callbacks.step(Step(step, metrics, self.tracker.sampled))
                 stopping = self.runtime.stop.requested  # read once: the next step saves for a later request
-                wrong = self.gap_limit.exceeded(step, metrics)
-                ends = step == last or stopping or wrong is not None
+                wrong = self.gap_limit.exceeded(step, metrics) or self.callbacks.failure
+                finished = step == last or self.callbacks.finished
+                ends = finished or stopping or wrong is not None
                 if ends or self.checkpoints.due(step):
                     self.save(step, last=ends)
                 if wrong is not None:
                     raise wrong
-                if stopping and step < last:
+                self.callbacks.check()  # a checkpoint has called them, too
+                if stopping and not finished:
                     self.runtime.stop.check()
                 yield step, metrics
+                if finished:
+                    return
 
 
 @contextmanager
 def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJECTS) -> Iterator[Trainer]:
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
-    splits = read_splits(config, runtime, objects)
+    contents, splits = contents_of(config, objects), read_splits(config, runtime, objects)
     runtime.prepare(splits.total_steps)
     stream, kl = stream_of(config, splits), kl_of(config.algorithm)
     checkpoints = Checkpoints(config.trainer, runtime.learner, {"rows": stream, "kl": kl})
-    runtime.publish_weights(start := checkpoints.resume())
+    check = partial(check_steps_left, config, contents, splits.total_steps)
+    runtime.publish_weights(start := checkpoints.resume(check))
     rollouts, phases = runtime.rollouts, runtime.phases
-    with RunTracker(config, splits.total_steps, start, rollouts.decode, phases, runtime.tokenizer) as tracker:
+    total, tokenizer = splits.total_steps, runtime.tokenizer
+    record = record_text(contents, total)
+    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)
@@ -111,4 +134,8 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
         sampler = Sampler(config, rollouts, stream, tracker, on_finished_groups=finished_groups)
         validate = Validation(rollouts, tracker, splits.validation, config.rollout.val_kwargs.n)
         limit = GapLimit(config)
-        yield Trainer(config, runtime, splits, sampler, advantages, validate, checkpoints, tracker, limit, start)
+        run = RunStart(tracker.run_dir, config, start, splits.total_steps)
+        with Callbacks(config.trainer.callbacks, run) as calls:
+            yield Trainer(
+                config, runtime, splits, sampler, advantages, validate, checkpoints, tracker, calls, limit, start
+            )

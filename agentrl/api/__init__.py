@@ -2,9 +2,23 @@
 
 from agentrl.api.evaluating import evaluate
 from agentrl.api.result import Result
-from agentrl.api.run import Step, TrainingRun
+from agentrl.api.run import TrainingRun
 from agentrl.api.sampling import rollout
 from agentrl.api.supervised import sft
 from agentrl.api.training import train, training
+from agentrl.api.typed import Settings, SftSettings
+from agentrl.tracking.callbacks import Callback, Step
 
-__all__ = ["Result", "Step", "TrainingRun", "evaluate", "rollout", "sft", "train", "training"]
+__all__ = [
+    "Callback",
+    "Result",
+    "Settings",
+    "SftSettings",
+    "Step",
+    "TrainingRun",
+    "evaluate",
+    "rollout",
+    "sft",
+    "train",
+    "training",
+]

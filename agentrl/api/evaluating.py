@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from agentrl.api.border import short_errors
 from agentrl.api.sampling import chosen_rows, sampler
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, set_key, settings
 from agentrl.config import ANSWERING
 from agentrl.config.overrides import plain
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.errors import UserError
-from agentrl.data.given import completed, numbered
-from agentrl.data.rows import Columns
+from agentrl.data.given import numbered
 from agentrl.evaluation.generating import CHUNK
 from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something
@@ -22,6 +22,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
+@short_errors
 def evaluate(
     config: Overrides = None,
     *,
@@ -73,9 +74,7 @@ def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int |
 
 
 def _answers(config: EvalConfig, rows: Iterable[Any]) -> list[Answered]:
-    key = config.data.prompt_key
-    records = ({key: "-"} | dict(row) for row in rows)  # an answer may be scored without its question
-    return [answered(completed(record, uid, Columns(key)), config.data, uid) for uid, record in numbered(records)]
+    return [answered(dict(record), config.data, uid) for uid, record in numbered(rows)]
 
 
 def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> list[RowScores]:

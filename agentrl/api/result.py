@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ class Result:
     def metrics(self) -> dict[str, float]:
         """The last entry of `history`; empty where there is none."""
         return self.history[-1] if self.history else {}
+
+    def to_pandas(self, what: str = "history") -> Any:
+        """A DataFrame with a line for each entry of `history`, or with what="trajectories" for each of these.
+
+        Raises UserError where pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise UserError("to_pandas needs pandas: run pip install pandas") from None
+        if what not in ("history", "trajectories"):
+            raise UserError(f"to_pandas({what!r}): choose history or trajectories")
+        return pandas.DataFrame(self.history if what == "history" else [_record(each) for each in self.trajectories])
 
     @cached_property
     def model(self) -> Any:
@@ -82,3 +96,23 @@ class Result:
 
 
 SHOWN = ("rollout/reward_mean", "val/reward_mean")
+
+
+def _record(trajectory: Trajectory) -> dict[str, Any]:
+    """A line of a table."""
+    row, ledgers = trajectory.row, trajectory.ledgers
+    first = next((float(value) for values in trajectory.advantages for value in values if value), None)
+    return {
+        "key": trajectory.key,
+        "uid": row.uid,
+        "data_source": row.data_source,
+        "reward": trajectory.reward,
+        "advantage": first if first is not None or not trajectory.advantages else 0.0,
+        "outcome": str(trajectory.outcome),
+        "finish": trajectory.finish,
+        "turns": trajectory.turns,
+        "tool_calls": len(trajectory.tool_calls),
+        "tokens": sum(map(len, ledgers)),
+        "model_tokens": sum(ledger.model_tokens for ledger in ledgers),
+        "answer": trajectory.messages[-1].get("content") if trajectory.messages else None,
+    }

@@ -7,32 +7,21 @@ while a step runs, and keep their former effect in the caller's own code.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agentrl.api.border import short_errors
 from agentrl.api.result import Result
 from agentrl.config.schema import Config
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import open_runtime
+from agentrl.tracking.callbacks import Step
 from agentrl.train import Trainer, open_trainer
 from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.trajectory.trajectory import Trajectory
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a run, done: logged, and saved where that was due."""
-
-    number: int
-    """From 1; a run that resumes continues with the number after its checkpoint's."""
-    metrics: dict[str, float]
-    """By name, as they were logged."""
-    trajectories: list[Trajectory]
-    """All that were sampled, group by group."""
 
 
 class TrainingRun:
@@ -59,6 +48,7 @@ class TrainingRun:
         self._folder = ExitStack()
         self._stack = ExitStack()
 
+    @short_errors
     def __enter__(self) -> Self:
         if self._trainer is None:
             self._folder.enter_context(run_folder(self.config, "trainer.default_local_dir"))
@@ -84,6 +74,7 @@ class TrainingRun:
         """
         return self.steps()
 
+    @short_errors
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
         """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
         with nullcontext() if self._trainer is not None else self:
@@ -106,6 +97,7 @@ class TrainingRun:
         """The last step that is done; 0: none."""
         return self._opened().start
 
+    @short_errors
     def validate(self) -> dict[str, float]:
         """`val/` metrics of the weights as they are; empty without validation rows."""
         trainer = self._opened()
@@ -114,6 +106,7 @@ class TrainingRun:
             trainer.runtime.stop.check()
         return metrics
 
+    @short_errors
     def save(self) -> Path | None:
         """Write a checkpoint of the last step, unless it is there; its folder. None before the first step."""
         trainer = self._opened()

@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agentrl.api.border import short_errors
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, set_key, settings
 from agentrl.config import SAMPLING
 from agentrl.config.schema import Config
@@ -17,6 +18,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
+@short_errors
 def rollout(
     config: Overrides = None,
     *,

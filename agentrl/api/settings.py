@@ -8,16 +8,17 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from agentrl.api.typed import Settings, SftSettings, given_keys
 from agentrl.config import resolve
-from agentrl.config.given import given
+from agentrl.config.given import Objects, given
 from agentrl.config.overrides import plain
 from agentrl.config.schema import Config, Data
+from agentrl.config.schema.reward import RewardFunction, RewardTerm
 from agentrl.config.validate import Check, validate
 from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import UserError
@@ -26,7 +27,8 @@ from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
 from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores
-from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
+from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
+from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
@@ -36,12 +38,14 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
-Overrides = Config | Sequence[str] | Mapping[str, Any] | str | None
-"""A Config, `key=value` texts, values by key (nested or dotted), or one text; None: nothing."""
+Overrides = Settings | SftSettings | Config | Sequence[str] | Mapping[str, Any] | str | None
+"""Settings, a Config, `key=value` texts, values by key (nested or dotted), or one text; None: nothing."""
 Rows = str | Path | Iterable[Any]
 """Files, or rows as objects."""
-Reward = str | Callable[..., Any]
+OneReward = str | Callable[..., Any]
 """A function, `file.py:name`, or `module:name`."""
+Reward = OneReward | list[Any] | tuple[Any, ...] | Mapping[str, Any]
+"""One reward, or a list or a dict (by name) of several, each alone or as (reward, weight)."""
 
 FIRST = 100
 """Rows that a digest reads."""
@@ -63,9 +67,11 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return deepcopy(config)
+        return Objects().settle(config)
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
+    given_here = given_keys(config)
+    config = config if given_here is None else given_here
     texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
@@ -80,6 +86,7 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObject
         tools=_tools(settled, objects.tools),
         interactions=_interactions(settled, objects.interactions),
         reward=_reward(settled, objects.reward),
+        rewards=_rewards(settled, objects.reward),
         rows=_rows(settled, objects.rows, "rows", "train_files", objects.interactions),
         validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
     )
@@ -146,17 +153,50 @@ def _named(config: Any, key: str, items: list[Any]) -> list[Any] | None:
 
 
 def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
-    if reward is None:
+    if reward is None or isinstance(reward, list | tuple | Mapping):
         return None
+    config.reward.functions = {}
     section = config.reward.custom_reward_function
     if isinstance(reward, str):
-        path, _, name = reward.rpartition(":") if ":" in reward else (reward, "", DEFAULT_NAME)
-        section.path, section.name = path, name
+        section.path, section.name = _file_and_name(reward)
         return None
-    batch = config.reward.reward_manager.name == "batch"
-    reward_function(reward, section.reward_kwargs, batch=batch)
+    offered = server_arguments(config.reward.reward_model)
+    reward_function(reward, section.reward_kwargs, batch=takes_lists(config.reward), offered=offered)
     section.path, section.name = given(function_name(reward)), function_name(reward)
     return reward
+
+
+def _file_and_name(reward: str) -> tuple[str, str]:
+    path, _, name = reward.rpartition(":") if ":" in reward else (reward, "", DEFAULT_NAME)
+    return path, name
+
+
+def _rewards(config: Any, rewards: Reward | None) -> dict[str, Callable[..., Any]]:
+    """Name several functions in `reward.functions`; those of them that are objects."""
+    if not isinstance(rewards, list | tuple | Mapping):
+        return {}
+    config.reward.custom_reward_function, config.reward.functions = RewardFunction(), {}
+    objects: dict[str, Callable[..., Any]] = {}
+    batch = config.reward.reward_manager.name == "batch"
+    for given_as, item in rewards.items() if isinstance(rewards, Mapping) else ((None, item) for item in rewards):
+        reward: OneReward
+        reward, weight = item if isinstance(item, tuple) and len(item) == 2 else (item, 1.0)
+        path, function = _file_and_name(reward) if isinstance(reward, str) else ("", function_name(reward))
+        name = given_as or function
+        if name in config.reward.functions:
+            raise UserError(f"two reward functions are called {name}: pass a dict with a name for each")
+        if not isinstance(reward, str):
+            reward_function(reward, {}, batch=batch)
+            path, objects[name] = given(function), reward
+        config.reward.functions[name] = RewardTerm(path, function, reward_weight(weight, name))
+    return objects
+
+
+def reward_weight(weight: Any, name: str) -> float:
+    """Raises UserError where the weight of a reward function is no number."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")
+    return float(weight)
 
 
 def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: Any) -> Sequence[Row] | None:
@@ -191,7 +231,7 @@ def digest(rows: Sequence[Row]) -> str:
 def _score_by_source(config: Any, passed: UserObjects) -> None:
     """Score rows of a well-known data set by its own reward function, where no other is named."""
     named = config.reward.custom_reward_function
-    if passed.rows is None or named.path or named.name != DEFAULT_NAME:
+    if passed.rows is None or names_function(config.reward) or named.name != DEFAULT_NAME:
         return
     if function_for(passed.rows[0].data_source) is not None:
         named.name = SOURCE_FUNCTION

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from agentrl.api.border import short_errors
 from agentrl.api.settings import Rows, is_files, log_notes, settings
 from agentrl.config import SUPERVISED
 from agentrl.config.overrides import plain
@@ -22,6 +23,7 @@ FOLDER = "rows"
 """Folder of the rows that were passed as objects, in the folder of the model."""
 
 
+@short_errors
 def sft(
     config: Any = None,
     *,

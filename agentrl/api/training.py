@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.api.border import short_errors
 from agentrl.api.result import Result
-from agentrl.api.run import Step, TrainingRun
+from agentrl.api.run import TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, settings
 from agentrl.config.schema import Config
 from agentrl.doctor.preflight import check_enough_rows, preflight_training
 from agentrl.rewards.checks import RUN
+from agentrl.tracking.callbacks import Step
 
 
+@short_errors
 def train(
     config: Overrides = None,
     *,
@@ -27,12 +30,13 @@ def train(
     """Train a model and return the result. The same as `agentrl train`, in a script, a notebook or a test.
 
     Args:
-        config: Settings: a `Config`, a list of "key=value", or a dict, nested or dotted.
+        config: Settings: a `Settings`, a `Config`, a list of "key=value", or a dict, nested or dotted.
         preset: Name of the YAML file that the settings start from.
         config_dir: Folder with files of your own, looked in first.
         tools: A YAML or Python file, or a list of tools: `BaseTool` classes or objects, functions, files.
         interactions: A YAML file, or a list of simulated users: `BaseInteraction` classes or objects, functions, files.
-        reward: The reward function, "file.py:name" or "module:name".
+        reward: The reward function, "file.py:name" or "module:name"; a list or a dict (by name) of several, each alone
+            or as (function, weight): the reward is their weighted sum, and each is logged as `reward/NAME`.
         rows: Training rows: files, or dicts such as {"prompt": "2 + 3?", "answer": "5"} in anything that iterates.
         validation_rows: The same for validation.
         on_step: Called with each `Step` when it is done. An exception ends the run, with that step saved.
@@ -62,6 +66,7 @@ def train(
     return run.result
 
 
+@short_errors
 def training(
     config: Overrides = None,
     *,

@@ -114,8 +114,9 @@ class Chat:
     def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
         """Read one sampled turn. Never raises: mistakes of the model are in `Call.error`.
 
-        With `tools`, formats without types (glm, qwen3_coder) read values by the tools' schemas. `lead`:
-        the ids before the turn, or the last few: they say whether the turn begins in a think block.
+        With `tools`, formats without types (glm, qwen3_coder) read values by the tools' schemas; an empty list of them
+        makes calls text. `lead`: the ids before the turn, or the last few: they say whether the turn begins in a think
+        block.
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids
         text = self.template.decode(ids[:-1] if closed else ids)

@@ -22,16 +22,17 @@ class TurnReader:
         if opening:
             text = f"{opening}\n{text}"
         parsed = self.parser(text, tools)
+        calls = parsed.calls if tools or tools is None else []  # where the prompt shows no tool, a call is text
         message: Message = {"role": "assistant", "content": parsed.content}
-        broken = any(call.error for call in parsed.calls)
+        broken = any(call.error for call in calls) or len(calls) < len(parsed.calls)
         if parsed.reasoning is not None and self.template.reads_reasoning:
             message["reasoning_content"] = parsed.reasoning
             message["content"] = text.removeprefix(parsed.preamble) if broken else parsed.content
         else:
             message["content"] = text if broken else parsed.preamble + parsed.content
-        if parsed.calls and not broken:
-            message["tool_calls"] = [as_tool_call(call) for call in parsed.calls]
-        return Reply(message, parsed.calls, closed)
+        if calls and not broken:
+            message["tool_calls"] = [as_tool_call(call) for call in calls]
+        return Reply(message, calls, closed)
 
     def _open_block(self, text: str, lead: str | None) -> str:
         """The tag of the think block that the prompt opened and `text` continues; "" without one."""

@@ -24,8 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     explain = actions.add_parser("explain", help="show type, default, meaning and old names of keys")
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
-    reference = actions.add_parser("reference", help="print all keys, or all algorithms, as Markdown")
-    reference.add_argument("what", nargs="?", choices=["keys", "algorithms"], default="keys", help="default: keys")
+    reference = actions.add_parser("reference", help="print all keys, algorithms, metrics or gaps as Markdown")
+    pages = ["keys", "algorithms", "metrics", "not-here"]
+    reference.add_argument("what", nargs="?", choices=pages, default="keys", help="default: keys")
     reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
     explain.set_defaults(run=_explain)
     reference.set_defaults(run=_reference)
@@ -43,9 +44,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _reference(args: argparse.Namespace) -> int:
     from agentrl.config.algorithm_reference import algorithm_reference
+    from agentrl.config.not_here import not_here
     from agentrl.config.reference import reference
+    from agentrl.tracking import meanings
 
-    text = reference() if args.what == "keys" else algorithm_reference()
+    pages = {"keys": reference, "algorithms": algorithm_reference, "metrics": meanings.reference, "not-here": not_here}
+    text = pages[args.what]()
     if args.out is None:
         sys.stdout.write(text)
     else:

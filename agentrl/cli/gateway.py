@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.engines.backends import model_length
-    from agentrl.engines.engine import Sampling
+    from agentrl.engines.engine import FILTERS, Sampling
     from agentrl.gateway.loop import MODEL
     from agentrl.runtime import LocalRuntime
     from agentrl.tracking.dumps import Appended
@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         runtime.publish_weights(0)
         rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
         seed = config.trainer.seed
-        sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=seed)
+        filters = {name: getattr(rollout, name) for name in FILTERS}
+        sampling = Sampling(model_length(config), rollout.temperature, seed=seed, **filters)
         env = runtime.rollouts.env
         gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"

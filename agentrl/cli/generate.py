@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.core.errors import UserError
+from agentrl.core.paths import shown
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     answers = sum(map(len, generator.answers.values()))
-    console.print(f"{plural(len(rows), 'row')}, {plural(answers, 'answer')}: {generator.out}")
+    console.print(f"{plural(len(rows), 'row')}, {plural(answers, 'answer')}: {shown(generator.out)}")
     if generator.failed:
         console.print(
             f"{plural(generator.failed, 'answer')} failed; run the same command again to retry them", style="red"

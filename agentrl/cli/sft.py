@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.core.paths import shown
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -97,6 +98,6 @@ def report(console: "Console", result: "SftResult") -> None:
     loss = "" if result.final_loss is None else f", final loss {result.final_loss:.4f}"
     console.print(
         f"{plural(result.conversations, 'conversation')}{left_out}, {plural(result.steps, 'step')}{loss}{held}; "
-        f"the model is in {result.path}",
+        f"the model is in {shown(result.path)}",
         markup=False,
     )

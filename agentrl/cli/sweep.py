@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import chosen_file
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.paths import shown
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -79,7 +80,7 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
     codes: dict[str, int] = {}
     for i, (job, trainer) in enumerate(planned):
         place = f"{getattr(trainer, folder_key)}/{job.name}"
-        sys.stderr.write(f"run {i + 1} of {len(planned)}: {place}\n")
+        sys.stderr.write(f"run {i + 1} of {len(planned)}: {shown(place)}\n")
         name = f"{trainer.experiment_name}-{job.name}"
         own = [*job.overrides, f"trainer.{folder_key}='{place}'", f"trainer.experiment_name='{name}'"]
         codes[place] = _run([command, *_options(args), *own])
@@ -121,11 +122,11 @@ def _report(codes: dict[str, int]) -> None:
     table = Table("run", "result", "step", box=None, pad_edge=False)
     for place, code in codes.items():
         step, result = _last(Path(place)) if code == 0 else ("", f"failed, exit code {code}")
-        table.add_row(place, result, step)
+        table.add_row(shown(place), result, step)
     console = Console(highlight=False)
     console.print(table)
     common = Path(next(iter(codes))).parent
-    console.print(f"compare them with `agentrl view {common}`")
+    console.print(f"compare them with `agentrl view {shown(common)}`")
 
 
 def _last(folder: Path) -> tuple[str, str]:

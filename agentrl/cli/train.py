@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     print_notes(preflight_training(config))
     from agentrl.training.checkpoint.run_start import supervise
 
-    supervise(train, config, "trainer.default_local_dir")
+    supervise(train, config, "trainer.default_local_dir", finished)
     return 0
 
 
@@ -57,3 +57,15 @@ def train(config: "Config") -> None:
         from agentrl.train import train
 
         train(config, start=start)
+
+
+def finished(config: "Config", steps: int) -> None:
+    """Say that all steps of the run are taken, and where its results are."""
+    from rich.console import Console
+
+    from agentrl.tracking.resume_notes import resuming_from
+    from agentrl.tracking.summary import closing
+
+    console = Console(highlight=False, soft_wrap=True)
+    for piece in (resuming_from(steps, steps), *closing(config.trainer, None)):
+        console.print(piece)

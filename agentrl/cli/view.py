@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from agentrl.view import Api, ViewServer, find_runs
+    from agentrl.view import Api, ViewServer
 
-    runs = find_runs(args.runs)
-    server = ViewServer(Api(runs), args.port)
-    named = runs[0].name if len(runs) == 1 else plural(len(runs), "run")
+    api = Api(args.runs)
+    server = ViewServer(api, args.port)
+    named = next(iter(api.runs)) if len(api.runs) == 1 else plural(len(api.runs), "run")
     Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}/[/]  (Ctrl-C stops)")
     if args.open:
         webbrowser.open(server.url)

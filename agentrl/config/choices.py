@@ -7,13 +7,13 @@ from agentrl.core import points
 from agentrl.core.dtypes import COMPUTED, STORED
 from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
-from agentrl.core.registry import Registry, is_path
+from agentrl.core.registry import Registry
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "actor.profiler.tool": ("torch", "nsys"),
+    "actor.profiler.tool": ("torch", "torch_memory", "nsys"),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),
@@ -52,6 +52,8 @@ class OpenChoice:
     """Words that are no names in it."""
     suffix: str = ""
     """What may follow a name."""
+    module: str = ""
+    """The key beside it that may hold the module of a name."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class OpenChoice:
     def trouble(self, word: str, key: str) -> str | None:
         """The error of a word, found without an import of what a path names. Raises UserError for a
         plug-in that does not load."""
-        if word in self.words or is_path(word):
+        if word in self.words or self.registry.is_path(word):
             return None
         load_plugins()
         if word in self.words:
@@ -80,20 +82,26 @@ class OpenChoice:
         self.registry.get(word.removesuffix(self.suffix), key)
 
 
+OPTIMIZER = OpenChoice(points.OPTIMIZERS, module="optimizer_impl")
+
 OPEN: dict[str, OpenChoice] = {
     "actor.kl_loss_type": OpenChoice(points.KL_ESTIMATORS, ("full",), suffix="+"),
     "actor.optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "actor.optim.optimizer": OPTIMIZER,
     "actor.policy_loss.loss_mode": OpenChoice(points.POLICY_LOSSES),
     "algorithm.adv_estimator": OpenChoice(points.ADVANTAGES),
     "algorithm.filter_groups.keep": OpenChoice(points.GROUP_FILTERS),
     "algorithm.kl_penalty": OpenChoice(points.KL_ESTIMATORS, ("full",)),
     "critic.optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "critic.optim.optimizer": OPTIMIZER,
     "data.row_sampler": OpenChoice(points.ROW_SAMPLERS),
     "optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "optim.optimizer": OPTIMIZER,
     "rollout.containers.provider": OpenChoice(points.CONTAINER_PROVIDERS),
     "rollout.multi_turn.format": OpenChoice(points.PARSERS),
     "rollout.name": OpenChoice(points.ENGINES, ("auto",)),
     "rollout.weight_sync": OpenChoice(points.WEIGHT_TRANSPORTS, ("auto",)),
+    "trainer.callbacks": OpenChoice(points.CALLBACKS),
     "trainer.logger": OpenChoice(points.LOGGERS),
 }
 """By key, what it takes besides a path of the user's own and what `model.external_lib` or a plug-in registers."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agentrl.config.given import Objects
 from agentrl.config.keys import Key, schema_keys
 from agentrl.config.names import written
 from agentrl.config.overrides import read_overrides, read_values
@@ -57,12 +58,13 @@ def resolve(
 ) -> Resolved:
     """`compose`, with the notes on old names and settings without effect.
 
-    `overrides`: `key=value` texts, or values by key, nested or dotted. `program`: another framework's that is run.
+    `overrides`: `key=value` texts, or values by key, nested or dotted, Python objects among them. `program`: another
+    framework's that is run.
     """
-    reader = Reader(schema)
+    reader, objects = Reader(schema), Objects()
     presets = Presets(config_name or "train", config_dir)
     if isinstance(overrides, Mapping):
-        choices, settings = read_values(overrides, reader, presets)
+        choices, settings = read_values(objects.names_in(overrides), reader, presets)
     else:
         choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
@@ -72,9 +74,10 @@ def resolve(
     notes = reader.note_custom(open_files=defaults is not None)
     if defaults is not None:
         tree = without_nulls(tree, schema)
-    config = _typed(on_defaults(tree, defaults), schema)
+    config = objects.settle(_typed(on_defaults(tree, defaults), schema))
     notes += [] if defaults is None else defaults.finish(config, {setting.path for setting in tree})
-    return Resolved(config, [*notes, *presets.notes, *reader.notes, *validate(config, checks)])
+    found = validate(config, checks, [*presets.own, *presets.searchpath])
+    return Resolved(config, [*notes, *presets.notes, *reader.notes, *found])
 
 
 def to_yaml(config: Any) -> str:

@@ -4,9 +4,13 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.config.checks.algorithm import needs_critic
-from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.config.schema import Config, Optim, Rollout, Trainer
+from agentrl.core.points import OPTIMIZERS
 
 T = TypeVar("T")
+
+ADAMW_BYTES = 8
+"""Bytes of a parameter's two moments."""
 
 
 def inherited(own: Any, base: T) -> T:
@@ -15,6 +19,16 @@ def inherited(own: Any, base: T) -> T:
     values = {name: getattr(own, name) for name in names if getattr(own, name) is not None}
     below = {name: inherited(value, getattr(base, name)) for name, value in values.items() if is_dataclass(value)}
     return replace(base, **values | below)  # type: ignore[type-var]  # a section of the schema
+
+
+def optimizer_name(optim: Optim) -> str:
+    """The optimizer by its name, or by its path."""
+    return f"{optim.optimizer_impl}.{optim.optimizer}" if optim.optimizer_impl else optim.optimizer
+
+
+def state_bytes(optim: Optim) -> float:
+    """Bytes that the optimizer keeps of a trained parameter, about; AdamW's for one of the user's own."""
+    return float(OPTIMIZERS.mark(optimizer_name(optim), "state_bytes", "optim.optimizer") or ADAMW_BYTES)
 
 
 def with_custom(section: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agentrl.config.choices import OPEN, words_of
+from agentrl.config.elsewhere import pointer
 from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table
 from agentrl.core.compatibility import Layer, layers
@@ -82,7 +83,7 @@ def _explain(path: str, schema: type) -> Explanation | None:
     if target in sections:
         below = [key for key in keys if key.rpartition(".")[0] == target]
         return Explanation(target, section=sections[target], below=below, fates=list(_fates(path, keys)))
-    fates = list(_fates(target, keys))
+    fates = list(_fates(target, keys)) or [(text, "elsewhere", "") for text in (pointer(path, keys),) if text]
     return Explanation(path, fates=fates) if fates else None
 
 

@@ -10,6 +10,8 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from agentrl.config.schema.paths import PathKind
+
 TYPO = 0.9
 """Likeness of two names from which on one is a misspelling of the other."""
 
@@ -25,6 +27,8 @@ class Key:
     default: Any
     doc: str
     """Docstring under the field, on one line."""
+    path_kind: PathKind | None = None
+    """How its path is found; None: it names no file."""
 
     @property
     def type_name(self) -> str:
@@ -73,18 +77,28 @@ def schema_sections(schema: type) -> Mapping[str, type]:
 
 
 def _walk(section: Any, prefix: str) -> Iterable[Key]:
-    docs = field_docs(type(section))
+    docs, kinds = field_docs(type(section)), path_kinds(type(section))
     for field, annotation in _computed(type(section)):
         path, default = f"{prefix}{field.name}", getattr(section, field.name)
         if is_dataclass(default):
             yield from _walk(default, f"{path}.")
         else:
-            yield Key(path, annotation, default, docs.get(field.name, ""))
+            yield Key(path, annotation, default, docs.get(field.name, ""), kinds.get(field.name))
 
 
 def _computed(schema: type) -> list[tuple[Field, Any]]:
     hints = get_type_hints(schema)
     return [(field, hints[field.name]) for field in fields(schema)]
+
+
+def path_kinds(schema: type) -> dict[str, PathKind]:
+    """How the path of each field that holds one is found."""
+    hints = get_type_hints(schema, include_extras=True)
+    marks = {
+        name: (part for hint in (hint, *get_args(hint)) for part in getattr(hint, "__metadata__", ()))
+        for name, hint in hints.items()
+    }
+    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, PathKind)}
 
 
 def field_docs(schema: type) -> dict[str, str]:

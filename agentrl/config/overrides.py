@@ -3,6 +3,7 @@
 A + makes no difference to a key of the schema; other names need it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,13 @@ from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+QUOTED_OR_WORD = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|(?P<entry>(?<=[{,])\s*\w+\s*:\s*)?(?P<word>[^][{}(),'"=]+)"""
+)
+"""A quoted text, an interpolation, or a word, which may have blanks within."""
+FOREIGN = re.compile(r"[~#&;!^<>`]|[^\x00-\x7f]")
+"""Characters that Hydra's grammar has only within quotes."""
 
 
 def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
@@ -64,18 +72,34 @@ def plain(value: Any) -> Any:
 
 
 def parse_override(text: str) -> "Override":
-    """One override as Hydra reads it. Raises UserError."""
+    """One override as Hydra reads it; words with characters that its grammar lacks are texts. Raises UserError."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text}: an override is key=value, without spaces around the =")
     try:
-        return OverridesParser.create().parse_override(text)
+        return OverridesParser.create().parse_override(with_quotes(text))
     except HydraException as error:
         fix = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
         reason = " ".join(str(error).split()).partition(" See ")[0]
         raise UserError(f"{text}: not in Hydra's grammar ({reason}); {fix}") from error
+
+
+def with_quotes(text: str) -> str:
+    """An override with quotes around the words of its value that Hydra's grammar has no characters for: `~/ü#1`."""
+    key, equals, value = text.partition("=")
+    return key + equals + QUOTED_OR_WORD.sub(_quoted, value)
+
+
+def _quoted(found: "re.Match[str]") -> str:
+    entry, word = found["entry"], found["word"]
+    if word is None or not FOREIGN.search(word):
+        return found[0]
+    core = word.strip()
+    start = word.index(core)
+    escaped = core.replace('"', '\\"')
+    return f'{entry or ""}{word[:start]}"{escaped}"{word[start + len(core) :]}'
 
 
 def _is_choice(name: str, override: "Override", reader: Reader, presets: Presets) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agentrl.config.elsewhere import pointer
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
 from agentrl.config.names import destination, lookup, may_be_null, reaches_into, translate, written
 from agentrl.core.compatibility import Defaults
@@ -114,7 +115,7 @@ class Reader:
 
     def _unknown(self, name: str) -> str:
         guess = nearest(name, self.keys)
-        fix = f"did you mean {guess}?" if guess else "--help-keys lists them all."
+        fix = pointer(name, self.keys) or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
         place = custom_place(name, self.keys)
         own = f" (for your own code: {place})" if place and not typo_of(name, self.keys) else ""
         return f"unknown key {name}{own}: {fix}"

@@ -1,17 +1,20 @@
 """What the types cannot say: words, ranges, keys that do not go together, files that must exist.
 
-A check is a function whose parameters are named after the sections it reads; it runs on every schema that has them. It
-raises UserError, or returns a note. It stops at the first error: its fix often fixes the next one too.
+A check is a function whose parameters are named after the sections it reads (`config`: all of them; `folders`: those of
+the user's YAML files); it runs on every schema that has them. It raises UserError, or returns a note. Checking stops at
+the first error: its fix often fixes the next one too.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
+from agentrl.config.paths import check_paths, settle_paths
 from agentrl.core.errors import UserError
 
 Check = Callable[..., str | None]
@@ -24,6 +27,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
+    algorithm.refreshed_reference,
     algorithm.critic_fits,
     algorithm.loss_options,
     algorithm.bypassed,
@@ -46,10 +50,8 @@ SETTINGS: tuple[Check, ...] = (
     workers.rollout_workers,
     staleness.corrected,
     staleness.filtered_batches,
-    files.data_files,
-    files.model_files,
-    files.rollout_files,
-    files.reward_files,
+    check_paths,
+    files.custom_class,
     files.resume,
 )
 """Mistakes in what is set."""
@@ -66,9 +68,7 @@ SAMPLING: tuple[Check, ...] = (
 ANSWERING: tuple[Check, ...] = (
     algorithm.sampling,
     algorithm.server_memory,
-    files.model_files,
-    files.rollout_files,
-    files.reward_files,
+    check_paths,
 )
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
@@ -76,18 +76,23 @@ SUPERVISED: tuple[Check, ...] = (
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,
+    check_paths,
     files.custom_class,
-    files.model_files,
     files.resume,
 )
 """Mistakes that matter to `agentrl sft`."""
 
 
-def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:
-    """Run the checks that apply; the notes they return."""
+def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[Path] = ()) -> list[str]:
+    """Make the paths absolute and run the checks that apply; the notes they return.
+
+    `folders`: those of the user's YAML files.
+    """
     check_words(config, CHOICES)
+    settle_paths(config, folders)
     own_objects(config)
-    results = [check(**sections) for check in checks if (sections := sections_for(check, config)) is not None]
+    given = ((check, sections_for(check, config, folders)) for check in checks)
+    results = [check(**sections) for check, sections in given if sections is not None]
     return [note for note in results if note]
 
 
@@ -112,7 +117,8 @@ def _either(words: tuple[str, ...]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def sections_for(check: Check, config: Any) -> dict[str, Any] | None:
+def sections_for(check: Check, config: Any, folders: Sequence[Path] = ()) -> dict[str, Any] | None:
     """The sections that a check asks for; None where the configuration does not have them all."""
+    offered = {**vars(config), "config": config, "folders": folders}
     names = inspect.signature(check).parameters
-    return {name: getattr(config, name) for name in names} if all(hasattr(config, name) for name in names) else None
+    return {name: offered[name] for name in names} if names.keys() <= offered.keys() else None

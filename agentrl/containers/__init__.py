@@ -1,5 +1,18 @@
 """Containers of rows: made from an image, used by tools, programs and tests, always removed."""
 
+from agentrl.containers.archive import packed, unpack
 from agentrl.containers.contract import Container, ContainerProvider, ContainerSpec, Done, Network
+from agentrl.containers.ending import KILL
+from agentrl.containers.output import OutputEnds
 
-__all__ = ["Container", "ContainerProvider", "ContainerSpec", "Done", "Network"]
+__all__ = [
+    "KILL",
+    "Container",
+    "ContainerProvider",
+    "ContainerSpec",
+    "Done",
+    "Network",
+    "OutputEnds",
+    "packed",
+    "unpack",
+]

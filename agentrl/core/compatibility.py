@@ -152,8 +152,9 @@ class Layer:
         """Reward manager classes that users' modules registered, by name."""
         return {}
 
-    def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any) -> Any:
-        """A `Manager` that calls an object of the framework's class `kind`. Raises UserError."""
+    def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any, offered: Mapping[str, Any]) -> Any:
+        """A `Manager` that calls an object of the framework's class `kind`, which gets the `offered` arguments that it
+        takes. Raises UserError."""
         return None
 
     def serve_mcp_tool(self, name: str, pool: Any) -> None:

@@ -20,6 +20,9 @@ class Contract(Protocol):
     def check(self, found: Any, where: str) -> None:
         """Raises UserError for an object that breaks the contract."""
 
+    def is_made(self, found: Any) -> bool:
+        """Whether an object that keeps the contract is used as it is, and not called for one."""
+
 
 @dataclass(frozen=True)
 class FunctionContract:
@@ -33,6 +36,10 @@ class FunctionContract:
     def written(self) -> str:
         """See Contract."""
         return f"def name({', '.join((*self.columns, *(('*', '...') if self.offered else ())))})"
+
+    def is_made(self, found: Any) -> bool:
+        """See Contract."""
+        return False
 
     def check(self, found: Any, where: str) -> None:
         """See Contract."""
@@ -62,20 +69,37 @@ class ClassContract:
     """Likewise: "async push(replicas)"."""
     functions: bool = True
     """Whether a function may stand in for the class."""
+    optional: bool = False
+    """Whether it may leave methods out."""
 
     @property
     def written(self) -> str:
         """See Contract."""
-        return f"class Name, made as Name({self.arguments or ''}), with the methods {', '.join(self.methods)}"
+        some = "any of " if self.optional else ""
+        return f"class Name, made as Name({self.arguments or ''}), with {some}the methods {', '.join(self.methods)}"
 
     def check(self, found: Any, where: str) -> None:
         """See Contract."""
-        if not isinstance(found, type) and not (self.functions and callable(found)):
+        made = self.is_made(found)
+        if not made and not isinstance(found, type) and not (self.functions and callable(found)):
             raise UserError(f"{where} is no class: write {self.written}")
-        if self.arguments is not None:
+        if self.arguments is not None and not made:
             require_call(found, self.arguments, where)
-        for method in self.methods if isinstance(found, type) else ():
-            _check_method(found, method, where)
+        kind = type(found) if made else found
+        methods = self.methods if isinstance(kind, type) else ()
+        if methods and self.optional:
+            methods = tuple(method for method in methods if _own(kind, _name(method)))
+            if not methods:
+                raise UserError(f"{where} has none of its methods: write {self.written}")
+        for method in methods:
+            _check_method(kind, method, where)
+
+    def is_made(self, found: Any) -> bool:
+        """Whether an object has the methods: it is used as it is."""
+        if isinstance(found, type) or inspect.isroutine(found):
+            return False
+        has = [hasattr(found, _name(method)) for method in self.methods]
+        return any(has) if self.optional else all(has)
 
 
 @dataclass(frozen=True)
@@ -94,7 +118,23 @@ class EitherContract:
 
     def check(self, found: Any, where: str) -> None:
         """See Contract."""
-        (self.other if self.second(found) else self.one).check(found, where)
+        self._of(found).check(found, where)
+
+    def is_made(self, found: Any) -> bool:
+        """See Contract."""
+        return self._of(found).is_made(found)
+
+    def _of(self, found: Any) -> Contract:
+        return self.other if self.second(found) else self.one
+
+
+def _own(kind: type, name: str) -> bool:
+    """Whether a class has a method that is not agentrl's own."""
+    return not getattr(getattr(kind, name, None), "__module__", "agentrl.").startswith("agentrl.")
+
+
+def _name(method: str) -> str:
+    return method.partition("(")[0].split()[-1]
 
 
 def _check_method(kind: type, written: str, where: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.paths import shown
 
 BLOCK = 4096
 """Bytes that are tried: an empty file fits on a full disk."""
@@ -39,7 +40,7 @@ def check_folder(folder: str | Path, what: str) -> None:
             file.write(bytes(BLOCK))
     except OSError as error:
         why = "it is a file" if folder.is_file() else f"{error.strerror}"
-        raise UserError(f"{what}: {folder} cannot be written: {why}; name a writable folder") from None
+        raise UserError(f"{what}: {shown(folder)} cannot be written: {why}; name a writable folder") from None
     finally:
         for place in missing:
             with suppress(OSError):
@@ -50,7 +51,7 @@ def check_file(file: str | Path, what: str) -> None:
     """Check a file's folder as `check_folder` does; the file may be there, and must be no folder."""
     file = Path(file)
     if file.is_dir():
-        raise UserError(f"{what}: {file} is a folder; name a file in it")
+        raise UserError(f"{what}: {shown(file)} is a folder; name a file in it")
     check_folder(file.parent, what)
 
 

@@ -21,6 +21,15 @@ def runs_the_model(kind: Any) -> bool:
     return hasattr(kind, "program")
 
 
+HOOKS = ("start", "step", "validation", "checkpoint", "end")
+"""Methods of a callback."""
+
+
+def has_hooks(callback: Any) -> bool:
+    """Whether a callback has hooks, and is not a function that is called with each step."""
+    return isinstance(callback, type) or any(hasattr(callback, hook) for hook in HOOKS)
+
+
 def brings_rows(kind: Any) -> bool:
     """Whether environments of a kind have rows of their own, each with an agent loop."""
     return hasattr(kind, "rows")
@@ -110,6 +119,17 @@ LR_SCHEDULES: Registry[Any] = Registry(
 )
 """`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""
 
+OPTIMIZERS: Registry[Any] = Registry(
+    "an optimizer",
+    decorator="optimizer",
+    places=("training/update/optimizers.py",),
+    contract=ClassContract("params, lr=", ("step()",)),
+    marks=("state_bytes",),
+    package="torch.optim",
+)
+"""`actor.optim.optimizer`, `critic.optim.optimizer` and, for sft, `optim.optimizer`: see
+`agentrl.training.update.optimizers`. Mark `state_bytes`: bytes that it keeps of a parameter, for estimates."""
+
 LOGGERS: Registry[Any] = Registry(
     "a logger",
     decorator="run_logger",
@@ -117,6 +137,22 @@ LOGGERS: Registry[Any] = Registry(
     contract=ClassContract("run", ("log(step, metrics)", "generations(step, rows)", "close()")),
 )
 """`trainer.logger`."""
+
+CALLBACKS: Registry[Any] = Registry(
+    "a callback",
+    decorator="callback",
+    places=(),
+    contract=EitherContract(
+        FunctionContract(("step",)),
+        ClassContract(
+            "",
+            ("start(run)", "step(step)", "validation(step)", "checkpoint(step, folder)", "end(step, error)"),
+            optional=True,
+        ),
+        second=has_hooks,
+    ),
+)
+"""`trainer.callbacks`: see `agentrl.tracking.callbacks`."""
 
 IN_PROCESS = (
     "module, max_num_seqs=, max_model_len=, deterministic=",
@@ -246,7 +282,9 @@ group_filter = GROUP_FILTERS.register
 tool_parser = PARSERS.register
 row_sampler = ROW_SAMPLERS.register
 lr_schedule = LR_SCHEDULES.register
+optimizer = OPTIMIZERS.register
 run_logger = LOGGERS.register
+callback = CALLBACKS.register
 engine = ENGINES.register
 weight_transport = WEIGHT_TRANSPORTS.register
 task = TASKS.register

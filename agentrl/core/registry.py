@@ -1,9 +1,10 @@
 """The objects that a setting may name: built in, registered, from a plug-in, or by their path.
 
 Invariants:
-- all four keep one contract, which is checked whenever an object that is not built in is found;
+- all of them keep one contract, which is checked whenever an object that is not built in is found;
 - a registry holds what the modules imported into this process registered, and nothing else: each worker process
   imports `model.external_lib` and the plug-ins for itself;
+- an object that the caller passes comes with its name (`GivenObject`), and is in no registry;
 - names of built-in objects are known without importing them (`catalog`), and one is imported when it is first named.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from agentrl.core.catalog import Declared, declared
 from agentrl.core.contracts import Contract, keywords_of
@@ -22,6 +23,40 @@ from agentrl.core.user_errors import did_you_mean, reported_as
 
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+class GivenObject(str):
+    """The name of a Python object of the caller's, which carries the object itself: it stands for nothing else."""
+
+    value: Any
+    travels: bool
+    """Whether other processes need the object."""
+
+    def __new__(cls, name: str, value: Any, *, travels: bool = True) -> Self:
+        """`name`: how the object is shown."""
+        made = super().__new__(cls, name)
+        made.value, made.travels = value, travels
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GivenObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (GivenObject, (str(self), self.value)) if self.travels else (str, (str(self),))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        """The name is whole."""
+        return self
+
+    def removesuffix(self, suffix: str, /) -> str:
+        """The name is whole."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -38,15 +73,23 @@ class Registry(Generic[T]):
     """Objects of one kind by name."""
 
     def __init__(
-        self, what: str, *, decorator: str, places: tuple[str, ...], contract: Contract, marks: tuple[str, ...] = ()
+        self,
+        what: str,
+        *,
+        decorator: str,
+        places: tuple[str, ...],
+        contract: Contract,
+        marks: tuple[str, ...] = (),
+        package: str = "",
     ) -> None:
         """`what`: "a policy loss". `places`: files and folders with the built-in ones, each under `decorator`.
-        `marks`: keywords that the decorator takes."""
+        `marks`: keywords that the decorator takes. `package`: a module whose classes need no path."""
         self.what = what
         self.decorator = decorator
         self.places = places
         self.contract = contract
         self.marks = marks
+        self.package = package
         self.loaded: dict[str, Entry[T]] = {}
         """Built-in objects that were imported."""
         self.registered: dict[str, Entry[T]] = {}
@@ -120,6 +163,7 @@ class Registry(Generic[T]):
 
     def entry(self, name: str, key: str) -> Entry[T]:
         """The entry of that object. Raises UserError where there is none, or none that keeps the contract."""
+        name = name.removeprefix(f"{self.package}.")
         found = self._named(name) or self._by_path(name, key)
         if found is None:
             load_plugins()
@@ -131,11 +175,13 @@ class Registry(Generic[T]):
         return found
 
     def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object of that name with the arguments. Raises UserError; so does one of the user's own that
-        fails, with any exception."""
+        """Call the object of that name with the arguments, unless it is made already. Raises UserError; so does one of
+        the user's own that fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
             return entry.value(*args, **kwargs)
+        if self.contract.is_made(entry.value):
+            return entry.value
         with reported_as(f"{key}={name}"):
             return entry.value(*args, **kwargs)
 
@@ -147,7 +193,7 @@ class Registry(Generic[T]):
 
     def mark(self, name: str, mark: str, key: str) -> Any:
         """The value of a mark of its decorator; None where there is none. Imports nothing that is built in."""
-        mine = self.declared.get(name)
+        mine = self.declared.get(name := name.removeprefix(f"{self.package}."))
         plain = mine if name not in self.registered else None
         return plain.marks.get(mark) if plain else self.entry(name, key).marks.get(mark)
 
@@ -159,7 +205,9 @@ class Registry(Generic[T]):
     def missing(self, name: str, words: tuple[str, ...] = ()) -> str:
         """Advice for an unknown name; `words`: the values that the setting takes, if not just the names."""
         words = words or self.words
-        return f"{did_you_mean(name, words)}choose {', '.join(words)}, or {self.own_forms}"
+        return f"{did_you_mean(name, words)}choose {', '.join((*words, 'or '))}{self.own_forms}".replace(
+            "choose or", "choose"
+        )
 
     @property
     def anchor(self) -> str:
@@ -170,18 +218,31 @@ class Registry(Generic[T]):
     def own_forms(self) -> str:
         """How an object of the user's own is named."""
         kind = "Class" if "class " in self.contract.written else "function"
-        return f"file.py:{kind}, or a name that model.external_lib registers"
+        classes = f"a class of {self.package}, " * bool(self.package)
+        return f"{classes}file.py:{kind}, or a name that model.external_lib registers"
 
     def _named(self, name: str) -> Entry[T] | None:
         if name in self.registered:
             return self.registered[name]
         return self.built_in(name) if name in self.declared else None
 
+    def is_path(self, name: str) -> bool:
+        """Whether a name needs no registration: it is a path, or a class of the package."""
+        return is_path(name) or (
+            bool(self.package) and isinstance(getattr(import_module(self.package), name, None), type)
+        )
+
     def _by_path(self, name: str, key: str) -> Entry[T] | None:
-        if not is_path(name):
+        if isinstance(name, GivenObject):
+            return self._entry_of(name.value)
+        if not self.is_path(name):
             return None
+        name = name if is_path(name) else f"{self.package}.{name}"
         path, _, attribute = name.rpartition(":" if ":" in name else ".")
-        value = load_attribute(path, attribute, what=key)
+        return self._entry_of(load_attribute(path, attribute, what=key))
+
+    def _entry_of(self, value: T) -> Entry[T]:
+        """An object's entry, with the marks of its decorator if it has one."""
         return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))
 
 

@@ -7,10 +7,12 @@
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import absolute
 
 
 def share() -> Path:
@@ -19,15 +21,25 @@ def share() -> Path:
     return package / "share" if (package / "share").is_dir() else package.parent
 
 
-def find(path: str | Path, *, what: str) -> Path:
-    """An existing file or folder. Raises UserError naming `what` (a config key, say) and the places looked at."""
-    path = Path(path).expanduser()
-    places = [path] if path.is_absolute() else [Path.cwd() / path, share() / path]
-    for place in places:
-        if place.exists():
-            return place
-    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
+def find(path: str | Path, *, what: str, folders: Sequence[Path] = ()) -> Path:
+    """An existing file or folder. Raises UserError naming `what` (a config key, say) and the places looked at.
+
+    `folders`: further ones, looked in after the current folder.
+    """
+    if (found := lookup(path, folders)) is not None:
+        return found
+    looked = " and ".join(dict.fromkeys(str(place.parent) for place in _places(path, folders)))
     raise UserError(f"{what}: {path} does not exist (looked in {looked})")
+
+
+def lookup(path: str | Path, folders: Sequence[Path] = (), *, ours: bool = True) -> Path | None:
+    """The first file or folder of that name that exists; `ours`: shipped ones count."""
+    return next((place for place in _places(path, folders, ours=ours) if place.exists()), None)
+
+
+def _places(path: str | Path, folders: Sequence[Path], *, ours: bool = True) -> list[Path]:
+    path = Path(path).expanduser()
+    return [absolute(folder / path) for folder in (Path.cwd(), *folders, *[share()] * ours)]
 
 
 def read_text(file: Path) -> str:

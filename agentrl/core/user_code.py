@@ -61,10 +61,22 @@ class UserFunction:
         parameters = inspect.signature(fn).parameters.values()
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        taken = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        self.most = None if any_number else taken
+        """Most arguments by position; None: any number."""
 
     def fit(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments that the function takes."""
         return {name: value for name, value in kwargs.items() if self.takes_any or name in self.names}
+
+    def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether those of the arguments that the function takes are all that it needs."""
+        try:
+            inspect.signature(self.fn).bind(*args[: self.most], **self.fit(kwargs))
+        except TypeError:
+            return False
+        return True
 
     async def run(
         self,

@@ -10,13 +10,9 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.data.lazy import LazyRows, distinct_rows
-from agentrl.data.rows import DEFAULT_COLUMNS, ROW_COLUMNS, Columns, make_row
+from agentrl.data.rows import DEFAULT_COLUMNS, Columns, make_row
 from agentrl.trajectory.row import Row
 
-PROMPT_COLUMNS = ("question", "problem", "messages")
-"""Columns that stand in for the prompt's where there is none."""
-ANSWER_COLUMN = "answer"
-"""The column that stands in for `ground_truth`."""
 DICT_EXAMPLE = '{"prompt": "What is 2 + 3?", "answer": "5"}'
 
 
@@ -38,7 +34,7 @@ class GivenRows(LazyRows):
         if not isinstance(row, Mapping | Row):
             raise UserError(f"{uid} is a {type(row).__name__}: pass dicts, such as {DICT_EXAMPLE}")
         if not isinstance(row, Row):
-            row = make_row(completed(row, uid, self.columns), uid, self.columns)
+            row = make_row(row, uid, self.columns)
         if self.interaction and row.interaction_kwargs is None:
             return replace(row, extra_info=row.extra_info | {"interaction_kwargs": {"name": None}})
         return row
@@ -66,25 +62,3 @@ def given_rows(
 def numbered(records: Iterable[Any], name: str = "rows") -> Iterator[tuple[str, Any]]:
     """Each with its uid."""
     return ((f"{name}:{number}", record) for number, record in enumerate(records, 1))
-
-
-def completed(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COLUMNS) -> dict[str, Any]:
-    """A record with the columns that a row is made of. Raises UserError without a prompt.
-
-    `question`, `problem` or `messages` serve as the prompt and `answer` as the ground truth. A record without
-    `extra_info` gets one of its further columns, where the reward function finds them.
-    """
-    made, prompt_key = dict(record), columns.prompt
-    for name in PROMPT_COLUMNS:
-        if prompt_key not in made and name in made:
-            made[prompt_key] = made.pop(name)
-    if prompt_key not in made:
-        raise UserError(
-            f"{uid} has no {prompt_key!r}: it has {', '.join(map(str, record))}; write such as {DICT_EXAMPLE}"
-        )
-    if ANSWER_COLUMN in made and made.get("ground_truth") is None and made.get("reward_model") is None:
-        made["ground_truth"] = made.pop(ANSWER_COLUMN)
-    if made.get("extra_info") is None:
-        known = {*ROW_COLUMNS, prompt_key, "ground_truth", *columns.media.values()}
-        made["extra_info"] = {key: value for key, value in made.items() if key not in known}
-    return made

@@ -6,14 +6,21 @@ Lengths are in tokens, as the chat template with its tools renders the prompt.
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nlargest
+from itertools import chain, islice
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
-from agentrl.data.lazy import LazyRows
+from agentrl.data.lazy import JoinedRows, LazyRows
+from agentrl.data.rows import FileRows
 from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
 
+MEASURED = 256
+"""Rows whose tokens are counted before a run."""
+MOST_SIZES = 100_000
+"""Rows whose text is measured to find them."""
 TRUNCATIONS = ("error", "left", "right", "middle")
 
 
@@ -49,6 +56,44 @@ def filter_overlong(
     if dropped:
         log.warning("dropped %d of %d rows: prompts over data.max_prompt_length=%d tokens", dropped, len(rows), limit)
     return Subset(rows, indices) if dropped else rows
+
+
+def check_overlong(rows: Sequence[Row], length: Callable[[Row], int], limit: int, truncation: str) -> None:
+    """Raises UserError, naming the first one, where rows are over `limit` and `truncation` is error; else logs them.
+
+    Only the MEASURED rows with the longest text are measured: tokens are not counted in a large file.
+    """
+    sizes = enumerate(islice(_sizes(rows), MOST_SIZES))
+    longest = sorted(index for index, _ in nlargest(MEASURED, sizes, key=lambda item: item[1]))
+    found = [(row.uid, tokens) for i in longest if (tokens := _length_of(row := rows[i], length)) > limit]
+    if not found:
+        return
+    uid, tokens = found[0]
+    others = f", and so have {len(found) - 1} more" if len(found) > 1 else ""
+    line = f"{uid} has a prompt of {tokens} tokens{others}; data.max_prompt_length={limit}"
+    if truncation == "error":
+        raise UserError(
+            f"{line}: raise it to {max(tokens for _, tokens in found)}, or set data.filter_overlong_prompts=true, or "
+            "data.truncation=left, right or middle"
+        )
+    log.warning("%s, data.truncation=%s cuts them", line, truncation)
+
+
+def _sizes(rows: Sequence[Row]) -> Iterator[int]:
+    if isinstance(rows, JoinedRows):
+        return chain.from_iterable(map(_sizes, rows.parts))
+    prompts = (prompt for _, prompt in rows.prompts()) if isinstance(rows, FileRows) else (row.prompt for row in rows)
+    return (sum(len(str(message["content"])) for message in prompt) for prompt in prompts)
+
+
+def _length_of(row: Row, length: Callable[[Row], int]) -> int:
+    """Tokens of its prompt; 0 where it cannot be measured, which the rollout reports, or a loop of its own reads it."""
+    if row.agent_name is not None or row.scores_itself:
+        return 0
+    try:
+        return length(row)
+    except (UserError, InfraError):
+        return 0
 
 
 def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:

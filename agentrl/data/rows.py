@@ -5,7 +5,7 @@ it (and how often the file was listed before), so that it is the same after a re
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,11 @@ DATA_SOURCE = "data_source"
 ROW_COLUMNS = {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name", "tools_kwargs"}
 ROW_COLUMNS |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
 """Columns that are a field of a Row, or too big to be kept."""
+
+PROMPT_COLUMNS = ("question", "problem", "messages")
+"""Columns that stand in for the prompt's where there is none."""
+ANSWER_COLUMN = "answer"
+"""The column that stands in for `ground_truth`."""
 
 LINE_EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}
@@ -62,7 +67,7 @@ class FileRows(LazyRows):
 
     def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """(uid, messages) of every row, faster than whole rows. Raises UserError for the first row without a prompt."""
-        for number, prompt in enumerate(_column(self.records, self.columns.prompt), 1):
+        for number, prompt in enumerate(_prompts(self.records, self.columns.prompt), 1):
             uid = f"{self.name}:{number}"
             yield uid, _messages(prompt, f"{uid}: {self.columns.prompt}")
 
@@ -88,7 +93,12 @@ def read_rows(
 
 
 def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COLUMNS) -> Row:
-    """One record as a Row. Raises UserError naming `uid` and the field that is wrong."""
+    """One record as a Row. Raises UserError naming `uid` and the field that is wrong.
+
+    `question`, `problem` or `messages` serve as the prompt, and `answer` as the ground truth, where there is none.
+    Further columns are in `extra_info`, where the reward function finds them.
+    """
+    record = _completed(record, columns.prompt)
     fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
     extra_info = fields["extra_info"]
     for key in ("tools_kwargs", "interaction_kwargs"):
@@ -98,6 +108,7 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
     known = {*ROW_COLUMNS, columns.prompt, columns.reward_fn, *columns.media.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
+    others = {key: plain(value) for key, value in record.items() if key not in known and value is not None}
     return Row(
         uid=uid,
         prompt=with_media(
@@ -106,10 +117,25 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
         data_source=str(plain(record.get(columns.reward_fn)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],
-        extra_info=extra_info,
+        extra_info={key: value for key, value in others.items() if not hasattr(record[key], "tolist")} | extra_info,
         agent_name=plain(record.get("agent_name")),
-        others={key: plain(value) for key, value in record.items() if key not in known},
+        others=others,
     )
+
+
+def prompt_column(names: Container[str], key: str) -> str:
+    """The column that has the prompt: `key`, or where it is missing one that stands in for it."""
+    return next((name for name in (key, *PROMPT_COLUMNS) if name in names), key)
+
+
+def _completed(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A record with its prompt under `key`, and `answer` as its ground truth."""
+    made = dict(record)
+    if (found := prompt_column(made, key)) in made:
+        made[key] = made.pop(found)
+    if made.get(ANSWER_COLUMN) is not None and made.get("ground_truth") is None and made.get("reward_model") is None:
+        made["ground_truth"] = made.pop(ANSWER_COLUMN)
+    return made
 
 
 def _field(record: Mapping[str, Any], key: str, uid: str) -> dict[str, Any]:
@@ -170,8 +196,14 @@ def _check_columns(records: Sequence[Record], file: Path, columns: Columns) -> N
         if key == DATA_SOURCE:
             continue
         for names, where in _names_of_columns(records, file):
-            if key not in names:
+            if key not in names and (key != columns.prompt or prompt_column(names, key) not in names):
                 raise UserError(f"{setting}: {where} has no column {key!r}; it has {', '.join(names)}")
+
+
+def _prompts(records: Sequence[Record], key: str) -> Iterator[Any]:
+    if isinstance(records, Table):
+        return records.values(prompt_column(records.columns(), key))
+    return (record.get(prompt_column(record, key)) for record in records)
 
 
 def _column(records: Sequence[Record], key: str) -> Iterator[Any]:

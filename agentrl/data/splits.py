@@ -8,9 +8,10 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
+from agentrl.core.points import LOOPS
 from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
-from agentrl.data.overlong import filter_overlong
+from agentrl.data.overlong import check_overlong, filter_overlong
 from agentrl.trajectory.row import Row
 
 ROWS_PER_WORKER = 10_000
@@ -25,6 +26,12 @@ class Splits:
     validation: list[Sequence[Row]]
     """Batches of validation rows; empty without `data.val_files`."""
     total_steps: int
+
+
+def own_loops(config: Config) -> bool:
+    """Whether rows that name no loop run in one of the user's, which may write another prompt."""
+    agent = config.rollout.agent
+    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class Reader:
         if data.filter_overlong_prompts:
             workers = min(os.cpu_count() or 1, len(rows) // ROWS_PER_WORKER)
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)
+        elif not own_loops(self.config):
+            check_overlong(rows, self.prompt_length, data.max_prompt_length, data.truncation)
         return rows
 
     def _from_files(self, key: str) -> Sequence[Row]:

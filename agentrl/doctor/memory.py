@@ -1,7 +1,7 @@
 """About how much memory training takes, from the model's configuration alone: no weight is loaded.
 
-Counted: parameters, gradients, AdamW's moments, a reference and a critic where there are any, the activations of the
-fullest forward pass, logits, and the hf engine's cache. Bytes of activations were counted on transformers'
+Counted: parameters, gradients, the optimizer's moments, a reference and a critic where there are any, activations of
+the fullest forward pass, logits, and the hf engine's cache. Bytes of activations were counted on transformers'
 Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what it missed by.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.derived import has_critic
+from agentrl.config.derived import has_critic, inherited, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
@@ -24,6 +24,7 @@ from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
 from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.pass_size import (
     UNITS,
     Shape,
@@ -58,6 +59,12 @@ class Size:
     head: int
     """Numbers in the output layer, where that is trained."""
     vocabulary: int
+    flops: ModelFlops
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of a token's keys and values in a server's cache, in half precision."""
+        return 4.0 * self.shape.layers * self.shape.keys
 
 
 def size_of(config: Config) -> Size:
@@ -85,6 +92,7 @@ def size_of(config: Config) -> Size:
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
+        flops=model_flops({name: p.shape for name, p in module.named_parameters()}, shape),
     )
 
 
@@ -101,7 +109,9 @@ def parts(
     found = {
         "weights": (frozen * width + size.trained * MASTER) / processes,
         "gradients": size.trained * MASTER / processes,
-        "AdamW": 2 * size.trained * MASTER / processes,
+        "AdamW" if actor.optim.optimizer == "adamw" else actor.optim.optimizer: state_bytes(actor.optim)
+        * size.trained
+        / processes,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:
@@ -114,7 +124,8 @@ def parts(
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * width / processes
     if has_critic(config):
-        found["critic"] = 4 * size.parameters * MASTER / processes
+        optim = inherited(config.critic.optim, actor.optim)
+        found["critic"] = (2 * MASTER + state_bytes(optim)) * size.parameters / processes
     rollout = config.rollout
     engine = engine_name(rollout, device.type)
     if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:

@@ -1,7 +1,7 @@
 """Finds mistakes in a run's files before a library, a model or a server is loaded.
 
-Invariants: nothing of the user's is called or made here, only imported; PyTorch is not imported; what cannot be known
-yet (a hub id, files elsewhere) is left to the run itself.
+Invariants: nothing of the user's is called or made here, only imported, but for an optimizer; PyTorch is imported only
+for one that is not the default; what cannot be known yet (a hub id, files elsewhere) is left to the run itself.
 """
 
 import json
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks.files import as_list
+from agentrl.config.derived import has_critic, inherited, optimizer_name
 from agentrl.config.given import file_named, is_given
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
+from agentrl.core.plugins import import_external
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
 
@@ -44,6 +46,10 @@ def preflight_training(config: Any) -> list[str]:
     for name in ("rollout_data_dir", "validation_data_dir"):
         if (folder := getattr(trainer, name)) is not None:
             check_folder(folder, f"trainer.{name}")
+    actor = config.actor.optim
+    check_optimizer(actor, "actor.optim", config.model)
+    if has_critic(config):
+        check_optimizer(inherited(config.critic.optim, actor), "critic.optim", config.model)
     return preflight(config, trains=not trainer.val_only)
 
 
@@ -52,16 +58,28 @@ def preflight_sft(config: Any) -> None:
     if not config.data.train_files:
         raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
     check_folder(config.trainer.output_dir, "trainer.output_dir")
+    check_optimizer(config.optim, "optim", config.model)
     check_model(config.model)
     for name in ("train_files", "val_files"):
         if files := getattr(config.data, name):
             check_conversations(files, f"data.{name}")
 
 
+def check_optimizer(optim: Any, key: str, model: Any) -> None:
+    """The optimizer can be made with its arguments. Raises UserError."""
+    if optim.override_optimizer_config or optimizer_name(optim) != "adamw":
+        from agentrl.training.update.optimizers import try_optimizer
+
+        import_external(model.external_lib, "model")
+        try_optimizer(optim, key)
+
+
 def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
+    from agentrl.rewards.managers import manager_class, server_arguments, takes_lists
+    from agentrl.rewards.terms import load_terms
     from agentrl.rollout.loops.registry import check_loops
     from agentrl.tools.loading import check_tools
 
@@ -71,9 +89,12 @@ def check_plugins(config: Any) -> None:
         check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
-    named = reward.custom_reward_function
+    named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
+    load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered)
     if not is_given(named.path):
-        load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+        load_reward_function(named.path, named.name, named.reward_kwargs, batch=takes_lists(reward), offered=offered)
+    if reward.reward_manager.module.path is not None:
+        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
 
 
 def check_model(model: Any, *, template: bool = True) -> None:

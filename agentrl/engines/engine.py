@@ -2,7 +2,7 @@
 
 Invariants every engine keeps (tests/engines/conformance.py runs them against each):
 - `len(token_ids) == len(logprobs)`; a log-prob is that of the sampled token under the distribution it
-  was drawn from (after temperature, top-k, top-p, min-p), in nats, <= 0;
+  was drawn from (after repetition penalty, temperature, top-k, top-p, min-p), in nats, <= 0;
 - a stop token that ended the generation is part of `token_ids`;
 - a cancelled `generate` leaves nothing running; `release(key)` leaves nothing cached;
 - `generate` may be called from many tasks at once and never blocks the event loop.
@@ -29,6 +29,9 @@ class Sampling:
     top_k: int = 0
     """Keep the k likeliest tokens; 0 (or -1, verl's spelling) keeps all."""
     min_p: float = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability; 0 keeps all."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that the sequence already has are divided by it, negative ones multiplied; 1 changes nothing."""
     seed: int | None = None
     """Same seed, same prompt, same weights: same tokens, as far as float arithmetic allows."""
     stop_token_ids: tuple[int, ...] = ()
@@ -36,6 +39,10 @@ class Sampling:
     """Do not stop at `stop_token_ids`."""
     candidates: int = 0
     """How many of the likeliest first tokens to report; not at temperature 0."""
+
+
+FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields of Sampling by which tokens do not come from the model's own distribution."""
 
 
 def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
@@ -47,6 +54,10 @@ def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
         (not 0 < sampling.top_p <= 1, f"top_p={sampling.top_p}: give a number above 0, up to 1 (off)"),
         (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
         (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
+        (
+            not 0 < sampling.repetition_penalty <= 2,
+            f"repetition_penalty={sampling.repetition_penalty}: over 0, up to 2",
+        ),
         (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
     ]
     for is_wrong, message in wrong:

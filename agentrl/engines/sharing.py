@@ -7,15 +7,15 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from agentrl.config.derived import has_critic
+from agentrl.config.derived import has_critic, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.training.model.adapter import base_and_adapter
 
 IN_PROCESS_SEQUENCES = 64
 """Default of `rollout.max_num_seqs` for an engine in this process."""
-STORED, MOMENTS, COMPUTED = 4, 8, 2
-"""Bytes of a trained parameter: itself, AdamW's two moments, and the copy that layers compute with."""
+STORED, COMPUTED = 4, 2
+"""Bytes of a trained parameter itself, and of the copy that layers compute with."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
     if config.model.lora_rank:
         return policy * width
     stored = 0 if offloaded.param_offload else STORED
-    moments = 0 if offloaded.optimizer_offload else MOMENTS
+    moments = 0 if offloaded.optimizer_offload else state_bytes(config.actor.optim)
     kept = policy * ((stored + moments) / sharing.ranks + COMPUTED)
     if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         kept += policy * width / sharing.ranks

@@ -21,6 +21,7 @@ from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, writing
+from agentrl.engines.engine import FILTERS
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
@@ -115,8 +116,7 @@ def depends_on(config: Config) -> dict[str, Any]:
         "rollout.n": rollout.n,
         "rollout.do_sample": rollout.do_sample,
         "rollout.temperature": rollout.temperature,
-        "rollout.top_p": rollout.top_p,
-        "rollout.top_k": rollout.top_k,
+        **{f"rollout.{name}": getattr(rollout, name) for name in FILTERS},
         "trainer.seed": config.trainer.seed,
     }
 

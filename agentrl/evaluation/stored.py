@@ -15,7 +15,9 @@ from agentrl.core.errors import UserError
 from agentrl.data import Columns, make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
+from agentrl.data.rows import prompt_column
 from agentrl.evaluation.report import RowScores
+from agentrl.rewards.function import names_function
 from agentrl.rollout.building import sandbox_for, scorer
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.loop_runner import LoopRunner
@@ -70,7 +72,10 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         has = ", ".join(record)
         raise UserError(f"{uid}: {data.response_key!r} holds no answers (columns: {has}); set data.response_key")
-    record = {data.prompt_key: "-", **record, "reward_model": record.get(data.reward_model_key)}
+    if data.reward_model_key != "reward_model" or "reward_model" in record:
+        record = {**record, "reward_model": record.get(data.reward_model_key)}
+    if prompt_column(record, data.prompt_key) not in record:
+        record = {**record, data.prompt_key: "-"}  # an answer may be scored without its question
     row = make_row(record, uid, Columns(data.prompt_key, data.reward_fn_key))
     scores = plain(record.get(data.score_key))
     fits = isinstance(scores, list) and len(scores) == len(answers)
@@ -79,9 +84,8 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
 
 def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = NO_OBJECTS) -> list[RowScores]:
     """Scores by the configured reward function, or the stored ones if none is set. Raises UserError."""
-    custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
-    named = custom_reward_function.path or ":" in custom_reward_function.name
-    if not named and rows and all(row.scores is not None for row in rows):
+    threshold = config.evaluation.success_threshold
+    if not names_function(config.reward) and rows and all(row.scores is not None for row in rows):
         return [_stored(row, threshold) for row in rows]
     with closing(LoopRunner()) as runner:
         return runner.run(_score(config, rows, objects))

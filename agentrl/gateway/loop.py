@@ -176,7 +176,7 @@ class ProgramAgent(AgentLoop):
 def _warn_that_it_runs_here(name: str) -> None:
     log.warning(
         "agent %s runs on this host, as you: what the model asks it to do can read and change your files; "
-        "`image` or `container: task` in its entry puts it into a container (docs/agent-containers.md)",
+        "`image` or `container: task` in its entry puts it into a container (docs/agents.md#an-agent-in-a-container)",
         name,
     )
 

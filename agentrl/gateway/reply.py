@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from agentrl.chat import Chat
-from agentrl.chat.thinking import BLOCKS
 from agentrl.gateway.ledger_branch import SampledTokens
 from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
@@ -38,10 +37,3 @@ def call_records(calls: Sequence[Call], turn: int) -> list[ToolCallRecord]:
         ToolCallRecord(turn, call.name, call.arguments, said, outcome, seconds=0.0)
         for call, (outcome, said) in zip(calls, ends, strict=True)
     ]
-
-
-def after_thinking(text: str) -> str:
-    """A turn's text after its thinking."""
-    for closing in BLOCKS.values():
-        text = text.rpartition(closing)[2]
-    return text.strip()

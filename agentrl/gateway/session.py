@@ -24,7 +24,7 @@ from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.halting import Halting
 from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
-from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls
+from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
@@ -262,10 +262,8 @@ class AgentSession:
         reply = self.chat.parse([*pending.ids[at:], *sampled.ids], schemas, lead=lead)
         name = f"{self.trajectory.key}/{pending.number}"
         rename_calls(reply, name)
-        calls = reply.calls if "tool_calls" in reply.message and schemas else []
+        calls = reply.calls if "tool_calls" in reply.message else []
         text, reasoning = shown(reply.message)
-        if reply.calls and not schemas:  # calls of tools that the client did not name are text
-            text = after_thinking(self.chat.decode(sampled.ids[:-1] if reply.closed else sampled.ids))
         if stopped:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
@@ -273,7 +271,7 @@ class AgentSession:
         id = call_id(name, 0)
         self.tree.write(pending, sampled, reply.message, sent, name=id, closed=reply.closed)
         self._record()
-        self.trajectory.tool_calls += call_records(reply.calls if schemas else (), self.trajectory.turns - 1)
+        self.trajectory.tool_calls += call_records(reply.calls, self.trajectory.turns - 1)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
         return ModelAnswer(

@@ -10,6 +10,7 @@ class BaseInteraction:
     For each trajectory: `start_interaction` once, `generate_response` per answer of the model, `calculate_score`
     once at the end, `finalize_interaction` once, always. All four may be async or plain functions; plain ones run
     in threads. Each gets the row's `extra_info.interaction_kwargs` as keyword arguments, as far as it takes them.
+    The last two may do without `instance_id`, as in verl's base class.
     """
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:

@@ -125,8 +125,9 @@ def _check_class(entry: Entry, kind: type) -> None:
         raise UserError(f"{entry.where}: {entry.class_name} has no generate_response(): write `{RESPOND}`")
     check_method(kind, "generate_response", ("instance_id", "messages"), entry.where, RESPOND)
     for method in ("start_interaction", "calculate_score", "finalize_interaction"):
+        given = ("instance_id",) if method == "start_interaction" else ()  # verl's base class gives the others none
         example = f"async def {method}(self, instance_id, **kwargs)"
-        check_method(kind, method, ("instance_id",), entry.where, example)
+        check_method(kind, method, given, entry.where, example)
     check_answers(getattr(kind, "generate_response", None), entry.where, "(should_terminate, content, score, extra)")
     check_spelling(entry.config, CONFIG_KEYS, entry.where, section="config", kind=kind)
 

@@ -83,7 +83,9 @@ class InteractionSession:
             await self.cleanup.run(ending)
 
     async def _score(self) -> float:
-        if self.runner.inherits("calculate_score"):
+        scores = self.runner.methods["calculate_score"]
+        # One that needs more than verl would give is a helper of its generate_response.
+        if self.runner.inherits("calculate_score") or not scores.fits((self.id,), self.kwargs):
             return self.last_score
         answer = await self.runner.call("calculate_score", self.id, kwargs=self.kwargs)
         with self.runner.reading("calculate_score"):

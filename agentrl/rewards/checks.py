@@ -4,19 +4,20 @@ from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.config.validate import TRAINING, Check
 from agentrl.core.errors import UserError
 from agentrl.data.dataset import scored_by_rollout
+from agentrl.rewards.function import names_function
+from agentrl.rewards.managers import takes_lists
 from agentrl.rewards.ready_made import known_source
 
 
 def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     """Check that something gives a score."""
     multi_turn, agent = rollout.multi_turn, rollout.agent
-    custom_reward_function = reward.custom_reward_function
-    scorer = custom_reward_function.path or ":" in custom_reward_function.name  # "module:function" needs no path
     own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
     tools = multi_turn.tool_config_path and reward.tool_weight != 0
     acting = multi_turn.enable and (tools or (multi_turn.interaction_config_path and reward.interaction_weight != 0))
-    judged = reward.reward_model.enable
-    if not (scorer or judged or acting or own_loop or scored_by_rollout(data) or known_source(data)):
+    own_manager = takes_lists(reward) is None
+    judged = reward.reward_model.classifies or own_manager
+    if not (names_function(reward) or judged or acting or own_loop or scored_by_rollout(data) or known_source(data)):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path or reward.reward_model, or let tools "
             "or an interaction do it (rollout.multi_turn.enable=true with tool_config_path or interaction_config_path, "

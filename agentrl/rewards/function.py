@@ -10,16 +10,22 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from agentrl.config.schema.reward import Reward
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers
 from agentrl.core.plugins import load_attribute
+from agentrl.core.user_code import UserFunction
 from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.custom_reward_function"
+TERMS = "reward.functions"
 REQUIRED = ("data_source", "solution_str", "ground_truth")
 OPTIONAL = ("extra_info", "trajectory", "sandbox")
+ROUTER = "reward_router_address"
+"""Names the server of a generative reward model."""
 DEFAULT_NAME = "compute_score"
 PLURALS = {
     "data_source": "data_sources",
@@ -51,33 +57,57 @@ class RewardFn:
         return {key: value for key, value in given.items() if key in REQUIRED or key in self.accepted} | self.kwargs
 
 
+def names_function(reward: Reward) -> bool:
+    """Whether the settings name a reward function, or several."""
+    one = reward.custom_reward_function
+    return bool(reward.functions or one.path or ":" in one.name)  # "module:function" needs no path
+
+
 def load_reward_function(
-    path: str | None, name: str, reward_kwargs: Mapping[str, Any], *, batch: bool = False
+    path: str | None,
+    name: str,
+    reward_kwargs: Mapping[str, Any],
+    *,
+    batch: bool | None = False,
+    offered: Mapping[str, Any] = MappingProxyType({}),
+    section: str = SECTION,
 ) -> RewardFn | None:
     """The function `name` in a Python file or dotted module `path`, or `name` as "module:function" without a path.
 
-    `batch`: it takes lists. None where neither names one. Raises UserError in one line when it does not load or has
-    another signature.
+    `batch`: it takes lists; None: a manager of the user's own calls it, in words of its own. `offered`: further
+    arguments, of which it gets those that it takes. `section`: its settings, for messages. None where neither names
+    one. Raises UserError in one line when it does not load or has another signature.
     """
     if path is None and ":" in name:
         path, _, name = name.partition(":")
     if path is None and name == DEFAULT_NAME:
         return None
     if path is None:
-        raise UserError(f"{SECTION}.name={name} names no file; set {SECTION}.path, or name=module:function")
-    function = load_attribute(path, name, what=SECTION)
+        raise UserError(f"{section}.name={name} names no file; set {section}.path, or name=module:function")
+    function = load_attribute(path, name, what=section)
     if not callable(function):
-        raise UserError(f"{SECTION}: {name} in {path} is no function but a {type(function).__name__}")
-    return _checked(function, reward_kwargs, (path, name), f"{SECTION}: {path}", batch=batch)
+        raise UserError(f"{section}: {name} in {path} is no function but a {type(function).__name__}")
+    kwargs = {**taken(function, offered), **reward_kwargs}
+    return _checked(function, kwargs, (path, name), f"{section}: {path}", batch=batch, section=section)
 
 
-def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: bool = False) -> RewardFn:
+def reward_function(
+    function: Any,
+    reward_kwargs: Mapping[str, Any],
+    *,
+    batch: bool | None = False,
+    offered: Mapping[str, Any] = MappingProxyType({}),
+) -> RewardFn:
     """A function that a program passes as an object. Raises UserError where its signature does not fit."""
     if not callable(function):
         raise UserError(f"the reward is a {type(function).__name__}: pass a function")
-    return _checked(
-        function, reward_kwargs, _origin(function), f"reward={function_name(function)}", batch=batch, shared=True
-    )
+    kwargs, where = {**taken(function, offered), **reward_kwargs}, f"reward={function_name(function)}"
+    return _checked(function, kwargs, _origin(function), where, batch=batch, shared=True)
+
+
+def taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the `offered` arguments that a function takes."""
+    return UserFunction(function).fit(offered) if offered else {}
 
 
 def function_name(function: Any) -> str:
@@ -91,13 +121,14 @@ def _checked(
     origin: tuple[str, str],
     where: str,
     *,
-    batch: bool,
+    batch: bool | None,
     shared: bool = False,
+    section: str = SECTION,
 ) -> RewardFn:
     check_answers(function, where, "the score, a number")
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
     name = origin[1] or function_name(function)
-    accepted = _check(function, name, kwargs, words)
+    accepted = frozenset[str]() if batch is None else _check(function, name, kwargs, words, section)
     return RewardFn(function, name, dict(kwargs), accepted, origin, shared)
 
 
@@ -109,7 +140,7 @@ def _origin(function: Any) -> tuple[str, str]:
 
 
 def _check(
-    function: Callable[..., Any], name: str, kwargs: Mapping[str, Any], words: Mapping[str, str]
+    function: Callable[..., Any], name: str, kwargs: Mapping[str, Any], words: Mapping[str, str], section: str
 ) -> frozenset[str]:
     """The OPTIONAL arguments that `function` takes, which calls them by `words`.
 
@@ -120,13 +151,16 @@ def _check(
     catches_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     accepted = {key for key in OPTIONAL if words.get(key) in parameters} | ({"extra_info"} if catches_all else set())
     if clash := kwargs.keys() & {*words.values()}:
-        raise UserError(f"{SECTION}.reward_kwargs.{min(clash)} is set by agentrl itself; take it out")
+        raise UserError(f"{section}.reward_kwargs.{min(clash)} is set by agentrl itself; take it out")
     try:
         signature.bind(**dict.fromkeys([*(words[key] for key in (*REQUIRED, *accepted)), *kwargs]))
     except TypeError as error:
+        if ROUTER in parameters and ROUTER not in kwargs:
+            fix = "set reward.reward_model.enable=true, and reward.reward_model.url to the HOST:PORT of its server"
+            raise UserError(f"{section}: {name} asks a generative reward model ({ROUTER}): {fix}") from None
         required = [words[key] for key in REQUIRED]
         wanted = ", ".join([*required, f"{words['extra_info']}=None", *(f"{key}=..." for key in kwargs)])
-        raise UserError(f"{SECTION}: {name}{signature} does not fit ({error}); make it {name}({wanted})") from None
+        raise UserError(f"{section}: {name}{signature} does not fit ({error}); make it {name}({wanted})") from None
     return frozenset(accepted)
 
 

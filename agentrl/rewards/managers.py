@@ -15,7 +15,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.schema.reward import Reward
+from agentrl.config.schema.reward import Reward, RewardModel
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.extensions import load_plugins
@@ -230,6 +230,20 @@ def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str,
     return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
+def takes_lists(reward: Reward) -> bool | None:
+    """Whether the manager calls the reward function with lists; None: it is a class of the user's own."""
+    manager = reward.reward_manager
+    return None if manager.module.path is not None or manager.name not in REWARD_MANAGERS else manager.name == "batch"
+
+
+def server_arguments(reward_model: RewardModel, tokenizer: Any = None) -> dict[str, Any]:
+    """What a function or manager that asks a generative reward model is given: host:port, and the model's tokenizer."""
+    if not reward_model.enable or reward_model.url is None:
+        return {}
+    address = reward_model.url.rpartition("://")[2].rstrip("/").removesuffix("/v1")
+    return {"reward_router_address": address, "reward_model_tokenizer": tokenizer}
+
+
 def manager_class(name: str, path: str | None) -> type | None:
     """The class that the settings name, in the file `path`; None when `name` is one of REWARD_MANAGERS. Raises
     UserError."""
@@ -250,9 +264,12 @@ def manager_class(name: str, path: str | None) -> type | None:
     return registered[name]
 
 
-def custom_manager(kind: type, function: RewardFn | None, config: Any, tokenizer: Any) -> Manager:
-    """The manager that calls an object of the user's class `kind`. Raises UserError."""
-    made = (layer.reward_manager(kind, function, config, tokenizer) for layer in layers())
+def custom_manager(
+    kind: type, function: RewardFn | None, config: Any, tokenizer: Any, offered: Mapping[str, Any]
+) -> Manager:
+    """The manager that calls an object of the user's class `kind`; `offered`: further arguments of its constructor.
+    Raises UserError."""
+    made = (layer.reward_manager(kind, function, config, tokenizer, offered) for layer in layers())
     found: Manager | None = next(filter(None, made), None)
     if found is None:
         raise UserError(f"{SECTION}.name: {kind.__name__} is not a reward manager that agentrl can call")

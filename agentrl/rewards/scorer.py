@@ -6,21 +6,18 @@ an infrastructure error is not scored.
 """
 
 import logging
-import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Self
 
 from agentrl.config.schema.reward import OverlongBuffer, Reward
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.isolated import Failed
-from agentrl.core.json_text import recorded
-from agentrl.core.numbers import is_reward, reward_of
+from agentrl.core.numbers import reward_of
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.function import RewardFn, arguments
 from agentrl.rewards.managers import Manager, manager_for
+from agentrl.rewards.terms import Term, total
 from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
 
 log = logging.getLogger(__name__)
@@ -86,22 +83,26 @@ class Scorer:
         decode: Decode,
         *,
         manager: Manager | None = None,
+        terms: Sequence[Term] = (),
         overlong: Overlong | None = None,
         sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
         sources: ScoreSources = TOOLS_AND_INTERACTIONS,
     ) -> None:
         """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
-        the manager that `reward.reward_manager` names calls `fn`. `overlong`: the penalty for long answers. `sandbox`:
-        for functions that ask for one. `reward_model` scores whole trajectories.
+        the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions. `overlong`: the
+        penalty for long answers. `sandbox`: for functions that ask for one. `reward_model` scores whole
+        trajectories.
 
         Raises UserError when nothing can give a score.
         """
-        self.fn, self.decode, self.sandbox, self.overlong = fn, decode, sandbox, overlong
-        self.on_failure = reward.on_failure
-        self.manager = manager or (None if fn is None else manager_for(reward, fn))
+        self.decode, self.sandbox, self.overlong = decode, sandbox, overlong
+        self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
+        manager = manager or (None if fn is None else manager_for(reward, fn))
+        name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
+        self.terms = [*([] if manager is None else [Term(manager, fn, name=name)]), *terms]
         self.reward_model, self.reward_model_weight = reward_model, reward.reward_model.weight
-        judged = self.manager is not None or bool(reward_model is not None and self.reward_model_weight)
+        judged = bool(self.terms) or bool(reward_model is not None and self.reward_model_weight)
         self.left_out = (reward.tool_weight is None and judged, reward.interaction_weight is None and judged)
         """Whether scores of tools, and of interactions, are not added because function or model score the answers."""
         default = 0.0 if judged else 1.0
@@ -138,6 +139,8 @@ class Scorer:
         tools = sum(trajectory.tool_rewards.values())
         interaction = trajectory.interaction_score or 0.0
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
+        if self.zero_unless_stopped and trajectory.finish == "length":
+            trajectory.reward = 0.0
         trajectory.reward_extra |= extra
         if self.overlong is not None:
             penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
@@ -147,17 +150,17 @@ class Scorer:
 
     def expect(self, keys: Sequence[str]) -> None:
         """Announce trajectories that are scored together: `score` is called with each of them."""
-        if self.manager is not None:
-            self.manager.expect(keys)
+        for term in self.terms:
+            term.manager.expect(keys)
 
     async def close(self) -> None:
         """Stop all calls of the reward function."""
-        if self.manager is not None:
-            await self.manager.close()
+        for term in self.terms:
+            await term.manager.close()
 
     def _skip(self, trajectory: Trajectory) -> None:
-        if self.manager is not None:
-            self.manager.skip(trajectory.key)
+        for term in self.terms:
+            term.manager.skip(trajectory.key)
 
     def _report(self, error: InfraError) -> None:
         """Log the first failure of each kind, so that the cause of masked samples is seen in the log."""
@@ -171,58 +174,15 @@ class Scorer:
         if trajectory.reward is not None:  # the agent loop has set it: the reward function is not called
             self._skip(trajectory)
             return reward_of(trajectory.reward, "the agent loop, or the task's verification,"), {}
-        if self.manager is None:
+        if not self.terms:
             if self.loops_only:
                 raise UserError(
                     "an agent loop gave no score, and there is no reward function: let it set trajectory.reward "
                     "(reward_score in verl's output), or set reward.custom_reward_function.path"
                 )
             return 0.0, {}
-        name = "manager" if self.fn is None else self.fn.name
         given = arguments(trajectory, self.decode) | {"sandbox": self.sandbox}
-        if self.fn is not None:
-            given = self.fn.arguments(given)
-        try:
-            result = await self.manager(given, trajectory.key)
-        except UserError:  # such as a missing package: masking would train on the answers that did not need it
-            raise
-        except Failed as error:  # in another process
-            raise InfraError(f"reward function {name} failed: {error}") from error
-        except InfraError as error:
-            raise InfraError(f"reward function {name}: {error}") from error
-        except Exception as error:  # the user's code may raise anything
-            raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
-        return _parts(result, name)
-
-
-def _last_line(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
-
-
-def _parts(result: Any, name: str) -> tuple[float, dict[str, Any]]:
-    """The score in what a reward function returned, and all values of its dict: numbers as floats, others as plain
-    data.
-
-    Raises InfraError when there is no finite score.
-    """
-    values = dict(result) if isinstance(result, Mapping) else {"score": result}
-    if "score" not in values:
-        raise InfraError(
-            f'reward function {name} returned a dict without "score"; it has {", ".join(map(str, values))}'
-        )
-    numbers = {str(key): number for key, value in values.items() if (number := _number(value)) is not None}
-    score = numbers.get("score")
-    if score is None or not is_reward(score):
-        raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
-    return score, recorded(values) | numbers if isinstance(result, Mapping) else {}
-
-
-def _number(value: Any) -> float | None:
-    """Python's, numpy's and torch's numbers as a float; None for anything else."""
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()
-    return float(value) if isinstance(value, Real) else None
+        return await total(self.terms, given, trajectory.key)
 
 
 def without_verdict(trajectory: Trajectory, error: str, choice: str) -> None:

@@ -5,6 +5,7 @@ import logging
 from agentrl.core.blocking import Call, attributed
 from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.mistakes import mistake_in_user_code
 from agentrl.core.numbers import reward_of
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 async def attempt(
     loop: AgentLoop, trajectory: Trajectory, sampling: Sampling, timeout: float, own_timeout: float | None = None
 ) -> None:
-    """Fill `trajectory`. Raises UserError alone.
+    """Fill `trajectory`. Raises UserError alone, for a programming error of the user's loop too.
 
     After `timeout` seconds (core/clocks.py) it is an infrastructure error. `own_timeout` comes in place of that: the
     row's own limit, after which the trajectory is a model error that counts as it is.
@@ -48,6 +49,8 @@ async def attempt(
             fail(trajectory, "timeout", f"took longer than rollout.trajectory_timeout={timeout:g} s")
         else:
             log.exception("trajectory %s", trajectory.key)
+            if mistake := mistake_in_user_code(error):
+                raise UserError(f"agent loop {type(loop).__name__}: {mistake}: correct the code") from error
             fail(trajectory, "error", f"{type(error).__name__}: {error}")
 
 

@@ -2,16 +2,15 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from agentrl.chat import Chat
 from agentrl.chat.byte_level import without_special
-from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Config
-from agentrl.config.schema.reward import RewardFunction
+from agentrl.config.schema.reward import Reward, RewardModel
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
 from agentrl.core.plugins import load_attribute
@@ -23,14 +22,16 @@ from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
-from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
+from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rewards.scorer import Overlong
+from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, own_loops
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
+from agentrl.training.model.loading import load_tokenizer_from
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ def scorer(
         reward,
         without_special(tokenizer),
         manager=manager,
+        terms=_terms(reward, objects),
         overlong=Overlong.of(reward.overlong_buffer, config.data.max_response_length),
         sandbox=sandbox,
         reward_model=judging(config, tokenizer, judge),
@@ -165,38 +167,53 @@ def _reward_function(
     """The reward function, `given` or named, and its manager where `reward.reward_manager.name` does not decide."""
     reward_manager = config.reward.reward_manager
     kind = manager_class(reward_manager.name, reward_manager.module.path)
-    function = _own_function(config.reward.custom_reward_function, given, batch=reward_manager.name == "batch")
+    served = _served(config.reward.reward_model)
+    function = _own_function(config.reward, given, served)
     if kind is not None:
-        return None, custom_manager(kind, function, config, tokenizer)
-    if function is None and known_source(config.data):
+        return None, custom_manager(kind, function, config, tokenizer, served)
+    if function is None and not config.reward.functions and known_source(config.data):
         function = load_reward_function(None, SOURCE_FUNCTION, {})
         assert function is not None
         return function, manager_for(config.reward, function, "naive")  # async, and may ask for the sandbox
     return function, None
 
 
-def _own_function(
-    custom_reward_function: RewardFunction, given: Callable[..., Any] | None, *, batch: bool
-) -> RewardFn | None:
+def _terms(reward: Reward, objects: UserObjects) -> list[Term]:
+    """The functions of `reward.functions`, each with a manager: a class of the user's calls its one function alone."""
+    kind = reward.reward_manager.name if takes_lists(reward) is not None else "naive"
+    offered = _served(reward.reward_model)
+    found = load_terms(reward.functions, objects.rewards, batch=kind == "batch", offered=offered)
+    return [Term(manager_for(reward, fn, kind), fn, reward.functions[name].weight, name) for name, fn in found.items()]
+
+
+def _own_function(reward: Reward, given: Callable[..., Any] | None, offered: Mapping[str, Any]) -> RewardFn | None:
     """The function that is `given`, or else the one that the settings name."""
-    arguments = custom_reward_function.reward_kwargs
+    named, batch = reward.custom_reward_function, takes_lists(reward)
+    kwargs = (reward.reward_kwargs if batch else {}) | named.reward_kwargs
     if given is not None:
-        return reward_function(given, arguments, batch=batch)
-    return load_reward_function(custom_reward_function.path, custom_reward_function.name, arguments, batch=batch)
+        return reward_function(given, kwargs, batch=batch, offered=offered)
+    return load_reward_function(named.path, named.name, kwargs, batch=batch, offered=offered)
+
+
+def _served(reward_model: RewardModel) -> dict[str, Any]:
+    """Address and tokenizer of a generative reward model."""
+    model = reward_model.model
+    if not server_arguments(reward_model) or model.path is None:
+        return server_arguments(reward_model)
+    key = "reward.reward_model.model.path"
+    tokenizer = load_tokenizer_from(model.path, key, trust_remote_code=model.trust_remote_code)
+    return server_arguments(reward_model, tokenizer)
 
 
 def scored_together(config: Config) -> bool:
     """Whether rewards need one place for all trajectories: a manager that may see a batch, or a network."""
-    reward = config.reward
-    manager = reward.reward_manager
-    each = manager.module.path is None and manager.name in REWARD_MANAGERS and manager.name != "batch"
-    return reward.reward_model.enable or not each
+    return config.reward.reward_model.classifies or takes_lists(config.reward) is not False
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
     """The reward model; None without one. Raises UserError."""
     reward_model = config.reward.reward_model
-    if not reward_model.enable:
+    if not reward_model.classifies:
         return None
     from agentrl.training.model import reward_model as network
 

@@ -1,11 +1,11 @@
 """Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 from agentrl.config.derived import group_size
@@ -13,7 +13,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
-from agentrl.engines.engine import Engine, Sampling
+from agentrl.engines.engine import FILTERS, Engine, Sampling
 from agentrl.rewards import Scorer
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
 from agentrl.rollout.building import (
@@ -24,6 +24,7 @@ from agentrl.rollout.building import (
     scored_together,
     scorer,
 )
+from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.first_token import CANDIDATES
 from agentrl.rollout.gc_control import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
@@ -86,6 +87,7 @@ class Rollouts:
         if isinstance(judging, Scorer):
             check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
+        self.cache = CacheWatch(engine)
         self.tasks = TaskRunner(config.rollout.containers, on_failure=config.reward.on_failure)
         self.scheduler = self._scheduler(judging)
 
@@ -123,8 +125,8 @@ class Rollouts:
         return made
 
     def activity(self) -> dict[str, float]:
-        """Metrics of the engine since the last call; {} where it samples only between updates."""
-        return {} if self.background is None else self.background.activity()
+        """Metrics of the engine since the last call: of its cache, and of its work where it samples during updates."""
+        return self.cache.metrics() | ({} if self.background is None else self.background.activity())
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
@@ -158,8 +160,7 @@ class Rollouts:
         sampling = replace(
             self._sampling(),
             temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
-            top_p=val_kwargs.top_p,
-            top_k=val_kwargs.top_k,
+            **{name: getattr(val_kwargs, name) for name in FILTERS},
         )
         return self._make(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
 
@@ -215,7 +216,8 @@ class Rollouts:
         """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
         try:
             with self._checking_workers() as made:
-                made += self.run(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options))
+                work = partial(self.scheduler.run, rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
+                made += self.run(self._watched(work))
         except Interrupted:
             self.run(self.engine.abort())
             raise
@@ -224,15 +226,21 @@ class Rollouts:
     async def _stream(self, batch: AdmittedBatch) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
         n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
-        made = await self.scheduler.run_concurrently(
+        work = partial(
+            self.scheduler.run_concurrently,
             batch.rows,
             n=group_size(self.config),
             sampling=lambda job: greedy if job.sample == n else sampling,
             tag=str(batch.number),
             finished=batch.finished,
         )
+        made = await self._watched(work)
         await asyncio.to_thread(trim_heap)
         return made
+
+    async def _watched(self, work: Callable[[], Awaitable[list[Trajectory]]]) -> list[Trajectory]:
+        async with self.cache.watching():
+            return await work()
 
     @contextmanager
     def _checking_workers(self) -> Iterator[list[Trajectory]]:
@@ -251,8 +259,7 @@ class Rollouts:
         return replace(
             self._sampling(),
             temperature=rollout.temperature if rollout.do_sample else 0.0,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
+            **{name: getattr(rollout, name) for name in FILTERS},
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
 

@@ -25,7 +25,7 @@ from agentrl.rollout.window import StepTiming, staleness_metrics
 from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.batches.packing import total_reward
-from agentrl.trajectory.drops import check_drops
+from agentrl.trajectory.drops import check_drops, while_sampling
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -84,10 +84,11 @@ class Sampler:
         self.clock, self.on_finished_groups = clock, on_finished_groups
         self._waited, self._last, self._spare = 0.0, math.nan, False
 
+    @while_sampling()
     def __call__(self, step: int) -> Groups:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
 
-        Raises TooManyDrops.
+        Raises TooManyDrops and SamplingStopped.
         """
         groups = Groups(compared=self.tracker.wait_for_background)
         if self.config.algorithm.filter_groups.enable:
@@ -98,9 +99,10 @@ class Sampler:
             self._check(step, groups.sampled)
         if has_baselines(self.config):
             self._add_baselines(step, groups)
+        groups.metrics |= self.rollouts.activity()
         if self.begin is not None:
             groups.version = step - 1
-            groups.metrics |= staleness_metrics(groups.trained, groups.version) | self.rollouts.activity()
+            groups.metrics |= staleness_metrics(groups.trained, groups.version)
             self._fit_window(groups.metrics)
         return groups
 

@@ -1,7 +1,7 @@
 """The caller's Python objects, which take the place of files that the settings would name."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.trajectory.row import Row
@@ -17,6 +17,8 @@ class UserObjects:
     """Interactions, interaction classes, functions, and paths of YAML files."""
     reward: Callable[..., Any] | None = None
     """The reward function; arguments as for `reward.custom_reward_function`."""
+    rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Those of several reward functions that are objects, by their names in `reward.functions`."""
     rows: Sequence[Row] | None = None
     """Training rows."""
     validation: Sequence[Row] | None = None

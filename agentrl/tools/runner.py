@@ -54,7 +54,7 @@ class MethodRunner:
         return self.methods[method].fn.__qualname__ in (f"BaseTool.{method}", f"BaseInteraction.{method}")
 
     async def call(self, method: str, *args: Any, kwargs: Mapping[str, Any], threads: Threads | None = None) -> Any:
-        """Call a method with those of `kwargs` that it takes; a thread that exceeds the timeout stays in `threads`.
+        """Call a method with the arguments that it takes; a thread that exceeds the timeout stays in `threads`.
 
         Raises ModelError from `execute`, where the model is to read why it failed; otherwise UserError and InfraError.
         """
@@ -65,7 +65,8 @@ class MethodRunner:
             try:
                 async with queued(self.gate):  # the time limit starts when the call does, not while it waits for a slot
                     began()
-                    return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
+                    taken, timeout = args[: function.most], self.options.timeout
+                    return await function.run(taken, function.fit(kwargs), timeout=timeout, threads=threads)
             except UserError:
                 raise
             except Exception as error:
@@ -83,7 +84,7 @@ class MethodRunner:
             await asyncio.wait(creating, timeout=self.options.timeout)
         function = self.methods[method]
         try:
-            await function.run((instance_id,), function.fit(kwargs), timeout=self.options.timeout)
+            await function.run((instance_id,)[: function.most], function.fit(kwargs), timeout=self.options.timeout)
         except Exception as error:
             self.failure(method, error)
 

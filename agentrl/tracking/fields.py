@@ -59,16 +59,24 @@ class Field:
     """Label in a one-line report; empty: not shown there."""
     alarm: Callable[[float], bool] = lambda _: False
     """Whether this value deserves a second look."""
+    zero: bool = True
+    """Whether 0 is a value; otherwise it says that there is none."""
+    note: str = ""
+    """What the label means, where it does not say so."""
 
     def value(self, metrics: Mapping[str, float]) -> float | None:
         """The figure, or None where the step does not have it."""
-        return next((metrics[name] for name in self.names if name in metrics), None)
+        value = next((metrics[name] for name in self.names if name in metrics), None)
+        return value if value or self.zero else None
 
     def text(self, metrics: Mapping[str, float]) -> str:
         """The figure as shown; a dash where there is none."""
         value = self.value(metrics)
         return "-" if value is None else self.show(value)
 
+
+SUCCESS = "share of conversations whose reward function says acc or success, else whose reward is at least 1"
+FLAT = "share of prompts whose samples have equal rewards: no gradient"
 
 # Four to a row on a terminal of 100 columns: what the model does, how sound the samples are, the update, speed.
 FIELDS = (
@@ -78,9 +86,10 @@ FIELDS = (
     Field("infra errors", ("tools/infra_error",), share, alarm=lambda v: v > 0),
     Field("mask share", ("rollout/mask_share",), share),
     Field("truncated", ("rollout/truncated",), share, alarm=lambda v: v > 0.5),
-    Field("flat groups", ("rollout/zero_variance_groups",), share, alarm=lambda v: v > 0.9),
+    Field("flat groups", ("rollout/zero_variance_groups",), share, alarm=lambda v: v > 0.9, note=FLAT),
     Field("infra drops", ("rollout/infra_drops",), whole, alarm=lambda v: v > 0),
-    Field("KL", ("actor/kl_loss", "actor/reward_kl", "actor/ppo_kl"), figure, "kl"),
+    Field("KL", ("actor/kl_loss", "actor/reward_kl"), figure, "kl"),
+    Field("update KL", ("actor/ppo_kl",), figure, "update kl", zero=False),
     Field("entropy", ("actor/entropy",), figure, "entropy"),
     Field("log-prob gap", ("rollout_gap/mean",), figure, "gap", alarm=lambda v: v > 0.05),
     Field("grad norm", ("actor/grad_norm",), figure, "grad"),

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from agentrl.tracking.fields import FIELDS, Field, duration, figure, share
+from agentrl.tracking.fields import FIELDS, SUCCESS, Field, duration, figure, share
 
 SCORES = (
     Field("reward", ("rollout/reward_mean",), figure, "reward"),
-    Field("success", ("rollout/success",), share, "success"),
+    Field("success", ("rollout/success",), share, "success", note=SUCCESS),
 )
 FAULTS = (
     ("rollout/infra_drops", "dropped"),
@@ -24,6 +24,8 @@ def step_line(step: int, total: int | None, metrics: Mapping[str, float], eta: f
         if field.brief and value is not None:
             parts.append(f"{field.brief} {field.show(value)}")
     parts += [f"{label} {metrics[name]:.0f}" for name, label in FAULTS if metrics.get(name)]
+    if metrics.get("rollout/zero_variance_groups", 0.0) >= 1.0:
+        parts.append("NO GRADIENT: equal rewards in each group")
     if "time/step" in metrics:
         parts.append(duration(metrics["time/step"]))
     if eta is not None:

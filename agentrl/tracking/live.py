@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,11 +19,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from agentrl.tracking.fields import SUCCESS
 from agentrl.tracking.lines import step_line, validation_line
 from agentrl.tracking.panel import panel
-from agentrl.tracking.state import State
+from agentrl.tracking.state import Ended, State
 
 REFRESH_PER_SECOND = 4
+SUCCESS_METRICS = {"rollout/success", "val/success"}
 
 
 class LiveView:
@@ -37,12 +39,15 @@ class LiveView:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        absent: Collection[str] = (),
     ) -> None:
-        """`enabled` false: lines even on a terminal. `total_steps` None: of unknown length."""
+        """`enabled` false: lines even on a terminal. `total_steps` None: of unknown length. `absent`: metrics that this
+        kind of run does not have; they are shown once they exceed 1."""
         self.console = console or Console()
         self._clock = clock
-        self._state = State(total_steps, title, started=clock())
+        self._state = State(total_steps, title, started=clock(), absent=absent)
         self._lock = threading.Lock()
+        self._explained = False
         self._live: Live | None = None
         if enabled and _can_redraw(self.console):
             self._live = Live(
@@ -68,7 +73,7 @@ class LiveView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         with self._lock:
             self._state.enter(None, self._clock())
-            self._state.ended = "stopped" if kind else "finished"
+            self._state.ended = _ended(kind)
         if self._live is not None:
             self._restore()
             self._live.stop()
@@ -95,6 +100,9 @@ class LiveView:
             eta = self._state.eta(now)
         if self._live is not None:
             return
+        if not self._explained and SUCCESS_METRICS & metrics.keys():
+            self._explained = True
+            self._line(f"success: {SUCCESS}")
         if training:
             self._line(step_line(step, self._state.total_steps, training, eta))
         if validation:
@@ -127,6 +135,12 @@ class LiveView:
         for handler, stream in self._streams:
             handler.setStream(stream)
         self._streams.clear()
+
+
+def _ended(kind: type[BaseException] | None) -> Ended:
+    if kind is None:
+        return "finished"
+    return "stopped" if issubclass(kind, KeyboardInterrupt | GeneratorExit) else "failed"
 
 
 def _can_redraw(console: Console) -> bool:

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
+RECORD_FILE = "record.json"
+"""Digests of the files that the run was made of, beside its settings."""
 TENSORBOARD_DIR = "tensorboard"
 MOST_UNWRITTEN = 10_000
 """Lines that wait for room on the disk."""
@@ -148,6 +150,32 @@ class TensorBoardLogger:
         self._writer.close()
 
 
+class SettingsLogger:
+    """config.yaml and record.json: the settings and files that the run's last steps were taken under."""
+
+    def __init__(self, run_dir: Path, config_yaml: str, record: str, *, resume_step: float | None = None) -> None:
+        """A new run writes them at once, one that resumes with its first step after `resume_step`."""
+        self._after = resume_step or 0
+        self._files = {run_dir / CONFIG_FILE: config_yaml, run_dir / RECORD_FILE: record}
+        if not (resume_step and (run_dir / CONFIG_FILE).exists()):
+            self._write()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step > self._after:
+            self._write()
+
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _write(self) -> None:
+        while self._files:
+            path, text = self._files.popitem()
+            write_atomic(path, [text])
+
+
 class Loggers:
     """Several loggers as one. One in trouble (a full disk, a library) costs its own record, never the run."""
 
@@ -183,11 +211,12 @@ def open_loggers(
     *,
     resume_step: float | None,
     config_yaml: str,
+    record: str = "",
     view: LiveView | None = None,
     project: str = "agentrl",
     experiment: str = "run",
 ) -> Loggers:
-    """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
+    """The loggers of `trainer.logger`; also writes config.yaml and the `record` into the run's folder.
 
     `resume_step` is the step of the checkpoint that the run resumes from; None or 0 starts over, ADDS drops nothing.
     `view` is what "console" writes to; without one it prints lines. Services group runs by `project` and call this one
@@ -195,13 +224,11 @@ def open_loggers(
     """
     for name in names:
         LOGGERS.get(name, KEY)
-    settings = run_dir / CONFIG_FILE
-    if resume_step != ADDS or not settings.exists():  # what only adds to a run's record leaves its settings
-        write_atomic(settings, [config_yaml])
+    settings = SettingsLogger(run_dir, config_yaml, record, resume_step=resume_step)
     settings_now = yaml.safe_load(config_yaml) or {}
     run = RunInfo(project, experiment, run_dir, settings_now, bool(resume_step), resume_step, config_yaml, view)
     in_order = sorted(dict.fromkeys(names), key=lambda name: name == "console")  # it speaks when all others have begun
-    return Loggers([LOGGERS.make(name, KEY, run) for name in in_order])
+    return Loggers([settings, *(LOGGERS.make(name, KEY, run) for name in in_order)])
 
 
 def read_metrics(path: str | Path) -> list[dict[str, float]]:

@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.tracking.fields import FIELDS, Field, duration, figure, share
-from agentrl.tracking.lines import sources
+from agentrl.tracking.lines import SCORES, sources
 from agentrl.tracking.state import State
 
-MAX_WIDTH = 110
 CELL_WIDTH = 24
 LABEL_WIDTH = 13
 ROOMY_HEIGHT = 24
+NOTES_HEIGHT = 32
+"""Lines of a terminal with room for notes."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SPINS_PER_SECOND = 4
@@ -35,8 +36,7 @@ DOING = {
 
 
 def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> Panel:
-    """The whole view, `width` columns wide (at most MAX_WIDTH); without blank lines where `height` is small."""
-    width = min(width, MAX_WIDTH)
+    """The whole view, `width` columns wide; without blank lines and notes where `height` is small."""
     inner = width - 4
     blocks: list[RenderableType] = [_progress(state, inner), _activity(state, now, inner)]
     blocks += _containers(state)
@@ -45,6 +45,8 @@ def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> P
         blocks += _token_ages(state, inner)
     if state.validations:
         blocks += [GAP, _validation(state)]
+    if state.metrics and height >= NOTES_HEIGHT:
+        blocks += [GAP, *_notes(state)]
     if height < ROOMY_HEIGHT:
         blocks = [block for block in blocks if block is not GAP]
     title = Text.assemble((" agentrl ", "bold"), (f"{state.title} ", "cyan"))
@@ -79,7 +81,7 @@ def _resample(values: Sequence[float], width: int) -> list[float]:
 
 
 def _border(state: State) -> str:
-    if state.ended == "stopped":
+    if state.ended in ("stopped", "failed"):
         return "red"
     return "green" if state.ended else "bright_black"
 
@@ -174,6 +176,12 @@ def _cell(field: Field, metrics: Mapping[str, float]) -> Text:
     value = field.value(metrics)
     loud = value is not None and field.alarm(value)
     return _label(field.label).append(field.text(metrics), style="not dim bold red" if loud else "not dim")
+
+
+def _notes(state: State) -> list[Text]:
+    """A line for each figure whose label does not explain itself."""
+    shown = [field for field in (*SCORES, *FIELDS) if field.note and field.value(state.metrics) is not None]
+    return [_label(field.label).append(field.note) for field in shown]
 
 
 def _phase_times(state: State, width: int) -> list[Text]:

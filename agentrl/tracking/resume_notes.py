@@ -6,8 +6,8 @@ def resuming_from(step: int, total: int) -> str:
     if step < total:
         return f"Resuming from step {step}. For a new run, set trainer.resume_mode=disable, or name another folder."
     return (
-        f"The checkpoint has taken all {total} steps. For more, raise "
-        "trainer.total_training_steps or trainer.total_epochs; for a new run, set trainer.resume_mode=disable."
+        f"This run has finished: all {total} steps are taken. For more, raise trainer.total_training_steps or "
+        "trainer.total_epochs. For a new run, set trainer.resume_mode=disable, or name another folder."
     )
 
 

@@ -22,10 +22,14 @@ from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.phases import sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.start_times import start_line
+from agentrl.tracking.status import RunStatus
 from agentrl.tracking.summary import closing
 from agentrl.trajectory.trajectory import Trajectory
 
 Metrics = dict[str, float]
+
+NEEDS_TURNS = ("rollout/turns_mean", "tools/calls")
+"""Metrics that say nothing of a single turn without tools."""
 
 
 class RunTracker:
@@ -39,20 +43,27 @@ class RunTracker:
         decode: Callable[[Sequence[int]], str],
         phases: Phases | None = None,
         tokenizer: Any = None,
+        *,
+        record: str = "",
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
-        runtime's. With the `tokenizer` of `decode` another process can write large dumps."""
+        runtime's. With the `tokenizer` of `decode` another process can write large dumps. `record`: as in
+        `open_loggers`."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
         self._begun, self._total = resume_step, total_steps
         self.run_dir = Path(trainer.default_local_dir)
-        self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
+        self._status = RunStatus(self.run_dir, total_steps, resume_step)
+        absent = () if config.rollout.multi_turn.enable else NEEDS_TURNS
+        name = f"{trainer.project_name} / {trainer.experiment_name}"
+        self.view = LiveView(total_steps, name, trainer.live, absent=absent)
         self.loggers = open_loggers(
             trainer.logger,
             self.run_dir,
             resume_step=ADDS if trainer.val_only else resume_step,
             config_yaml=to_yaml(config),
+            record=record,
             view=self.view,
             project=trainer.project_name,
             experiment=trainer.experiment_name,
@@ -64,6 +75,8 @@ class RunTracker:
         """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
+        self.validated: list[Trajectory] = []
+        """Trajectories of the last validation."""
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
@@ -76,8 +89,10 @@ class RunTracker:
         self._stack.enter_context(self.view)
         self._stack.callback(self._close_dumps)
         self._stack.callback(self._write_rollouts, {})
-        if self._begun and not self.trainer.val_only:
-            self.view.note(resuming_from(self._begun, self._total))
+        if not self.trainer.val_only:  # a validation leaves the record of the run that it validates
+            self._stack.enter_context(self._status)
+            if self._begun:
+                self.view.note(resuming_from(self._begun, self._total))
         return self
 
     def __exit__(
@@ -120,6 +135,7 @@ class RunTracker:
             metrics, self._start = metrics | self._start, {}
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
+        self._status.step = step
         return metrics
 
     def record_rollouts(self, step: int, trajectories: Sequence[Trajectory]) -> None:
@@ -128,8 +144,11 @@ class RunTracker:
         self.sampled = list(trajectories)
 
     def record_advantages(self, advantages: Callable[[], Advantages]) -> None:
-        """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
-        self._write_rollouts(advantages() if self.trainer.rollout_data_dir is not None else {})
+        """Give the step's trajectories their advantages, and write them."""
+        found = advantages()
+        for trajectory in self.sampled:
+            trajectory.advantages = list(found.get(trajectory.key, ()))
+        self._write_rollouts(found)
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""
@@ -147,6 +166,7 @@ class RunTracker:
 
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
+        self.validated = list(trajectories)
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)

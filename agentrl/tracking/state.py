@@ -5,12 +5,13 @@ Invariant: a reader sees whole values. Fields are replaced or appended to, never
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from agentrl.tracking.metrics import is_wall_clock
 
+Ended = Literal["finished", "stopped", "failed"]
 VALIDATION = "val/"
 ETA_STEPS = 10
 
@@ -35,7 +36,9 @@ class State:
     rewards: list[float] = field(default_factory=list)
     successes: list[float] = field(default_factory=list)
     validations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    ended: Literal["finished", "stopped"] | None = None
+    ended: Ended | None = None
+    absent: Collection[str] = ()
+    """Metrics that this kind of run does not have: up to 1 they are left out of what is shown."""
     step_ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=ETA_STEPS + 1))
 
     def enter(self, phase: str | None, now: float) -> None:
@@ -45,6 +48,7 @@ class State:
 
     def record(self, step: int, metrics: Mapping[str, float], now: float) -> tuple[dict[str, float], dict[str, float]]:
         """Take in a step; returns its training figures (none where it only validated) and its validation figures."""
+        metrics = {name: value for name, value in metrics.items() if value > 1.0 or name not in self.absent}
         training = {name: value for name, value in metrics.items() if not name.startswith(VALIDATION)}
         validation = {name: value for name, value in metrics.items() if name.startswith(VALIDATION)}
         if all(is_wall_clock(name) for name in training):

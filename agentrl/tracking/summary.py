@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.core.paths import shown
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps import Record, dump_file, load_trajectories
 from agentrl.tracking.dumps.text import Decode
@@ -51,14 +52,14 @@ COMPARISONS = (
 )
 
 
-def closing(trainer: "Trainer", decode: Decode) -> Iterator[RenderableType]:
-    """Text to print after the last step, without parts that were not recorded."""
+def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableType]:
+    """Text to print after the last step, without parts that were not recorded; without `decode`, no conversations."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in read_metrics(run_dir / METRICS_FILE) if any(name.startswith("val/") for name in m)]
     if validated and validated[0]["step"] < validated[-1]["step"]:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
-        yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
+        yield from () if decode is None else _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
 
@@ -81,15 +82,15 @@ def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = No
     """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for what, path in _places(run_dir, dumps or {}):
-        table.add_row(Text(what, "dim"), Text(_short(path), overflow="fold"))
+        table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
     return table
 
 
 def _add(
     table: Table, row: Comparison, name: str, label: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> None:
-    if name not in after:
-        return
+    if name not in after or (row.name == "tools/calls" and not before.get(name) and not after[name]):
+        return  # no tools: none before, none after
     shown = row.show(after[name])
     if name not in before:
         table.add_row(label, "-", Text(shown, "bold"), "")
@@ -118,11 +119,6 @@ def _places(run_dir: Path, dumps: Mapping[str, Path | str | None]) -> Iterator[t
 def _step(path: Path) -> int:
     digits = path.name.rpartition("_")[2]
     return int(digits) if digits.isdigit() else -1
-
-
-def _short(path: Path) -> str:
-    path = path.resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentrl.core.points import LOGGERS
-from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR
+from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, RECORD_FILE, TENSORBOARD_DIR
 from agentrl.tracking.services.service import memory_file
 
 Records = tuple[dict[Path, str], list[Path]]
@@ -24,15 +24,15 @@ def superseded_records(
     own = [Path(folder) for folder in dumps if folder is not None and _within(Path(folder), run_dir)]
     after = step or -1  # a validation before the first step has a dump, too
     moves = {file: f"{folder.name}/{file.name}" for folder in own for file in _later(folder, after)}
-    metrics, settings = run_dir / METRICS_FILE, run_dir / CONFIG_FILE
+    metrics, settings = run_dir / METRICS_FILE, [run_dir / CONFIG_FILE, run_dir / RECORD_FILE]
     known = [memory_file(run_dir, name) for name in LOGGERS]
     if step:
-        return moves | _named(known), [metrics, settings]
+        return moves | _named(known), [metrics, *settings]
     moves |= _named(results)
     took_steps = metrics.exists() and metrics.stat().st_size
     if not moves and not took_steps:
         return {}, []
-    return moves | _named([metrics, settings, run_dir / TENSORBOARD_DIR, *known]), []
+    return moves | _named([metrics, *settings, run_dir / TENSORBOARD_DIR, *known]), []
 
 
 def _named(files: Iterable[Path]) -> dict[Path, str]:

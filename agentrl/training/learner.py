@@ -165,16 +165,18 @@ class Learner:
         critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
         trainables = [self.critic, None if critic_only else self._require_actor()]
         metrics: dict[str, float] = {}
-        early = self._require_actor().early
+        early, freq, step = self._require_actor().early, self.config.ref.update_freq, self._step
         self._load_parameters()
         self._fit_passes()
-        with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as record:
+        with self.profiling.phase(step, "update", last=True), self.meter.phase("update") as record:
             for trainable in filter(None, trainables):
                 record(self.ranks.sum(trainable.flops(batch)))
                 metrics |= trainable.update(batch)
             if (used := early.used) is not None:
                 record(-self.ranks.sum(used.flops))
                 metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
+        if self.reference is not None and freq > 0 and step % freq == 0:
+            self.reference.copy_from(self.model)
         refused = {"perf/early_refused": 1.0} if early.refused else {}
         return metrics | refused | self.meter.take()
 
@@ -194,6 +196,8 @@ class Learner:
         `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
         contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
         mine = {name: chosen(trainable.state_dict(), contents) for name, trainable in self._trainables().items()}
+        if self.reference is not None and self.config.ref.update_freq > 0:
+            mine["reference"] = chosen(self.reference.state_dict(), contents)
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
         self.saver.save(folder, step, mine, lambda out: write_model(self.model, self.processor, out, weights=whole))
@@ -212,6 +216,8 @@ class Learner:
                     f"{path} has no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
             trainable.load_state_dict(chosen(part, contents))
+        if (saved := chosen(state.pop("reference", {}), contents)) and self.reference is not None:
+            self.reference.load_state_dict(saved)
         return step, state if "extra" in contents else {}
 
     def score(self, ids: list[int]) -> Tensor:

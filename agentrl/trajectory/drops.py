@@ -1,10 +1,11 @@
-"""Stops a step that lost too many trajectories to infrastructure failures."""
+"""Stops a step while it samples: too many trajectories were lost, or user code has a mistake."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
@@ -17,6 +18,21 @@ ROUNDING = 1e-9
 
 class TooManyDrops(InfraError):
     """A step lost more of its trajectories to infrastructure failures than it may."""
+
+
+class SamplingStopped(UserError):
+    """A mistake that shows while a step samples: nothing was trained on yet."""
+
+
+@contextmanager
+def while_sampling() -> Iterator[None]:
+    """In the body, a UserError is a SamplingStopped."""
+    try:
+        yield
+    except UserError as error:
+        stopped = SamplingStopped(str(error))
+        stopped.details = error.details
+        raise stopped from error
 
 
 def check_drops(trajectories: Sequence[Trajectory], most: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl.core.plurals import plural
 from agentrl.trajectory.column import BYTE, FLOAT, INT, Column, Runs
 from agentrl.trajectory.medium import Medium
 
@@ -79,6 +80,15 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        turns = len(set(self.turns)) if self.model_tokens else 0
+        return f"Ledger({plural(len(self), 'token')}, {self.model_tokens} of the model in {plural(turns, 'turn')})"
+
+    @property
+    def source_names(self) -> list[str]:
+        """Names of `sources`: prompt, model, tool, user or template."""
+        return [Source(source).name.lower() for source in self.sources]
 
     @property
     def response_length(self) -> int:

@@ -49,7 +49,7 @@ def media_from_plain(plain: Sequence[dict[str, Any]]) -> list[Medium]:
 
 def to_plain(trajectory: Trajectory, media: MediaTable) -> dict[str, Any]:
     """The trajectory without its row; its images and videos go to `media`."""
-    names = [f.name for f in fields(trajectory) if f.name not in ("row", "ledgers", *RECORDS)]
+    names = [f.name for f in fields(trajectory) if f.name not in ("row", "ledgers", "advantages", *RECORDS)]
     values = {name: getattr(trajectory, name) for name in names}
     values |= {name: [asdict(record) for record in getattr(trajectory, name)] for name in RECORDS}
     return {

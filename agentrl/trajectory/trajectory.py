@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from agentrl.core.plurals import plural
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 
@@ -75,22 +76,31 @@ class Trajectory:
     """A row's conversation. `ledgers` holds one training sample, or more where history was rewritten."""
 
     row: Row
+    """The row that it answers."""
     key: str
     """Names this trajectory within a run: "<step>/<row uid>/<sample>", with VALIDATION before it in a validation."""
     sample: int
     """Index within its group of `rollout.n`."""
     messages: list[Message] = field(default_factory=list)
+    """The conversation, the prompt's messages first; text for people, made of the tokens."""
     schemas: list[dict[str, Any]] = field(default_factory=list)
     """Schemas of the tools in the prompt."""
     ledgers: list[Ledger] = field(default_factory=list)
+    """Its tokens."""
     outcome: Outcome = Outcome.OK
+    """How it ended; one with INFRA_ERROR is not trained on."""
     finish: Finish = "stop"
+    """Why it ended."""
     error: str | None = None
+    """The failure, in a line, where there was one."""
     turns: int = 0
     """Assistant turns taken."""
     user_turns: int = 0
+    """Replies of the simulated user."""
     tool_calls: list[ToolCallRecord] = field(default_factory=list)
+    """All calls, in their order."""
     turn_rewards: list[TurnReward] = field(default_factory=list)
+    """Rewards within the conversation, besides `reward`."""
     tool_rewards: dict[str, float] = field(default_factory=dict)
     """`calc_reward` of each tool, by tool name, taken once at the end."""
     interaction_score: float | None = None
@@ -105,7 +115,11 @@ class Trajectory:
     """The part of `reward` for the length alone: 0 or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     """All values of the reward function's dict, as plain data; numbers are logged as metrics."""
+    advantages: list[Any] = field(default_factory=list, compare=False)
+    """Advantages of the tokens of each ledger, f32 [T] each, 0 off the mask; empty before the step trains on it, and
+    where it does not."""
     spans: list[Span] = field(default_factory=list)
+    """Its seconds: when it was sampled, called tools, waited."""
     extra: dict[str, Any] = field(default_factory=dict)
     """For the user's agent loops and tools; the reward function gets it in `extra_info`."""
     loop_lag: float = 0.0
@@ -115,6 +129,12 @@ class Trajectory:
     without one."""
     templated: bool = True
     """Whether the chat template rendered the prompt tokens; false for a loop that writes tokens itself."""
+
+    def __repr__(self) -> str:
+        reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
+        made = sum(ledger.model_tokens for ledger in self.ledgers)
+        facts = f"{plural(self.turns, 'turn')}, {plural(made, 'model token')}, {reward}"
+        return f"Trajectory({self.key!r}, {self.outcome}, {self.finish}, {facts})"
 
     @property
     def validates(self) -> bool:

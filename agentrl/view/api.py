@@ -3,7 +3,10 @@
 Raises UserError for a question that has no answer.
 """
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from threading import RLock
@@ -13,14 +16,18 @@ from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.dumps.index import KINDS, Index, read_lines
+from agentrl.tracking.meanings import meaning_of
+from agentrl.tracking.status import RUNNING, read_status
 from agentrl.view.curves import AXES, Curves
-from agentrl.view.runs import FOLDERS, Run
+from agentrl.view.runs import FOLDERS, Run, differing, find_runs
 from agentrl.view.table import Row, Table
 
 Query = Mapping[str, str]
 Json = dict[str, Any]
 
-PAGE_ROWS = 200
+PAGE_ROWS, MOST_ROWS = 200, 1000
+BETWEEN = "//"
+"""Between names of runs in a query: no name has it."""
 ASYNC_METRICS = (
     "staleness/",
     *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")),
@@ -28,16 +35,30 @@ ASYNC_METRICS = (
 """Beginnings of the names of metrics of a run whose rollouts continue while the policy trains."""
 
 
-class Api:
-    """Answers about some runs. One question at a time: answers are small, and the caches are plain."""
+@dataclass
+class Opened:
+    """A run with what was read of it."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = list(runs)
-        self.curves = [Curves(run.metrics_file) for run in runs]
-        self.tables = [{split: Table(partial(run.dumps, split)) for split in FOLDERS} for run in runs]
+    run: Run
+    curves: Curves = field(init=False)
+    tables: dict[str, Table] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.curves = Curves(self.run.metrics_file)
+        self.tables = {split: Table(partial(self.run.dumps, split)) for split in FOLDERS}
+
+
+class Api:
+    """Answers about the runs at some paths. One question at a time: answers are small, and the caches are plain."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """Raises UserError where there is no run."""
+        self.paths = paths
+        self.runs = {run.name: Opened(run) for run in find_runs(paths)}
         self.questions = {
             "runs": self.overview,
             "metrics": self.metrics,
+            "meanings": self.meanings,
             "settings": self.settings,
             "trajectories": self.trajectories,
             "trajectory": self.trajectory,
@@ -57,29 +78,37 @@ class Api:
                 raise UserError(f"{question}: {error.args[0]} is missing") from None
 
     def overview(self, query: Query) -> Json:
-        """The runs: names, metrics, steps with dumps, by split."""
-        return {"runs": [self._run(i) for i in range(len(self.runs))]}
+        """The runs that there are now: names, states, metrics, steps with dumps by split; and the newest values of the
+        metrics in `last`."""
+        self._find()
+        names = [name for name in query.get("last", "").split(",") if name]
+        return {"runs": [self._run(opened, names) for opened in self.runs.values()]}
+
+    def meanings(self, query: Query) -> Json:
+        """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""
+        names = {name for opened in self.runs.values() for name in opened.curves.series}
+        found = {name: meaning for name in sorted(names) if (meaning := meaning_of(name))}
+        return {name: [meaning.sentence, meaning.problem] for name, meaning in found.items()}
 
     def metrics(self, query: Query) -> Json:
-        """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name.
+        """Series of the metrics in `names` (comma-separated), by run of `runs`: [steps, values] by name.
 
         With `axis`, one of AXES, [steps, values, places on that axis].
         """
-        curves, axis = self.curves[self._chosen(query)], query.get("axis")
-        curves.refresh()
+        axis, names = query.get("axis"), query.get("names", "").split(",")
         if axis and axis not in AXES:
             raise UserError(f"axis {axis!r}: there are {', '.join(AXES)}")
-        found = {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
-        return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
+        return {run: _series(opened.curves, names, axis) for run, opened in self._selected(query).items()}
 
     def settings(self, query: Query) -> Json:
-        """Each run's configuration, {dotted key: value}, in the order of the runs."""
-        return {"runs": [run.settings() for run in self.runs]}
+        """Configurations of the runs in `runs` (all without it), {dotted key: value}, and the keys that differ."""
+        found = {name: opened.run.settings() for name, opened in self._selected(query).items()}
+        return {"runs": found, "differing": differing(list(found.values()))}
 
     def trajectories(self, query: Query) -> Json:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
         rows = self._table(query).rows(query)
-        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE_ROWS))
+        start, count = int(query.get("offset", 0)), min(int(query.get("limit", PAGE_ROWS)), MOST_ROWS)
         rewards = [row["reward"] for row in rows if row["reward"] is not None]
         return {
             "total": len(rows),
@@ -133,33 +162,57 @@ class Api:
     def _async_figures(self, query: Query, step: int) -> Json:
         if query.get("split", "rollout") != "rollout":
             return {}
-        curves = self.curves[self._chosen(query)]
+        curves = self._chosen(query).curves
         curves.refresh()
         return curves.at(step, [name for name in curves.series if name.startswith(ASYNC_METRICS)])
 
-    def _run(self, i: int) -> Json:
-        run, curves = self.runs[i], self.curves[i]
+    def _run(self, opened: Opened, names: Sequence[str]) -> Json:
+        run, curves = opened.run, opened.curves
         curves.refresh()
-        splits = {split: list(run.dumps(split)) for split in FOLDERS}
+        status = {} if run.only else read_status(run.path)
+        total = status.get("total_steps")
         return {
             "name": run.name,
             "path": str(run.only or run.path),
             "metrics": sorted(curves.series),
             "last_step": curves.last_step,
-            "splits": splits,
+            "splits": {split: list(run.dumps(split)) for split in FOLDERS},
+            "state": status.get("state"),
+            "error": status.get("error", ""),
+            "total_steps": total,
+            "eta": curves.eta(total, time.time()) if total and status.get("state") == RUNNING else None,
+            "last": {name: value for name in names if (value := curves.last(name)) is not None},
         }
 
-    def _chosen(self, query: Query) -> int:
-        run = int(query.get("run", 0))
-        if not 0 <= run < len(self.runs):
-            raise UserError(f"run {run}: there are {len(self.runs)}")
-        return run
+    def _find(self) -> None:
+        """Runs that are new are opened, and folders that are gone are forgotten."""
+        with suppress(UserError):  # all are gone: what was read stays
+            found = find_runs(self.paths)
+            self.runs = {run.name: self.runs.get(run.name) or Opened(run) for run in found}
+
+    def _selected(self, query: Query) -> dict[str, Opened]:
+        names = [name for name in query.get("runs", "").split(BETWEEN) if name in self.runs]
+        return {name: self.runs[name] for name in names} or self.runs
+
+    def _chosen(self, query: Query) -> Opened:
+        name = query.get("run") or next(iter(self.runs), "")
+        if name not in self.runs:
+            self._find()
+        if name not in self.runs:
+            raise UserError(f"run {name!r} is not here; there are {', '.join(self.runs)}"[:300])
+        return self.runs[name]
 
     def _table(self, query: Query) -> Table:
         split = query.get("split", "rollout")
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
-        return self.tables[self._chosen(query)][split]
+        return self._chosen(query).tables[split]
+
+
+def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:
+    curves.refresh()
+    found = {name: curves.thinned(name) for name in names if name in curves.series}
+    return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:

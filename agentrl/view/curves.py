@@ -11,6 +11,9 @@ from itertools import accumulate
 from pathlib import Path
 
 MAX_POINTS = 1500
+LONGEST = 2**22
+"""Bytes of a line; the parts of a longer one are damaged lines."""
+PACE_STEPS = 10
 
 AXES = {"tokens": "rollout/model_tokens", "time": "time/step"}
 """Horizontal axes in place of steps: the sum, so far, of a metric of each step."""
@@ -23,19 +26,24 @@ class Curves:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.written = 0.0
+        """When the file was last written to, in seconds since the epoch."""
+        self._inode = 0
         self._begin()
 
     def refresh(self) -> None:
         """Read new lines; if the file was rewritten, read it from the start."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < self.position:
+        stat = self.path.stat() if self.path.exists() else None
+        size, self.written = (stat.st_size, stat.st_mtime) if stat else (0, 0.0)
+        if size < self.position or (stat and stat.st_ino != self._inode):
             self._begin()
+            self._inode = stat.st_ino if stat else 0
         if size == self.position:
             return
         with self.path.open("rb") as file:
             file.seek(self.position)
-            for line in file:
-                if not line.endswith(b"\n"):
+            while line := file.readline(LONGEST):
+                if not line.endswith(b"\n") and len(line) < LONGEST:
                     break
                 self.position += len(line)
                 self._add(line)
@@ -63,6 +71,19 @@ class Curves:
                 found[name] = values[place]
         return found
 
+    def last(self, name: str) -> float | None:
+        """The newest value of a metric."""
+        _, values = self.series.get(name, ([], []))
+        return values[-1] if values else None
+
+    def eta(self, total: int, now: float) -> float | None:
+        """Seconds left to step `total` at the pace of the last steps; None before there is a pace."""
+        timed = zip(*self.series.get(AXES["time"], ([], [])), strict=True)
+        times = [seconds for step, seconds in timed if step][-PACE_STEPS:]  # step 0 is a validation
+        if not times or self.last_step is None:
+            return None
+        return max(0.0, sum(times) / len(times) * (total - self.last_step) - (now - self.written))
+
     def sums(self, axis: str, steps: Sequence[int]) -> list[float]:
         """How much of one of AXES a run had behind it after each of `steps`, which ascend."""
         known, values = self.series.get(AXES[axis], ([], []))
@@ -82,7 +103,7 @@ class Curves:
             return  # a damaged line does not affect the next ones
         self.last_step = step
         for name, value in record.items():
-            if isinstance(value, int | float):
+            if isinstance(value, int | float) and math.isfinite(value):
                 steps, values = self.series.setdefault(name, ([], []))
                 steps.append(step)
                 values.append(float(value))

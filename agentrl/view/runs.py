@@ -1,12 +1,15 @@
 """Finds runs, and the dumps of each.
 
-A run is a folder with metrics.jsonl or with dumps, a folder of such folders, or a single dump.
+A run is a folder with metrics.jsonl, status.json or dumps, a folder of such folders, or a single dump.
+
+Invariant: the name of a run depends on its path and on the paths that were asked for, never on the other runs: an
+address that names a run leads to the same one after new runs were found.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ import yaml
 
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
+from agentrl.core.inside import read_inside
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
+from agentrl.tracking.status import STATUS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
 """Split -> (key of its folder, path within a run that was moved)."""
@@ -34,10 +39,10 @@ class Run:
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
 
-    @cached_property
+    @property
     def folders(self) -> dict[str, Path]:
         """Folder of the dumps of each split."""
-        trainer = _config(self.path / CONFIG_FILE).get("trainer") or {}
+        trainer = _config(self.path).get("trainer") or {}
         home = trainer.get("default_local_dir")
         return {split: self._folder(trainer.get(key), name, home) for split, (key, name) in FOLDERS.items()}
 
@@ -52,7 +57,7 @@ class Run:
 
     def settings(self) -> dict[str, object]:
         """The configuration that the run started with, by dotted key; empty where it has none."""
-        return dict(_flat("", _config(self.path / CONFIG_FILE)))
+        return dict(_flat("", _config(self.path)))
 
     def _folder(self, configured: object, name: str, home: object) -> Path:
         """The configured path is relative to where the run was started; a run that was copied or set aside has it
@@ -67,24 +72,50 @@ class Run:
 
 
 def find_runs(paths: Sequence[str]) -> list[Run]:
-    """The runs at or below each path, each with a different name. Raises UserError where there is none."""
+    """The runs at or below each path, by name. Raises UserError where there is none."""
     found: dict[Path, Run] = {}
-    for path in map(Path, paths):
+    for label, path in zip(_labels(paths), map(Path, paths), strict=True):
         here = _at(path, MAX_DEPTH)
         if not here:
             raise UserError(
                 f"{path}: {'no run in there' if path.exists() else 'no such folder'}; name a run's folder "
                 "(with metrics.jsonl), a folder of runs, or a dump of rollout_data_dir"
             )
-        found |= {(run.only or run.path).resolve(): run for run in here}
-    runs = list(found.values())
-    _name(runs)
-    return runs
+        for run in here:
+            below = (run.only or run.path).relative_to(path)
+            run.name = "/".join((*label, *below.parts)) or path.resolve().name
+            found.setdefault((run.only or run.path).resolve(), run)
+    return list(found.values())
+
+
+def differing(settings: Sequence[dict[str, object]]) -> list[str]:
+    """The keys in which runs differ, in order; a value that follows from the name or the folder of its run is equal."""
+    present = [_relative(one) for one in settings if one]
+    keys = dict.fromkeys(key for one in present for key in one)
+    return sorted(key for key in keys if len({repr(one.get(key)) for one in present}) > 1)
+
+
+def _relative(settings: dict[str, object]) -> dict[str, object]:
+    own = [settings.get(f"trainer.{key}") for key in ("default_local_dir", "output_dir", "experiment_name")]
+    plain = dict(settings)
+    for key, value in settings.items():
+        for part in (part for part in own if isinstance(part, str) and part and isinstance(value, str)):
+            value = str(value).replace(part, "<run>")
+        plain[key] = value
+    return plain
+
+
+def _labels(paths: Sequence[str]) -> list[tuple[str, ...]]:
+    """The first part of the names of the runs below each path: none for one path, else its last part if that tells."""
+    last = [Path(path).resolve().name for path in paths]
+    if len(paths) == 1:
+        return [()]
+    return [(name,) if last.count(name) == 1 else (str(path),) for name, path in zip(last, paths, strict=True)]
 
 
 def _at(path: Path, depth: int) -> list[Run]:
     has_dumps = any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
-    if path.is_dir() and ((path / METRICS_FILE).exists() or has_dumps):
+    if path.is_dir() and (has_dumps or any((path / name).exists() for name in (METRICS_FILE, STATUS_FILE))):
         return [Run(path, path.name)]
     if path.is_file() or _is_dump_folder(path):
         return [Run(path, path.name, only=path)]
@@ -98,19 +129,16 @@ def _is_dump_folder(path: Path) -> bool:
     return any(file.stem.isdecimal() for file in path.glob("*.jsonl"))
 
 
-def _name(runs: list[Run]) -> None:
-    """Give runs the shortest ends of their paths that tell them apart."""
-    for parts in range(1, 6):
-        names = ["/".join((run.only or run.path).resolve().parts[-parts:]) for run in runs]
-        if len(set(names)) == len(runs):
-            break
-    for run, name in zip(runs, names, strict=True):
-        run.name = name
+def _config(folder: Path) -> dict[str, Any]:
+    with suppress(OSError):
+        return _read(folder, (folder / CONFIG_FILE).stat().st_mtime_ns)
+    return {}
 
 
-def _config(file: Path) -> dict[str, Any]:
-    with suppress(OSError, yaml.YAMLError, TypeError, ValueError):
-        return dict(read_yaml(file.read_text(encoding="utf-8")))
+@lru_cache(maxsize=1000)
+def _read(folder: Path, written: int) -> dict[str, Any]:
+    with suppress(OSError, UserError, yaml.YAMLError, TypeError, ValueError):
+        return dict(read_yaml(read_inside(folder / CONFIG_FILE, folder)))
     return {}
 
 

@@ -17,8 +17,8 @@ Row = dict[str, Any]
 Wanted = Callable[[Row], bool]
 
 SHOWN = ("step", "line", *COLUMNS[2:])
-EQUAL = ("outcome", "finish", "source", "uid")
-RANGES = ("reward", "turns", "calls", "failed", "tokens", "trained", "seconds", "sample")
+EQUAL = ("line", "outcome", "finish", "source", "uid")
+RANGES = ("reward", "advantage", "turns", "calls", "failed", "tokens", "trained", "seconds", "sample")
 
 
 @dataclass

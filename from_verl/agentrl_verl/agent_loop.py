@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+from agentrl.core.errors import UserError
 from agentrl.rollout.loops import SingleTurn
 from agentrl_verl.agent_state import asked_of
+from agentrl_verl.continuous_tokens import ContinuousTokenBuilder
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -51,7 +54,12 @@ def _nothing() -> None:
 class AgentLoopMetrics(Fields):
     """Seconds, by what took them."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"generate_sequences": float, "tool_calls": float}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "generate_sequences": float,
+        "tool_calls": float,
+        "compute_score": float,
+        "num_preempted": lambda: -1,
+    }
 
 
 class AgentLoopOutput(Fields):
@@ -74,10 +82,19 @@ class AgentLoopOutput(Fields):
         "response_logprobs": _nothing,
         "multi_modal_data": _nothing,
         "reward_score": _nothing,
+        "routed_experts": _nothing,
+        "mm_processor_kwargs": _nothing,
         "num_turns": int,
         "metrics": AgentLoopMetrics,
         "extra_fields": dict,
     }
+
+
+@dataclass
+class ToolListWrap:
+    """Holds tools."""
+
+    tools: list[Any]
 
 
 class TokenOutput(list[int]):
@@ -115,8 +132,11 @@ class AgentLoopBase:
         self.rollout_config = self.config.actor_rollout_ref.rollout
         self.server_manager, self.tokenizer, self.processor = server_manager, tokenizer, processor
         self.dataset_cls = dataset_cls
-        self.data_config = data_config.config if data_config else self.config.data
+        self.data_config = self.dataset_config = data_config.config if data_config else self.config.data
         self.apply_chat_template_kwargs = self.data_config.get("apply_chat_template_kwargs", {})
+        self.mm_processor_kwargs = self.data_config.get("mm_processor_kwargs") or {}
+        self.continuous_token_builder = ContinuousTokenBuilder(server_manager.env.chat)
+        self.enable_continuous_token = True
         self.loop = asyncio.get_running_loop()
         self.init_class(config=self.config, tokenizer=tokenizer, processor=processor, **kwargs)
 
@@ -125,11 +145,30 @@ class AgentLoopBase:
         """What all objects share, once."""
         cls._class_initialized = True
 
-    @property
+    @cached_property
     def system_prompt(self) -> list[int]:
         """Tokens that the template writes before a conversation without a system message."""
-        once, twice = (self._prompt([{"role": "user", "content": ""}] * times) for times in (1, 2))
-        return once[: len(once) - (len(twice) - len(once))]
+        once, twice = (self._rendered([""] * times) for times in (1, 2))
+        return once[: 2 * len(once) - len(twice)]
+
+    @cached_property
+    def turn_separator(self) -> list[int]:
+        """Tokens that the template writes between the end of a turn and the next turn."""
+        ids, stops = self._rendered(["a"]), self.server_manager.env.chat.stop_token_ids
+        after = next((i for i, token in enumerate(reversed(ids)) if token in stops), 0)
+        return ids[len(ids) - after :]
+
+    def _get_mm_processor_kwargs(self, audio_data: list[Any] | None = None) -> dict[str, Any]:
+        rate = getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
+        heard = audio_data is not None and rate is not None
+        return ({"sampling_rate": int(rate)} if heard else {}) | dict(self.mm_processor_kwargs)
+
+    def _assert_mm_supported(self, has_multi_modal: bool) -> None:
+        if has_multi_modal and not self.continuous_token_builder.supports_multimodal():
+            raise UserError("the conversation has images, videos or sound, and the model has no processor for them")
+
+    def _cap_text_prompt_length(self, prompt_ids: list[int]) -> list[int]:
+        return prompt_ids[-self.rollout_config.prompt_length :]
 
     async def process_vision_info(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The messages' images and videos, as PIL images."""
@@ -161,9 +200,42 @@ class AgentLoopBase:
         """verl 0.9's name for it."""
         return self._prompt(messages, tools)
 
+    async def ct_merge_non_assistant_msg(
+        self,
+        previous_messages: list[dict[str, Any]],
+        updated_messages: list[dict[str, Any]],
+        runtime_token_ids: list[int],
+        response_mask: list[int],
+        response_logprobs: list[float] | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> Any:
+        """(MergeResult, mask, log-probs) after messages of tools and users."""
+        builder = self.continuous_token_builder
+        merged = builder.merge_non_assistant_tokens(previous_messages, updated_messages, runtime_token_ids, tools=tools)
+        return (merged, *builder.align_response_metadata(merged, response_mask, response_logprobs))
+
+    async def ct_merge_assistant_token(
+        self,
+        runtime_token_ids: list[int],
+        assistant_token_ids: list[int],
+        response_mask: list[int],
+        response_logprobs: list[float] | None = None,
+        assistant_logprobs: list[float] | None = None,
+    ) -> Any:
+        """(MergeResult, mask, log-probs) after a turn of the model's."""
+        builder = self.continuous_token_builder
+        merged = builder.merge_assistant_tokens(runtime_token_ids, assistant_token_ids)
+        given = {"assistant_logprobs": assistant_logprobs}
+        return (merged, *builder.align_response_metadata(merged, response_mask, response_logprobs, **given))
+
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         """Hold the conversation; `kwargs` are the row's columns."""
         raise NotImplementedError(f"{type(self).__name__} does not define run()")
+
+    def _rendered(self, users: list[str]) -> list[int]:
+        """Tokens of user messages, without the generation prompt."""
+        template = self.server_manager.env.chat.template
+        return list(template.encode(template.render([{"role": "user", "content": text} for text in users])))
 
     def _prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         chat = self.server_manager.env.chat

@@ -48,6 +48,8 @@ class AgentData:
         self.tool_calls: list[FunctionCall] = []
         self.routed_experts: Any = None
         self.extra_fields: dict[str, Any] = {}
+        self.audio_data: Any = None
+        self.mm_processor_kwargs: dict[str, Any] = {}
         vars(self).update(others)
 
 

@@ -27,7 +27,10 @@ def verl_config(config: Config) -> DictConfig:
         "hybrid_engine": True,
     }
     tree["actor"]["loss_agg_mode"] = tree["actor"]["loss_agg_mode"] or "token-mean"
-    tree["reward_model"] = reward["reward_model"] | {"reward_manager": reward["reward_manager"]["name"]}
+    tree["reward_model"] = reward["reward_model"] | {
+        "reward_manager": reward["reward_manager"]["name"],
+        "reward_kwargs": reward["reward_kwargs"],
+    }
     tree["custom_reward_function"] = reward["custom_reward_function"]
     return OmegaConf.create(tree, flags={"allow_objects": True})
 

@@ -17,16 +17,26 @@ from agentrl.core.user_errors import reported_as
 from agentrl.rewards.function import RewardFn, num_turns, reward_scores
 from agentrl.rewards.managers import Arguments, BatchManager, Calls, Manager
 from agentrl.trajectory.trajectory import Trajectory
+from agentrl_verl.default_scores import default_compute_score
 
 SECTION = "reward.reward_manager"
 
 
 def custom_manager(
-    kind: type, fn: RewardFn | None, *, config: Any, tokenizer: Any, reward_fn_key: str, timeout: float, workers: int
+    kind: type,
+    fn: RewardFn | None,
+    more: Mapping[str, Any],
+    *,
+    config: Any,
+    tokenizer: Any,
+    reward_fn_key: str,
+    timeout: float,
+    workers: int,
 ) -> Manager:
-    """The manager that calls an object of `kind`; `config` is the settings in verl's shape. Raises UserError."""
-    function = None if fn is None else _with_kwargs(fn)
-    given: dict[str, Any] = {"tokenizer": tokenizer, "compute_score": function, "reward_fn_key": reward_fn_key}
+    """The manager that calls an object of `kind`; `config` is the settings in verl's shape, `more` are further
+    arguments of the constructor. Without a function it gets verl's default one. Raises UserError."""
+    function = default_compute_score if fn is None else _with_kwargs(fn)
+    given = {**more, "tokenizer": tokenizer, "compute_score": function, "reward_fn_key": reward_fn_key}
     given |= {"config": config, "num_examine": 0}
     with reported_as(f"{SECTION}.name: {kind.__name__}(...)"):
         if not hasattr(kind, "run_single"):

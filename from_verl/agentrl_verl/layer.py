@@ -144,7 +144,7 @@ class VerlLayer(Layer):
         own = sys.modules.get("agentrl_verl.reward_managers")
         return found | (own.REWARD_MANAGERS if own else {})
 
-    def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any) -> Any:
+    def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any, offered: Mapping[str, Any]) -> Any:
         """A manager that calls `run_single` or `__call__` with verl's batch."""
         from agentrl_verl.config_views import verl_config
         from agentrl_verl.custom_managers import custom_manager
@@ -152,6 +152,7 @@ class VerlLayer(Layer):
         return custom_manager(
             kind,
             function,
+            {**offered, **config.reward.reward_kwargs},
             config=verl_config(config),
             tokenizer=tokenizer,
             reward_fn_key=config.data.reward_fn_key,

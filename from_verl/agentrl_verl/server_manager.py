@@ -13,8 +13,8 @@ from agentrl.trajectory.trajectory import Trajectory
 from agentrl_verl.agent_loop import TokenOutput
 from agentrl_verl.hf_tokenizers import normalize_token_ids
 
-TAKEN = ("temperature", "top_p", "top_k", "min_p", "ignore_eos")
-ABSENT = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "n": 1}
+TAKEN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ignore_eos")
+ABSENT = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "n": 1}
 """Wishes that engines here cannot fulfil, and the value that asks for nothing."""
 
 
@@ -43,7 +43,7 @@ class ServerManager:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
-            "repetition_penalty": 1.0,
+            "repetition_penalty": sampling.repetition_penalty,
             "logprobs": True,
         }
 

@@ -19,6 +19,8 @@ class FunctionCall:
     name: str
     arguments: str
     """JSON."""
+    tool_call_id: str | None = None
+    """The model's own id of the call, if it wrote one."""
 
 
 class OpenAIFunctionParsedSchema(SchemaPart):
@@ -51,9 +53,16 @@ class ToolParser:
     """Reads calls out of tokens: agentrl's parsers, and those that users register."""
 
     registry: ClassVar[dict[str, type["ToolParser"]]] = {}
+    _registry = registry
+    """verl's name for it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Tokens at which the model has to stop besides its own; agentrl's formats have theirs in the chat template."""
+        return []
 
     async def extract_tool_calls(
         self, responses_ids: Sequence[int], tools: Any = None

@@ -11,17 +11,16 @@ from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError
-from agentrl.core.user_code import UserFunction
 from agentrl.interactions import InteractionSession
-from agentrl.interactions.loading import load_interactions
 from agentrl.rollout.loops.tool_agent import ToolAgent
-from agentrl.tools import ToolSession, load_tools
+from agentrl.tools import ToolSession
 from agentrl.tools.response import ToolResponse
 from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.trajectory import Outcome, TurnReward
 from agentrl_verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl_verl.agent_state import AgentData, AgentState, asked_of
 from agentrl_verl.tool_calls import FunctionCall, ToolParser
+from agentrl_verl.tool_objects import lifecycle, owner_of
 from agentrl_verl.tracing import simple_timer
 
 LIMITS = ("max_user_turns", "max_assistant_turns", "max_parallel_calls", "max_tool_response_length")
@@ -94,6 +93,8 @@ class ToolAgentLoop(AgentLoopBase):
             interaction=None if kwargs is None else self.interaction_map.get(kwargs.get("name", ""), True),
             interaction_kwargs=kwargs,
         )
+        chosen = self.tools if row.tool_selection is None else row.tool_selection
+        vars(agent_data)["_active_tools"] = {name: self.tools[name] for name in chosen if name in self.tools}
         if kwargs is not None:
             await self._user()
         return agent_data
@@ -111,7 +112,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _handle_pending_state(self, agent_data: AgentData, sampling_params: dict[str, Any]) -> AgentState:
         """Write the prompt."""
-        agent_data.prompt_ids = await self.apply_chat_template(agent_data.messages, tools=self.tool_schemas)
+        agent_data.prompt_ids = await self.apply_chat_template(agent_data.messages, tools=self._schemas(agent_data))
         return AgentState.GENERATING
 
     async def _handle_generating_state(
@@ -133,14 +134,32 @@ class ToolAgentLoop(AgentLoopBase):
         agent_data.prompt_ids += agent_data.response_ids
         agent_data.response_mask += [1] * len(agent_data.response_ids)
         agent_data.response_logprobs += output.log_probs or []
-        said = self.env.chat.parse(agent_data.response_ids, self.tool_schemas, lead=lead)
+        said = self.env.chat.parse(agent_data.response_ids, self._schemas(agent_data), lead=lead)
         agent_data.messages.append(said.message)
         if self._used_up(agent_data, ignore_termination):
             return AgentState.TERMINATED
-        _, agent_data.tool_calls = await self.tool_parser.extract_tool_calls(agent_data.response_ids)
+        agent_data.tool_calls = await self._calls(agent_data)
         if agent_data.tool_calls:
             return AgentState.PROCESSING_TOOLS
         return AgentState.INTERACTING if agent_data.interaction is not None else AgentState.TERMINATED
+
+    async def _calls(self, agent_data: AgentData) -> list[FunctionCall]:
+        """The turn's calls; none where no tool could take them, for a call is text then."""
+        takers = ("_call_tool", "_handle_processing_tools_state")
+        takes = any(getattr(type(self), name) is not getattr(ToolAgentLoop, name) for name in takers)
+        if not takes and not self._active(agent_data):
+            return []
+        return (await self.tool_parser.extract_tool_calls(agent_data.response_ids))[1]
+
+    def _schemas(self, agent_data: AgentData) -> list[dict[str, Any]]:
+        """Schemas of the conversation's tools."""
+        found: list[dict[str, Any]] = getattr(agent_data, "_active_tool_schemas", self.tool_schemas)
+        return found
+
+    def _active(self, agent_data: AgentData) -> dict[str, Any]:
+        """The conversation's tools by name; a loop may set others."""
+        found: dict[str, Any] = getattr(agent_data, "_active_tools", self.tools)
+        return found
 
     def _used_up(self, agent_data: AgentData, ignore_length: bool) -> bool:
         if not ignore_length and len(agent_data.response_mask) >= self.response_length:
@@ -170,7 +189,17 @@ class ToolAgentLoop(AgentLoopBase):
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """(response, reward, metrics) of one call. Raises InfraError where the tool itself fails."""
-        tools, arguments = await self._session(tools_kwargs, agent_data), json.loads(tool_call.arguments)
+        active, name = self._active(agent_data), tool_call.name
+        if name not in active:
+            return ToolResponse(f"There is no tool {name!r}; there are {', '.join(active) or 'none'}."), 0.0, {}
+        try:
+            arguments = json.loads(tool_call.arguments)
+        except ValueError as error:  # of a parser of the user's own
+            return ToolResponse(f"The arguments of {name} are no JSON: {error}."), 0.0, {}
+        runner = self.env.tools.runners.get(name)
+        if runner is None or active[name] is not owner_of(runner.methods["execute"]):
+            return await lifecycle(active[name], arguments, tools_kwargs.get(name) or {}, agent_data)
+        tools = await self._session(tools_kwargs, agent_data)
         result = await tools.call(tool_call.name, arguments)
         trajectory, turn = self.server_manager.trajectory, agent_data.assistant_turns - 1
         trajectory.tool_calls.append(result.record(turn, tool_call.name, arguments))
@@ -201,7 +230,7 @@ class ToolAgentLoop(AgentLoopBase):
         segments = chat.observation(
             messages,
             closed=agent_data.prompt_ids[-1] in chat.stop_token_ids,
-            tools=self.tool_schemas,
+            tools=self._schemas(agent_data),
             last=agent_data.prompt_ids[-1],
             history=list(agent_data.messages),
         )
@@ -265,22 +294,13 @@ class ToolAgentLoop(AgentLoopBase):
         if self._interaction is not None:
             await self._interaction.finalize()
 
+    def _build_assistant_message(self, content: str, agent_data: AgentData) -> dict[str, Any]:
+        """The model's turn as a message."""
+        calls = [
+            {"type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+            for call in agent_data.tool_calls[: self.max_parallel_calls]
+        ]
+        return {"role": "assistant", "content": content or ""} | ({"tool_calls": calls} if calls else {})
+
     def _initialize_interactions(self, interaction_config_file: Any = None) -> dict[str, Any]:
         return dict(self.interaction_map)
-
-
-def initialize_tools_from_config(tools_config_file: str) -> list[Any]:
-    """The tools that a YAML lists, with `name`, `tool_schema`, `create`, `execute` and the rest. Raises UserError."""
-    tools = load_tools(tools_config_file, None, max_response=1, unit="characters", side="middle")
-    return [owner_of(runner.methods["execute"]) for runner in tools.runners.values()]
-
-
-def initialize_interactions_from_config(interaction_config_file: str) -> dict[str, Any]:
-    """The interactions that a YAML lists, by name. Raises UserError."""
-    found = load_interactions(interaction_config_file)
-    return {name: owner_of(runner.methods["generate_response"]) for name, runner in found.runners.items()}
-
-
-def owner_of(method: UserFunction) -> Any:
-    """The object whose method it is; None for a function."""
-    return getattr(method.fn, "__self__", None)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.data.given import completed, given_rows
+from agentrl.data.given import given_rows
+from agentrl.data.rows import make_row
 
 pytestmark = pytest.mark.integration
 
@@ -74,14 +75,17 @@ def test_rows_come_in_many_shapes(given: Any) -> None:
 
 
 def test_a_simple_row_is_completed() -> None:
-    assert completed({"question": "a?", "answer": "b", "level": 3}, "rows:1") == {
+    row = make_row({"question": "a?", "answer": "b", "level": 3}, "rows:1")
+    assert (row.prompt, row.ground_truth, row.extra_info) == ([{"role": "user", "content": "a?"}], "b", {"level": 3})
+    whole = {
         "prompt": "a?",
-        "ground_truth": "b",
-        "level": 3,
-        "extra_info": {"level": 3},
+        "reward_model": {"ground_truth": "b"},
+        "answer": "c",
+        "extra_info": {"level": 1},
+        "level": 2,
     }
-    whole = {"prompt": "a?", "answer": "b", "reward_model": {"ground_truth": "c"}, "extra_info": {"x": 1}}
-    assert completed(whole, "rows:1") == whole
+    row = make_row(whole, "rows:1")
+    assert (row.ground_truth, row.extra_info) == ("b", {"level": 1, "answer": "c"})
 
 
 def test_a_rows_object_of_another_kind_is_refused() -> None:

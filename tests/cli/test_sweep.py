@@ -81,7 +81,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
     (folder / "here/n-4/metrics.jsonl").write_text(json.dumps({"step": 3, "val/success": 0.25}) + "\n")
     assert main(["train", "--multirun", "rollout.n=4,8", *SETTINGS]) == 1
     out, err = capsys.readouterr()
-    assert [line[-2] for line in started] == [f"trainer.default_local_dir='here/n-{n}'" for n in (4, 8)]
+    assert [line[-2] for line in started] == [f"trainer.default_local_dir='{folder}/here/n-{n}'" for n in (4, 8)]
     assert started[0][-1] == "trainer.experiment_name='run-n-4'"
     assert "val/success 0.25" in out
     assert "failed, exit code 1" in out
@@ -117,4 +117,4 @@ def test_the_recipe_for_wandb_starts_a_run_of_its_own(
         main([*arguments[1:], "--cfg=job"])
     composed = yaml.safe_load(capsys.readouterr().out)
     assert (composed["actor"]["optim"]["lr"], composed["rollout"]["n"]) == (2.5e-05, 4)
-    assert composed["trainer"]["default_local_dir"] == "runs/ab12"
+    assert composed["trainer"]["default_local_dir"] == str(folder / "runs/ab12")

@@ -75,7 +75,7 @@ def test_cfg_job_prints_the_resolved_configuration(capsys: pytest.CaptureFixture
     assert (code, err) == (0, "")
     printed = yaml.safe_load(out)
     assert printed["rollout"]["n"] == 3
-    assert printed["trainer"]["default_local_dir"] == "runs/x"
+    assert printed["trainer"]["default_local_dir"] == str(Path.cwd() / "runs/x")
 
 
 def test_cfg_job_prints_even_what_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def test_open_mappings_take_any_name_and_keep_what_they_have() -> None:
 
 
 def test_interpolations_follow_later_overrides() -> None:
-    assert unchecked("trainer.experiment_name=x").trainer.default_local_dir == "runs/x"
+    assert unchecked("trainer.experiment_name=x").trainer.default_local_dir == str(Path.cwd() / "runs/x")
     assert unchecked("trainer.seed='${rollout.n}'", "rollout.n=6").trainer.seed == 6
     assert unchecked("trainer.seed='${actor_rollout_ref.rollout.n}'", "rollout.n=6").trainer.seed == 6
 

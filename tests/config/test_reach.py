@@ -174,6 +174,12 @@ def validation(config: Config) -> Any:
     return rollouts.validate([], 0, None)
 
 
+def drawing(config: Config) -> Any:
+    from agentrl.rollout.rollouts import Rollouts
+
+    return bare(Rollouts, config=config)._train_sampling()
+
+
 def turn_rewards(config: Config) -> Any:
     from agentrl.rollout.sampler import Sampler
 
@@ -515,6 +521,10 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "rollout.update_weights_bucket_megabytes": (weight_link, "9", ()),
     "rollout.val_kwargs.do_sample": (validation, "false", ("rollout.val_kwargs.temperature=0.5",)),
     "rollout.val_kwargs.temperature": (validation, "0.5", ()),
+    "rollout.min_p": (drawing, "0.1", ()),
+    "rollout.repetition_penalty": (drawing, "1.2", ()),
+    "rollout.val_kwargs.min_p": (validation, "0.1", ()),
+    "rollout.val_kwargs.repetition_penalty": (validation, "1.2", ()),
     "rollout.val_kwargs.top_k": (validation, "5", ()),
     "rollout.val_kwargs.top_p": (validation, "0.5", ()),
     "trainer.max_critic_ckpt_to_keep": (pruned_critics, "1", ()),

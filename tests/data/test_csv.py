@@ -87,7 +87,7 @@ def test_a_very_long_cell(tmp_path: Path) -> None:
         ("prompt,ground_truth\nalone\n", "rows.csv:2 has 1 cell, and the header 2"),
         ('prompt\n"never closed\n', "is not CSV: unexpected end of data"),
         (
-            "question\na\n",
+            "qestion\na\n",
             "data.prompt_key: ",
         ),
         ("prompt,prompt\na,b\n", "two columns are named 'prompt': rename one"),

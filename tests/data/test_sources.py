@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentrl.config.checks.files import row_file
 from agentrl.config.checks.own import own_objects
 from agentrl.config.keys import schema_keys
+from agentrl.config.paths import check_paths
 from agentrl.config.schema import Config, Data, Reward, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES, row_source
@@ -86,7 +86,7 @@ def test_sources_and_files_are_told_apart(
 
 
 def test_an_unknown_source_is_one_line_before_the_run() -> None:
-    row_file("data.train_files", "cuont:3")
+    check_paths(Config(data=Data(train_files="cuont:3")))
     config = SimpleNamespace(data=SimpleNamespace(train_files=["count:3"], val_files="cuont:3"), model=None)
     with pytest.raises(UserError, match=r"^data\.val_files=cuont: did you mean count\? choose "):
         own_objects(config)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.name: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-KINDS = {"bash", "console", "csv", "python", "yaml", "json", "text"}
+KINDS = {"bash", "console", "csv", "python", "yaml", "json", "toml", "text"}
+IN_ORDER = ("README.md", "getting-started.md", "python.md", "evaluation.md", "extending.md")
+"""Pages that a new user reads one after the other."""
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh))`(?:,[^`\n]*)?:\s*$")
+ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh|toml))`(?:,[^`\n]*)?:\s*$")
 COMMENT = re.compile(r"#\s?([\w./-]+\.(?:py|yaml|sh))\b")
 
 
@@ -23,6 +25,8 @@ class Block:
     text: str
     line: int  # of the page
     file: str | None  # that it shows
+    section: str = ""
+    """The id of the `##` heading above it."""
 
     @property
     def commands(self) -> list[str]:
@@ -48,7 +52,24 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in FENCED.finditer(text):
         above = text[: found.start()]
         named = COMMENT.match(found[2]) or ABOVE.search(above)
-        yield Block(found[1], found[2], above.count("\n") + 1, named[1] if named else None)
+        sections = re.findall(r"^## (.*)$", FENCED.sub("", above), re.MULTILINE)
+        section = heading_id(sections[-1]) if sections else ""
+        yield Block(found[1], found[2], above.count("\n") + 1, named[1] if named else None, section)
+
+
+def section(name: str) -> Iterator[Block]:
+    """The blocks of a section: `page.md#heading`."""
+    page, _, heading = name.partition("#")
+    return (block for block in blocks(PAGES[page]) if block.section == heading)
+
+
+def heading_id(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def heading_ids(page: Path) -> set[str]:
+    return {heading_id(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
 
 
 def commands(page: Path) -> list[str]:

@@ -24,7 +24,7 @@ import yaml
 from agentrl.cli.main import main
 from agentrl.core.points import REGISTRIES
 from tests.docs import names
-from tests.docs.pages import PAGES, Block, blocks
+from tests.docs.pages import PAGES, Block, blocks, section
 
 TABLE = yaml.safe_load((Path(__file__).parent / "commands.yaml").read_text())
 STARTS, EVERYWHERE = TABLE.pop("starts"), TABLE.pop("everywhere")
@@ -35,9 +35,13 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 class Story:
     """A page's commands and files; `used` keeps which entries of the table it needed."""
 
-    def __init__(self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, page: str, folder: Path, capture: Any, extra: Mapping[str, str] | None = None, *, follows: bool = False
+    ) -> None:
+        """`follows`: earlier pages have made the files that the page needs."""
         self.page, self.folder, self.capture = page, folder, capture
         self.plan = TABLE.get(page) or {}
+        self.plan = {kind: entry for kind, entry in self.plan.items() if not (follows and kind in ("setup", "write"))}
         self.swap: dict[str, str] = {**self.plan.get("swap", {}), **(extra or {})}
         self.used: set[str] = set()
         self.exports: list[str] = []
@@ -54,13 +58,13 @@ class Story:
         with ExitStack() as stack:
             for registry in REGISTRIES:  # what a page registers is forgotten at its end
                 stack.enter_context(registry.scoped())
-            for block in blocks(PAGES[self.page]):
+            for block in shown(self.page):
                 getattr(self, block.kind)(block)
         for file in self.plan.get("leaves", []):
             assert (self.folder / file).exists(), file
         for text in self.plan.get("says", []):
             assert text in self.said, text
-        entries = {entry for kind in ("swap", "add", "not_run", "serves") for entry in self.plan.get(kind, {})}
+        entries = {entry for kind in ("swap", "add", "not_run", "serves", "shell") for entry in self.plan.get(kind, {})}
         assert entries <= self.used, f"commands.yaml, {self.page}: nothing uses {entries - self.used}"
 
     def do(self, commands: Iterable[str]) -> None:
@@ -86,9 +90,11 @@ class Story:
         """Nothing to do."""
 
     def csv(self, block: Block) -> None:
-        """A file's rows."""
+        """A file's rows, or settings."""
         if block.file:
             self.write(block.file, block.text)
+
+    toml = csv
 
     def bash(self, block: Block) -> None:
         self.exports.clear()
@@ -134,8 +140,9 @@ class Story:
         if line.startswith("export "):
             self.exports.append(line)
             return 0
-        if not line.startswith("agentrl "):
-            return self.shell(line)
+        variables = self.entry("shell", shown)
+        if variables or not line.startswith("agentrl "):
+            return self.shell(f"{variables or ''} {line}".strip())
         small = [more for more in (self.entry("everywhere", shown), self.entry("add", shown)) if more]
         return self.call(words(" ".join([line, *small]), self.folder))
 
@@ -192,6 +199,14 @@ class Story:
     def heard(self) -> None:
         out, err = self.capture.readouterr()
         self.said += out + err
+
+
+def shown(name: str) -> list[Block]:
+    """Blocks of a section, or of a page without the sections that the table lists by themselves."""
+    if "#" in name:
+        return list(section(name))
+    apart = {entry.partition("#")[2] for entry in TABLE if entry.startswith(f"{name}#")}
+    return [block for block in blocks(PAGES[name]) if block.section not in apart]
 
 
 def words(line: str, folder: Path) -> list[str]:

@@ -13,15 +13,17 @@ from agentrl.rollout.loops import loop_class
 from agentrl.tracking import rollout_metrics
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
+from tests.docs.pages import section
 from tests.rollout.scripted import environment, row, says
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 async def test_the_loop_shown_asks_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (DOCS / "agent-loops.md").read_text()
-    (tmp_path / "revise.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    (tmp_path / "loops.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    files = [block for block in section("agents.md#an-agent-loop") if block.file]
+    assert [block.file for block in files] == ["revise.py", "loops.yaml"]
+    for block in files:
+        (tmp_path / str(block.file)).write_text(block.text)
     monkeypatch.syspath_prepend(str(tmp_path))
     env, _ = environment(says("It is 4 .", "It is 5 ."))
     trajectory = Trajectory(row("a:0"), "1/a:0/0", 0)

@@ -16,7 +16,7 @@ from agentrl.runtime import local
 from agentrl.tasks.models import tiny
 from agentrl.tracking import conversation, load_trajectories, read_metrics
 from agentrl.train import train
-from agentrl.view import Api, find_runs
+from agentrl.view import Api
 from tests.rollout.scripted import END, ScriptedEngine, calls
 
 pytestmark = pytest.mark.integration
@@ -189,7 +189,7 @@ def chat_of(runtime: Any) -> Chat:
 
 def shown_everywhere(run: Path, records: list[dict[str, Any]]) -> None:
     """The page's answers, and the conversations on a terminal."""
-    api = Api(find_runs([str(run)]))
+    api = Api([str(run)])
     for question, query in (("runs", {}), ("trajectories", {}), ("timeline", {"step": "1"}), ("match", {"step": "1"})):
         json.loads(encoded(api.answer(question, query)))
     for line in range(len(records)):

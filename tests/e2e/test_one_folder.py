@@ -78,4 +78,4 @@ def test_an_interrupted_run_and_other_experiments_in_its_folder(
 
     # Once more: all is done, and that is said.
     assert main(mine) == 0
-    assert "The checkpoint has taken all 3 steps" in said(capfd)
+    assert "This run has finished: all 3 steps are taken" in said(capfd)

@@ -43,6 +43,8 @@ class Subject:
     """Whether min-p cuts before top-k and top-p, not after them."""
     joint: bool = False
     """Whether top-p counts the mass that top-k has cut, not only what is left."""
+    exact_penalty: bool = True
+    """Whether each token gets the repetition penalty for all tokens before it; else for some of those of the reply."""
     static: bool = False
     """Whether a newcomer waits until those in flight are done; if so, `health` counts the tokens it computes."""
 
@@ -267,6 +269,31 @@ async def filters_follow_their_definition(subject: Subject) -> None:
         got = await draw(subject, ids, replace(sampling, seed=1))
         scored = expected if subject.renormalised else probs
         assert abs(got.logprobs[0] - scored[got.token_ids[0]].log().item()) < subject.tolerance
+
+
+@check
+async def repetition_is_penalized(subject: Subject) -> None:
+    """Each greedy token is the likeliest of the penalized logits, and has its log-prob there."""
+    if not subject.exact_penalty:
+        await _repetition_changes_log_probs(subject)
+        return
+    ids = prompt(10, vocabulary=subject.vocabulary)
+    got = await draw(subject, ids, Sampling(8, temperature=0.0, repetition_penalty=1.7))
+    for i, (token, logprob) in enumerate(zip(got.token_ids, got.logprobs, strict=True)):
+        drawn = got.token_ids[:i]
+        logits = subject.logits(ids + drawn)[-1]
+        seen = torch.tensor(sorted({*drawn, *ids}))
+        logits[seen] = torch.where(logits[seen] < 0, logits[seen] * 1.7, logits[seen] / 1.7)
+        logprobs = torch.log_softmax(logits, -1)
+        assert logprobs[token] > logprobs.max() - subject.tolerance
+        assert abs(logprobs[token].item() - logprob) < subject.tolerance
+
+
+async def _repetition_changes_log_probs(subject: Subject) -> None:
+    ids, sampling = prompt(10, vocabulary=subject.vocabulary), Sampling(8, temperature=0.0)
+    plain, penalized = [await draw(subject, ids, replace(sampling, repetition_penalty=p)) for p in (1.0, 2.0)]
+    assert abs(penalized.logprobs[0] - plain.logprobs[0]) < subject.tolerance
+    assert penalized.logprobs[-1] != plain.logprobs[-1]
 
 
 @check

@@ -111,6 +111,7 @@ async def subject(served: Served) -> AsyncIterator[Subject]:
         seeded=False,
         renormalised=False,
         joint=True,
+        exact_penalty=False,
     )
     model.load_state_dict(start)
 

@@ -136,7 +136,11 @@ async def test_load_is_summed_over_engines(fake: Served) -> None:
     server, http = fake
     lines = [f'vllm:num_requests_{name}{{engine="{i}"}} {i + 1}.0' for name in ("running", "waiting") for i in (0, 1)]
     server.answers["/metrics"] = "\n".join(["# HELP vllm:num_requests_running ...", *lines])
-    assert await VLLM(SETTINGS).load(http) == {"running": 3.0, "waiting": 3.0}
+    lines += [f'vllm:kv_cache_usage_perc{{engine="{i}"}} 0.25' for i in (0, 1)]
+    lines += ['vllm:prefix_cache_queries_total{engine="0"} 80.0', 'vllm:prefix_cache_hits_total{engine="0"} 2e1']
+    server.answers["/metrics"] = "\n".join(lines)
+    load = {"running": 3.0, "waiting": 3.0, "kv_used": 0.5, "kv_room": 2.0}
+    assert await VLLM(SETTINGS).load(http) == load | {"prompt_tokens": 80.0, "reused_tokens": 20.0}
 
 
 async def test_a_dead_server_is_lost() -> None:

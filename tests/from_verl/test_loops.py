@@ -8,6 +8,7 @@ from agentrl.config import compose
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
+from agentrl.rollout.attempt import attempt
 from agentrl.rollout.loops import loop_class
 from agentrl.tools import load_tools
 from agentrl.trajectory.ledger import Source
@@ -68,7 +69,7 @@ PENALTY = (
 class Penalty(AgentLoopBase):
     async def run(self, sampling_params, **kwargs):
         prompt = await self.apply_chat_template(list(kwargs["raw_prompt"]))
-        wishes = {**sampling_params, "repetition_penalty": 1.2}
+        wishes = {**sampling_params, "presence_penalty": 1.2}
         await self.server_manager.generate("a", prompt_ids=prompt, sampling_params=wishes)
 """
 )
@@ -165,7 +166,7 @@ async def test_unless_the_loop_has_log_probs_of_its_own(run):
 
 async def test_what_engines_cannot_do_is_refused(run):
     yaml = "- name: penalty\n  _target_: STEM.Penalty\n"
-    with pytest.raises(UserError, match=r"repetition_penalty=1\.2"):
+    with pytest.raises(UserError, match=r"presence_penalty=1\.2"):
         await run(PENALTY, "penalty", says("5"), yaml=yaml)
 
 
@@ -291,7 +292,7 @@ CALL = calls("calc_gsm8k_reward", '{"answer": "5"}')
 def derived(run, tmp_path):
     """The same with verl's GSM8K tool, of a class of DERIVED."""
 
-    async def derived(kind, *turns, interactions=None, **limits):
+    async def derived(kind, *turns, interactions=None, source=DERIVED, **limits):
         (tmp_path / "tools.yaml").write_text(
             "tools:\n  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n    config: {type: native}\n"
         )
@@ -310,7 +311,7 @@ def derived(run, tmp_path):
             checks=(),
         )
         given = {"tools": tools, "more": settings, "interactions": interactions}
-        return await run(DERIVED, "derived", says(*turns), yaml=yaml, **given, **limits)
+        return await run(source, "derived", says(*turns), yaml=yaml, **given, **limits)
 
     return derived
 
@@ -417,3 +418,130 @@ def test_stop_strings_end_an_answer_after_the_token_that_completes_them():
     decode = lambda ids: "".join(words[i] for i in ids)  # noqa: E731
     assert kept(["</search>"], [0, 1, 2, 3, 4, 5], decode) == 4
     assert kept(["nothing"], [0, 1, 2], decode) == 3
+
+
+NEWER = """
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap, register
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+
+
+@register("grows")
+class Grows(AgentLoopBase):
+    async def run(self, sampling_params, **kwargs):
+        messages = list(kwargs["raw_prompt"])
+        assert self.enable_continuous_token and self._get_mm_processor_kwargs() == {}
+        self._assert_mm_supported(False)
+        ids, mask, logprobs = await self.ct_build_initial_tokens(messages), [], []
+        begin = len(ids)
+        for answer in ("wrong, try again", None):
+            out = await self.server_manager.generate("a", prompt_ids=ids, sampling_params=sampling_params)
+            merged, mask, logprobs = await self.ct_merge_assistant_token(
+                ids, out.token_ids, mask, logprobs, assistant_logprobs=out.log_probs
+            )
+            ids = merged.token_ids
+            messages = [*messages, {"role": "assistant", "content": self.tokenizer.decode(out.token_ids[:-1])}]
+            if answer:
+                more = [*messages, {"role": "user", "content": answer}]
+                merged, mask, logprobs = await self.ct_merge_non_assistant_msg(messages, more, ids, mask, logprobs)
+                ids, messages = merged.token_ids, more
+        return AgentLoopOutput(
+            prompt_ids=ids[:begin], response_ids=ids[begin:], response_mask=mask, response_logprobs=logprobs,
+            num_turns=4, metrics={},
+        )
+
+
+@register("separates")
+class Separates(AgentLoopBase):
+    async def run(self, sampling_params, **kwargs):
+        prompt = await self.apply_chat_template(list(kwargs["raw_prompt"]))
+        out = await self.server_manager.generate("a", prompt_ids=prompt, sampling_params=sampling_params)
+        added = self.turn_separator + await self.apply_chat_template(
+            [{"role": "user", "content": "wrong, try again"}], remove_system_prompt=True
+        )
+        return AgentLoopOutput(
+            prompt_ids=prompt, response_ids=out.token_ids + added, num_turns=2, metrics={},
+            response_mask=[1] * len(out.token_ids) + [0] * len(added),
+        )
+
+
+@register("chooses")
+class Chooses(ToolAgentLoop):
+    async def _handle_pending_state(self, agent_data, sampling_params):
+        agent_data._active_tools = {}
+        agent_data._active_tool_schemas = []
+        return await super()._handle_pending_state(agent_data, sampling_params)
+
+
+class Adder:
+    name = "calc_gsm8k_reward"
+
+    async def create(self, instance_id=None, **kwargs):
+        self.given = kwargs["create_kwargs"]["ground_truth"]
+        return "id", None
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        return f"{instance_id} {self.given} {parameters['answer']}", 0.5, {}
+
+    async def release(self, instance_id, **kwargs):
+        self.given = None
+
+
+@register("brings")
+class Brings(ToolAgentLoop):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tools = {"calc_gsm8k_reward": Adder()}
+
+
+@register("misspells")
+class Misspells(AgentLoopBase):
+    async def run(self, sampling_params, **kwargs):
+        return {"a": 1}["b"]
+
+
+@register("meets_failures")
+class MeetsFailures(AgentLoopBase):
+    async def run(self, sampling_params, **kwargs):
+        raise ConnectionError("reset by peer")
+"""
+
+
+@pytest.mark.parametrize("kind", ["Grows", "Separates"])
+async def test_prompts_grow_as_agentrl_s_own_do(run, kind):
+    trajectory, env, _ = await run(NEWER, "newer", says("5", "6"), yaml=f"- name: newer\n  _target_: STEM.{kind}\n")
+    answer = env.chat.tokenizer.encode(f"5{END}", add_special_tokens=False)
+    observed = env.chat.observation([{"role": "user", "content": "wrong, try again"}], closed=True, last=answer[-1])
+    grown = [*answer, *(token for _, tokens in observed for token in tokens)]
+    ledger = trajectory.ledgers[0]
+    assert ledger.ids[ledger.prompt_length :][: len(grown)] == grown
+    assert trained(trajectory, env) == (f"5{END}6{END}" if kind == "Grows" else f"5{END}")
+
+
+async def test_a_loop_s_choice_of_tools_is_obeyed(derived):
+    trajectory, env, _ = await derived("Chooses", CALL, "never", source=NEWER)
+    assert trained(trajectory, env) == f"{CALL}{END}"
+    assert (tool_text(trajectory, env), trajectory.tool_calls) == ("", [])
+    trajectory, env, _ = await derived("Brings", CALL, "5", source=NEWER)
+    assert "id 5 5" in tool_text(trajectory, env)
+
+
+async def test_a_mistake_in_a_loop_stops_the_run_and_a_failure_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "newer_loops.py").write_text(NEWER)
+    (tmp_path / "agent.yaml").write_text(
+        "- {name: wrong, _target_: newer_loops.Misspells}\n- {name: cut_off, _target_: newer_loops.MeetsFailures}\n"
+    )
+    env, _ = environment(says("5"))
+    overrides = ["model.path=m", "data.train_files=x"]
+    object.__setattr__(env, "settings", compose(overrides, config_name="train", checks=()))
+
+    async def attempted(name):
+        trajectory = Trajectory(row(index=7), "0/r/0", 0)
+        await attempt(loop_class(name, "agent.yaml")(env), trajectory, Sampling(64), 60.0)
+        return trajectory
+
+    with pytest.raises(
+        UserError, match=r"agent loop Misspells: KeyError: 'b' \(.*newer_loops.py:\d+\): correct the code"
+    ):
+        await attempted("wrong")
+    assert (await attempted("cut_off")).error == "ConnectionError: reset by peer"

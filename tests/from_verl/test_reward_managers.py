@@ -9,11 +9,15 @@ from agentrl.config import compose
 from agentrl.config.checks.algorithm import reward_manager
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_user_file
+from agentrl.doctor.preflight import check_plugins
 from agentrl.rewards import load_reward_function
+from agentrl.rewards.checks import something_scores
 from agentrl.rewards.managers import manager_class
+from agentrl.rollout.building import scorer as scorer_of
 from agentrl_verl.config_views import verl_config
 from agentrl_verl.custom_managers import custom_manager
 from tests.rewards.test_scorer import WORDS, decode, scorer, trajectory
+from tests.rollout.scripted import tokenizer
 
 FILE = Path(__file__).parent / "files" / "reward_managers.py"
 FUNCTION = """
@@ -38,7 +42,7 @@ def scores(tmp_path):
     def scores(kind):
         fn = load_reward_function(str(tmp_path / "score.py"), "compute_score", {"bonus": 0.5})
         settings = {"config": config, "tokenizer": Tokenizer(), "reward_fn_key": "data_source"}
-        return scorer(None, manager=custom_manager(kind, fn, **settings, timeout=60.0, workers=2))
+        return scorer(None, manager=custom_manager(kind, fn, {}, **settings, timeout=60.0, workers=2))
 
     return scores
 
@@ -82,3 +86,95 @@ async def test_a_loop_s_own_score_stands():
     subject = trajectory(reward=0.25)
     await scorer(lambda **_: 1 / 0).score(subject)
     assert (subject.reward, subject.error) == (0.25, None)
+
+
+ASKING = """
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+from verl.workers.reward_manager.abstract import AbstractRewardManager
+import torch
+
+
+class Asks(RewardManagerBase):
+    def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
+        super().__init__(config, tokenizer, compute_score)
+        self.address, self.read = reward_router_address, reward_model_tokenizer
+
+    async def run_single(self, data):
+        factor = self.config.reward.reward_kwargs.factor
+        said = self.compute_score(data_source="openai/gsm8k", solution_str="#### 7", ground_truth="7")
+        told = {"asked": f"{self.address} {self.read is not None}"}
+        return {"reward_score": factor * said, "reward_extra_info": told}
+
+
+class Older(AbstractRewardManager):
+    def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source", factor=1.0):
+        super().__init__(tokenizer, num_examine, compute_score, reward_fn_key)
+        self.factor = factor
+
+    def __call__(self, data, return_dict=False):
+        texts = [self.tokenizer.decode(item.batch["responses"]) for item in data]
+        scores = self.compute_score(texts=texts)
+        rewards = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+        rewards[:, -1] = self.factor * torch.tensor(scores)
+        return {"reward_tensor": rewards} if return_dict else rewards
+
+
+def in_its_words(texts):
+    return [0.25] * len(texts)
+
+
+async def graded(data_source, solution_str, ground_truth, extra_info, reward_router_address, reward_model_tokenizer):
+    return {"score": 1.0, "asked": f"{reward_router_address} {reward_model_tokenizer.eos_token}"}
+"""
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """The reward and the extra values that a run's scorer gives, with these settings."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asking.py").write_text(ASKING)
+    tokenizer().save_pretrained(tmp_path / "judge")
+
+    async def asked(*overrides):
+        config = compose(["model.path=m", "data.train_files=null", *overrides], config_name="train", checks=())
+        something_scores(config.reward, config.rollout, config.data)
+        check_plugins(config)
+        subject = trajectory()
+        await scorer_of(config, Tokenizer(), None).score(subject)
+        assert subject.error is None
+        return subject.reward, subject.reward_extra.get("asked")
+
+    return asked
+
+
+def own(name):
+    return f"reward.reward_manager.name={name}", "reward.reward_manager.module.path=asking.py"
+
+
+SERVED = ("reward.reward_model.enable=true", "reward.reward_model.url=http://there:30000/v1")
+
+
+async def test_a_manager_of_ones_own_needs_no_function_and_gets_its_arguments(asked):
+    assert await asked(*own("Asks"), "reward.reward_kwargs={factor: 0.5}") == (0.5, "None False")
+    assert await asked(*own("Asks"), "reward_model.reward_kwargs={factor: 2.0}", *SERVED) == (2.0, "there:30000 False")
+
+
+async def test_and_calls_a_function_in_its_own_words(asked):
+    function = ("reward.custom_reward_function.path=asking.py", "reward.custom_reward_function.name=in_its_words")
+    assert await asked(*own("Older"), *function, "reward.reward_kwargs={factor: 2.0}") == (0.5, None)
+
+
+async def test_a_generative_reward_model_is_asked_by_the_function(asked):
+    function = ("reward.custom_reward_function.path=asking.py", "reward.custom_reward_function.name=graded")
+    model = "reward.reward_model.model_path=judge"
+    assert await asked(*function, model, *SERVED) == (1.0, f"there:30000 {tokenizer().eos_token}")
+    with pytest.raises(
+        UserError, match=r"graded asks a generative reward model .* reward.reward_model.url to the HOST"
+    ):
+        await asked(*function)
+
+
+def test_arguments_without_a_manager_of_ones_own_are_refused():
+    settings = ["reward.reward_kwargs={factor: 2.0}"]
+    with pytest.raises(UserError, match="those of the reward function are"):
+        compose(settings, config_name="train", checks=[reward_manager])

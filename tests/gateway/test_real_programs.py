@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.trajectory.trajectory import Outcome, Trajectory
-from tests.docs.pages import PAGES, blocks
+from tests.docs.pages import section
 from tests.gateway.test_programs import play
 from tests.rollout.scripted import Script, calls, says
 
@@ -23,21 +23,21 @@ BEGUN = '<tool_call>{"name": "'
 """smolagents requires a call in each turn, so the gateway begins it."""
 
 
-def entries(page: str, folder: Path) -> str:
-    """The files of a page, with the programs of the environment; the path of its agents.yaml."""
+def entries(part: str, folder: Path) -> str:
+    """The files of a part of docs/agents.md, with the programs of the environment; the path of its agents.yaml."""
     programs = os.environ.get("AGENTRL_AGENTS", "")
     if not Path(programs, "python").exists():
         pytest.skip("AGENTRL_AGENTS is no folder of programs: run `make test-agents`")
-    for block in blocks(PAGES[page]):
+    for block in section(f"agents.md#{part}"):
         if block.file:
             text = block.text.replace("command: ", f"command: {programs}/")
             (folder / block.file).write_text(text if block.file.endswith(".yaml") else block.text)
     return str(folder / "agents.yaml")
 
 
-async def ended(page: str, name: str, script: Script, folder: Path) -> Trajectory:
+async def ended(part: str, name: str, script: Script, folder: Path) -> Trajectory:
     """The trajectory of an agent that answers 17."""
-    trajectory = await play(entries(page, folder), script, name=name, turn=256, model_length=32768)
+    trajectory = await play(entries(part, folder), script, name=name, turn=256, model_length=32768)
     about = trajectory.extra["program"]
     assert (trajectory.outcome, about["exit_code"]) == (Outcome.OK, 0), about["output"]
     assert "17" in about["output"].split()
@@ -54,19 +54,19 @@ async def test_a_conversation_is_one_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, turns: list[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    trajectory = await ended("agent-frameworks.md", name, says(*turns), tmp_path)
+    trajectory = await ended("an-agent-of-a-framework", name, says(*turns), tmp_path)
     assert (len(trajectory.ledgers), trajectory.turns) == (1, len(turns))
 
 
 async def test_smolagents_retells_its_calls_in_a_new_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     script = says(*(call.removeprefix(BEGUN) for call in (ADD, FINAL)))
-    trajectory = await ended("agent-frameworks.md", "smolagents", script, tmp_path)
+    trajectory = await ended("an-agent-of-a-framework", "smolagents", script, tmp_path)
     assert [sum(ledger.mask) > 0 for ledger in trajectory.ledgers] == [True, True]
 
 
 async def test_mini_swe_agent_runs_commands_in_one_ledger(tmp_path: Path) -> None:
-    trajectory = await ended("agent-coding.md", "mini", says(WRITE, SUBMIT), tmp_path)
+    trajectory = await ended("a-coding-agent", "mini", says(WRITE, SUBMIT), tmp_path)
     assert len(trajectory.ledgers) == 1
     written = Path(trajectory.extra["program"]["folder"], "answer.txt")
     assert written.read_text() == "17\n"  # noqa: ASYNC240

@@ -183,3 +183,26 @@ async def test_a_failing_finalize_raises_nothing(one):
         session = interactions.open("k", {})
         await session.start()
         await session.finalize()
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [("self", 3.0), ("self, instance_id, answer", 0.5), ("self, instance_id, ground_truth", 3.0)],
+)
+async def test_verl_s_base_signatures_have_no_instance_id(one, scores, expected):
+    interactions = one(f"""
+        class UserInteraction(BaseInteraction):
+            ended = 0
+            async def generate_response(self, instance_id, messages, **kwargs):
+                return True, "", 0.5, {{}}
+            async def calculate_score({scores}) -> float:
+                return 3.0
+            async def finalize_interaction(self) -> None:
+                UserInteraction.ended += 1
+    """)
+    session = interactions.open("k", {"ground_truth": "5"})
+    await session.start()
+    await session.respond(MESSAGES)
+    assert await session.score() == expected
+    await session.finalize()
+    assert type(session.runner.methods["finalize_interaction"].fn.__self__).ended == 1

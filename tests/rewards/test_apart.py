@@ -167,8 +167,7 @@ async def test_a_function_of_a_module_that_a_program_passes_shares_its_state(mod
 
 async def test_parts_of_a_result_that_cannot_be_sent_are_texts_and_cost_no_process(tmp_path: Path) -> None:
     scoring = scorer(tmp_path)
-    assert scoring.manager is not None
-    isolated = scoring.manager.calls.isolated  # type: ignore[attr-defined]
+    isolated = scoring.terms[0].manager.calls.isolated  # type: ignore[attr-defined]
     odd = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": {"what": "odd"}}
     for _ in range(2):
         assert isolated(**odd)["odd"] == "Odd('odd')"
@@ -185,9 +184,8 @@ async def test_it_imports_what_the_run_imports_and_its_programs_do_not(
     monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
     (tmp_path / "signal.py").write_text("raise RuntimeError('a file of the current folder')")
     scoring = scorer(tmp_path)
-    assert scoring.manager is not None
     given = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": {"what": "environment"}}
-    isolated = scoring.manager.calls.isolated  # type: ignore[attr-defined]
+    isolated = scoring.terms[0].manager.calls.isolated  # type: ignore[attr-defined]
     found = isolated(**given)
     assert (found["path"], found["theirs"]) == (sys.path, b"None False\n")
     await scoring.close()

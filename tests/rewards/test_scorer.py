@@ -282,3 +282,11 @@ async def test_an_answer_that_a_function_judges_counts_once() -> None:
 def test_what_is_left_out_is_known() -> None:
     assert scorer(lambda **_: 1.0, tool_weight=None, interaction_weight=1.0).left_out == (True, False)
     assert scorer(None, tool_weight=None, interaction_weight=None).left_out == (False, False)
+
+
+async def test_an_answer_that_did_not_stop_scores_zero() -> None:
+    strict = Reward(zero_unless_stopped=True)
+    for reward, finish, expected in ((strict, "length", 0.0), (strict, "stop", 1.0), (Reward(), "length", 1.0)):
+        subject = trajectory(finish=finish)
+        await Scorer(reward_fn(lambda **_: {"score": 1.0}), reward, decode).score(subject)
+        assert (subject.reward, subject.reward_extra["score"]) == (expected, 1.0)

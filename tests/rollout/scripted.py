@@ -54,6 +54,9 @@ class ScriptedEngine:
     async def abort(self) -> None:
         self.aborts += 1
 
+    async def health(self) -> dict[str, float]:
+        return {}
+
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         await asyncio.sleep(0)
         self.prompts[key].append(token_ids)

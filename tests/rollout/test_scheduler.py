@@ -14,6 +14,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.stopping import Interrupted
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer
+from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.scheduler import Scheduler
@@ -285,7 +286,7 @@ async def test_a_loop_that_blocks_is_named_and_the_standstill_is_measured(caplog
 def test_an_engine_samples_nothing_while_a_stopped_run_saves() -> None:
     env, engine = environment(says())
     rollouts: Any = object.__new__(Rollouts)
-    rollouts.engine, rollouts.scheduler = engine, scheduler(env)
+    rollouts.engine, rollouts.scheduler, rollouts.cache = engine, scheduler(env), CacheWatch(engine)
 
     async def stopped(*args: Any, **kwargs: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)

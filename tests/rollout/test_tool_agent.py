@@ -243,3 +243,11 @@ async def test_single_turn_shows_no_tools(tmp_path: Path) -> None:
     await SingleTurn(env).run(t, Sampling(100))
     assert "add" not in env.chat.decode(t.ledgers[0].ids)
     assert (t.finish, t.turns) == ("stop", 1)
+
+
+async def test_without_tools_a_call_is_text(tmp_path: Path) -> None:
+    text = 'It says <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call> , and <tool_call>half'
+    env, _ = environment(says(text))
+    trajectory = await play(env)
+    assert (trajectory.turns, trajectory.tool_calls, trajectory.finish) == (1, [], "stop")
+    assert trajectory.messages[-1] == {"role": "assistant", "content": text}

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from agentrl.tracking import LiveView
-from agentrl.tracking.panel import MAX_WIDTH, panel, sparkline
+from agentrl.tracking.fields import FLAT, SUCCESS
+from agentrl.tracking.panel import panel, sparkline
 from agentrl.tracking.state import State
 
 STEP = {
@@ -128,8 +129,8 @@ def test_it_fits_the_terminal(width):
     state.record(30, VALIDATION, now=813.0)
     state.enter("rollout", now=813.0)
     state.done, state.expected = 21, 32
-    lines = screen(state, width)
-    assert {len(line) for line in lines} == {min(width, MAX_WIDTH)}
+    lines = screen(state, width, height=24)
+    assert {len(line) for line in lines} == {width}
     assert lines[0].startswith("╭")
     assert lines[-1].startswith("╰")
     assert len(lines) <= 24
@@ -138,7 +139,7 @@ def test_it_fits_the_terminal(width):
 def test_a_low_terminal_gets_no_blank_lines():
     state = state_after(3)
     state.record(3, VALIDATION, now=80.0)
-    roomy, low = screen(state, 80, height=40), screen(state, 80, height=20)
+    roomy, low = screen(state, 80, height=24), screen(state, 80, height=20)
     blank = "│" + " " * 78 + "│"
     assert blank in roomy
     assert [line for line in roomy if line != blank] == low
@@ -160,7 +161,9 @@ def test_figures_gone_wrong_are_shown_and_break_nothing():
     assert "grad norm     nan" in "\n".join(screen(state))
 
 
-@pytest.mark.parametrize(("kind", "shown"), [(None, "finished"), (RuntimeError, "stopped")])
+@pytest.mark.parametrize(
+    ("kind", "shown"), [(None, "finished"), (KeyboardInterrupt, "stopped"), (RuntimeError, "failed")]
+)
 def test_the_last_frame_says_how_it_ended(kind, shown):
     terminal = console()
     view = LiveView(2, "demo", console=terminal)
@@ -207,6 +210,7 @@ def test_without_a_terminal_a_step_is_a_line_and_a_validation_is_a_line():
         view.step(2, STEP | {"rollout/infra_drops": 2.0, "actor/skipped_steps": 1.0})
     assert not view.is_live
     lines = pipe.file.getvalue().splitlines()
+    assert lines.pop(0) == f"success: {SUCCESS}"
     assert lines[0] == "validation at step 0  success 51.2%  reward 0.500"
     assert lines[1] == (
         "step   1/120  reward 0.412  success 40.5%  turns 2.40  calls 1.90  bad calls 3.4%  kl 0.0012  "
@@ -222,14 +226,14 @@ def test_a_validation_says_what_it_is_not_of():
     pipe = console(terminal=False)
     lost = {"val/success": 0.5, "val/trajectories": 64.0, "val/infra_drops": 9.0}
     LiveView(None, console=pipe).step(5, lost)
-    assert pipe.file.getvalue() == "validation at step 5  success 50.0%  dropped 9 of 64\n"
+    assert pipe.file.getvalue().partition("\n")[2] == "validation at step 5  success 50.0%  dropped 9 of 64\n"
 
 
 def test_lines_are_ascii_and_never_wrapped_or_marked_up():
     pipe = console(40, terminal=False)
     LiveView(None, console=pipe).step(3, STEP)
     LiveView(None, console=pipe).note("[bold]kept[/bold] " + "x" * 100)
-    first, second = pipe.file.getvalue().splitlines()
+    _, first, second = pipe.file.getvalue().splitlines()
     assert first.isascii()
     assert first.startswith("step 3  reward 0.412")
     assert second == "[bold]kept[/bold] " + "x" * 100
@@ -238,7 +242,7 @@ def test_lines_are_ascii_and_never_wrapped_or_marked_up():
 def test_several_data_sources_are_named():
     pipe = console(terminal=False)
     LiveView(None, console=pipe).step(5, {"val/success": 0.5, "val/a/success": 0.25, "val/b/c/success": 0.75})
-    assert pipe.file.getvalue() == "validation at step 5  success 50.0%  (a 25.0%, b/c 75.0%)\n"
+    assert pipe.file.getvalue().partition("\n")[2] == "validation at step 5  success 50.0%  (a 25.0%, b/c 75.0%)\n"
 
 
 @pytest.mark.parametrize("case", ["disabled", "dumb", "latin"])
@@ -291,3 +295,24 @@ def test_containers_are_counted_by_phase():
     assert any("containers: 3 wait for an image, 40 run" in line for line in screen(state))
     counts.update(build=0, run=0)
     assert not any("containers" in line for line in screen(state))
+
+
+def test_labels_that_do_not_explain_themselves_have_a_note():
+    state = state_after(3)
+    state.record(4, STEP | {"rollout/zero_variance_groups": 0.5}, now=100.0)
+    tall, low = ("\n".join(screen(state, 140, height)) for height in (40, 30))
+    assert f"success       {SUCCESS}" in tall
+    assert f"flat groups   {FLAT}" in tall
+    assert SUCCESS not in low
+
+
+def test_a_single_turn_shows_neither_calls_nor_a_kl_that_it_does_not_have():
+    pipe = console(terminal=False)
+    view = LiveView(None, console=pipe, absent=("rollout/turns_mean", "tools/calls"))
+    single = {"rollout/turns_mean": 1.0, "tools/calls": 0.0, "actor/ppo_kl": 0.0, "rollout/zero_variance_groups": 1.0}
+    view.step(1, {"rollout/reward_mean": 0.0} | single)
+    view.step(2, {"rollout/turns_mean": 1.5, "tools/calls": 2.0, "actor/ppo_kl": 0.01})
+    assert pipe.file.getvalue().splitlines() == [
+        "step 1  reward 0  NO GRADIENT: equal rewards in each group",
+        "step 2  turns 1.50  calls 2.00  update kl 0.0100",
+    ]

@@ -92,7 +92,7 @@ def test_a_run_says_where_it_goes_on_and_that_nothing_is_left(tmp_path, capfd, r
     config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
     with RunTracker(config, 3, resumed, str):
         out = capfd.readouterr().out
-        assert ("The checkpoint has taken all 3 steps" in out) is noted
+        assert ("This run has finished: all 3 steps are taken" in out) is noted
         assert ("Resuming from step 2" in out) is (resumed == 2)
 
 

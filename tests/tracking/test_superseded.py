@@ -24,7 +24,7 @@ def test_later_dumps_and_the_memory_of_services(tmp_path: Path) -> None:
         "validation/.10.jsonl.index",
         "validation/10.jsonl",
     ]
-    assert copies == [run / "metrics.jsonl", run / "config.yaml"]
+    assert copies == [run / "metrics.jsonl", run / "config.yaml", run / "record.json"]
     assert all(path.exists() for path in moves)
 
 

@@ -9,6 +9,7 @@ from agentrl.algorithms import estimate
 from agentrl.config.schema import PFPPO, Algorithm, KLControl
 from agentrl.training import ComputeAdvantages, pack, pack_tokens
 from agentrl.training.update.advantages import _of_first_sides
+from agentrl.trajectory.trajectory import Outcome
 from tests.training.tiny import ledger, trajectory
 
 
@@ -122,3 +123,18 @@ def test_truncated_trajectories_leave_the_loss_and_stay_in_the_statistics(estima
     assert not masked.mask[tokens].any()
     assert masked.advantages[~tokens].equal(whole.advantages[~tokens])
     assert masked.mask[~tokens].equal(whole.mask[~tokens])
+
+
+def test_groups_below_the_least_size_are_left_out():
+    lost = {"outcome": Outcome.INFRA_ERROR}
+    members = [
+        trajectory(ledger(3, seed=i), uid=uid, sample=i, reward=float(i), **more)
+        for i, (uid, more) in enumerate([("a", {}), ("a", lost), ("b", {}), ("b", {})])
+    ]
+    whole = ComputeAdvantages(Algorithm(), seed=0)(pack_tokens(members), members, None, 1)
+    assert (whole[0].num_sequences, whole[1]) == (3, {})
+    left, metrics = ComputeAdvantages(Algorithm(min_group_size=2), seed=0)(pack_tokens(members), members, None, 1)
+    assert (left.trajectory.tolist(), left.group.tolist()) == ([2, 3], [0, 0])
+    assert metrics == {"rollout/small_groups": 1.0}
+    none, metrics = ComputeAdvantages(Algorithm(min_group_size=3), seed=0)(pack_tokens(members), members, None, 1)
+    assert (none.num_sequences, metrics) == (0, {"rollout/small_groups": 2.0})

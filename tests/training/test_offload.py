@@ -51,7 +51,7 @@ def test_moments_wait_between_steps(monkeypatch):
 
 def test_moments_are_moved_and_nothing_else():
     state = {torch.zeros(2, device="meta"): {"exp_avg": torch.ones(2), "step": torch.ones(())}}
-    offload.move_moments(state, ("exp_avg",), home=True)
+    offload.move_moments(state, home=True)
     (values,) = state.values()
     assert values["exp_avg"].device.type == "meta"
     assert values["step"].device.type == "cpu"

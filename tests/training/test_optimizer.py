@@ -57,7 +57,7 @@ def model():
 def test_norms_and_biases_do_not_decay():
     module = model()
     optimizer = Optimizer(module, Optim(lr=0.1, weight_decay=0.5), grad_clip=1.0, total_steps=1)
-    decay = {id(p): group["weight_decay"] for group in optimizer.adamw.param_groups for p in group["params"]}
+    decay = {id(p): group["weight_decay"] for group in optimizer.rules[0].param_groups for p in group["params"]}
     assert {n: decay[id(p)] for n, p in module.named_parameters()} == {
         "0.weight": 0.5,
         "1.weight": 0.5,
@@ -82,7 +82,7 @@ def test_clipping_scales_and_reports_the_norm_before():
     module = model()
     optimizer = Optimizer(module, Optim(lr=0.0), grad_clip=0.5, total_steps=1)
     seen = {}
-    optimizer.adamw.step = lambda: seen.update(
+    optimizer.rules[0].step = lambda: seen.update(
         norm=torch.nn.utils.get_total_norm([p.grad for p in module.parameters()])
     )
     for parameter in module.parameters():
@@ -95,8 +95,8 @@ def test_clipping_scales_and_reports_the_norm_before():
 
 def test_betas_and_decay_reach_adamw():
     optimizer = Optimizer(model(), Optim(betas=[0.8, 0.95], weight_decay=0.3), grad_clip=1.0, total_steps=1)
-    assert optimizer.adamw.param_groups[0]["betas"] == (0.8, 0.95)
-    assert optimizer.adamw.param_groups[0]["weight_decay"] == 0.3
+    assert optimizer.rules[0].param_groups[0]["betas"] == (0.8, 0.95)
+    assert optimizer.rules[0].param_groups[0]["weight_decay"] == 0.3
 
 
 def test_a_resumed_run_takes_its_rates_from_the_configuration():
@@ -105,5 +105,5 @@ def test_a_resumed_run_takes_its_rates_from_the_configuration():
     old.advance()
     new.load_state_dict(old.state_dict())
     assert new.schedule_step == 1
-    assert new.adamw.param_groups[0]["lr"] == 0.2
-    assert new.adamw.param_groups[0]["weight_decay"] == 0.7
+    assert new.rules[0].param_groups[0]["lr"] == 0.2
+    assert new.rules[0].param_groups[0]["weight_decay"] == 0.7

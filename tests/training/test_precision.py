@@ -144,7 +144,7 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
     other = actor_of(policy(folder, "bfloat16"))
     other.load_state_dict(state | {"parameters": half, "optimizer": state["optimizer"] | {"moments": moments}})
     assert {p.dtype for p in other.model.module.parameters()} == {torch.float32}
-    assert {m.dtype for s in other.optimizer.adamw.state.values() for m in s.values()} == {torch.float32}
+    assert {m.dtype for s in other.optimizer.rules[0].state.values() for m in s.values()} == {torch.float32}
     assert all(torch.equal(p, half[n].values.float().view(p.shape)) for n, p in other.model.module.named_parameters())
     other.update(random_batch(LENGTHS))
 
@@ -153,7 +153,7 @@ def gradients(module: nn.Module, **settings) -> tuple[torch.Tensor, dict[str, fl
     """Of one update: the gradient that AdamW sees, and the metrics."""
     trainable = actor_of(module, grad_clip=0.0, **settings)
     seen = []
-    trainable.optimizer.adamw.step = lambda: seen.extend(p.grad.flatten() for p in trainable.optimizer.parameters)
+    trainable.optimizer.rules[0].step = lambda: seen.extend(p.grad.flatten() for p in trainable.optimizer.parameters)
     metrics = trainable.update(random_batch(LENGTHS))
     return (torch.cat(seen) if seen else torch.zeros(0)), metrics
 

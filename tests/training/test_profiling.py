@@ -55,3 +55,23 @@ def test_nsys_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UserError, match="set actor.profiler.tool=torch"):
         Profiling(Profiler(tool="nsys"), [1], tmp_path, 0)
     Profiling(Profiler(tool="nsys"), None, tmp_path, 0)
+
+
+def test_a_memory_snapshot_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    recording: list[object] = []
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda enabled="all": recording.append(enabled))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: Path(file).write_text(str(recording)))
+    run(Profiling(Profiler(tool="torch_memory"), [2], tmp_path, rank=0))
+    assert (tmp_path / "step2-rank0.pickle").read_text() == "['all']"
+    assert recording == ["all", None]
+
+
+def test_without_a_gpu_there_is_one_line_and_no_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    run(Profiling(Profiler(tool="torch_memory"), [2], tmp_path / "none", rank=0))
+    assert not (tmp_path / "none").exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        "actor.profiler.tool=torch_memory records GPU memory, and there is no GPU: no snapshot is written"
+    ]

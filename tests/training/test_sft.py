@@ -280,7 +280,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(home, tmp_path, caplog):
     assert "Resuming from step 2" in caplog.text
     # Once more: it says that all is done, and leaves the model as it is.
     assert sft(copy.deepcopy(settings), on_step).final_loss is None
-    assert "The checkpoint has taken all 4 steps" in caplog.text
+    assert "This run has finished: all 4 steps are taken" in caplog.text
     assert taken == [1, 2, 3, 4]
 
 

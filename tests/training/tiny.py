@@ -105,6 +105,6 @@ def smoothed(trainable: Any, epsilon: float = 1e-2) -> Any:
     AdamW divides a gradient by its own size, so one that is only rounding becomes a full step of either sign, which
     another CPU turns around. A large epsilon keeps such a step small; all of AdamW's state is there as before.
     """
-    for group in trainable.optimizer.adamw.param_groups:
+    for group in trainable.optimizer.rules[0].param_groups:
         group["eps"] = epsilon
     return trainable

@@ -11,7 +11,7 @@ from agentrl.tracking import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
-from agentrl.view import Api, ViewServer, find_runs
+from agentrl.view import Api, ViewServer
 
 
 def decode(ids: list[int]) -> str:
@@ -35,6 +35,7 @@ AHEAD = {
     "perf/interruptions": 17.0,
 }
 """Of the last step with metrics, and of no other."""
+CALL = {"name": "calculator", "arguments": {"expression": "17 * 23"}}
 
 
 def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
@@ -52,7 +53,12 @@ def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fiel
     defaults: dict[str, Any] = {
         "ledgers": [ledger],
         "turns": 2,
-        "messages": [{"role": "user", "content": "What is 17 * 23?"}],
+        "messages": [
+            {"role": "user", "content": "What is 17 * 23?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": CALL}]},
+            {"role": "tool", "name": "calculator", "content": "391"},
+            {"role": "assistant", "content": "<think>17 times 23</think>It is 391 <img src=x onerror=alert(1)>"},
+        ],
         "tool_calls": [ToolCallRecord(0, "calculator", {"expression": "17 * 23"}, "391", Outcome.OK, 0.5)],
         "turn_rewards": [TurnReward(1, 0.5, "interaction")],
         "spans": [
@@ -98,7 +104,7 @@ def run(make_run) -> Path:
 
 @pytest.fixture
 def api(run) -> Api:
-    return Api(find_runs([str(run)]))
+    return Api([str(run)])
 
 
 @pytest.fixture
@@ -111,7 +117,7 @@ def server(run, make_run):
     """The page of two runs, on a port of its own."""
     from threading import Thread
 
-    server = ViewServer(Api(find_runs([str(run), str(make_run("other", 2))])))
+    server = ViewServer(Api([str(run), str(make_run("other", 2))]))
     Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()

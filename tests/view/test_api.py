@@ -1,11 +1,13 @@
 """What the page asks for, on the dumps of a small run."""
 
 import json
+import shutil
 
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.view import Api, find_runs
+from agentrl.tracking.status import RunStatus
+from agentrl.view import Api
 from tests.view.conftest import AHEAD
 
 
@@ -17,7 +19,9 @@ def test_overview(ask, run):
 
 
 def test_metrics(ask):
-    assert ask("metrics", names="rollout/reward_mean,none") == {"rollout/reward_mean": ([0, 1, 2], [0.0, 0.1, 0.2])}
+    series = {"rollout/reward_mean": ([0, 1, 2], [0.0, 0.1, 0.2])}
+    assert ask("metrics", names="rollout/reward_mean,none") == {"run": series}
+    assert ask("metrics", names="rollout/reward_mean,none", runs="run//../x") == {"run": series}
 
 
 def test_a_page_of_a_step(ask):
@@ -103,7 +107,7 @@ def test_the_same_row_at_another_step(ask):
         ("trajectory", {"step": 9, "line": 0}, "step 9 has no dump; there are 3, from 1 to 3"),
         ("trajectory", {"step": 1, "line": 6}, "step 1 has 6 trajectories"),
         ("trajectories", {"step": "x"}, "invalid literal"),
-        ("trajectories", {"run": 1}, "run 1: there are 1"),
+        ("trajectories", {"run": "../other"}, "run '../other' is not here; there are run"),
         ("trajectories", {"split": "test"}, "rollout, validation"),
     ],
 )
@@ -117,10 +121,10 @@ def test_metrics_over_tokens_and_time(make_run):
     lines = [{"step": s, "val/success": s / 4, "time/step": 2.0, "rollout/model_tokens": 100} for s in (1, 2, 4)]
     lines.insert(0, {"step": 0, "val/success": 0.0})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    api = Api(find_runs([str(folder)]))
-    by_tokens = api.answer("metrics", {"names": "val/success", "axis": "tokens"})["val/success"]
+    api = Api([str(folder)])
+    by_tokens = api.answer("metrics", {"names": "val/success", "axis": "tokens"})["axes"]["val/success"]
     assert by_tokens == [[0, 1, 2, 4], [0.0, 0.25, 0.5, 1.0], [0.0, 100.0, 200.0, 300.0]]
-    assert api.answer("metrics", {"names": "val/success", "axis": "time"})["val/success"][2] == [0.0, 2.0, 4.0, 6.0]
+    assert api.answer("metrics", {"names": "val/success", "axis": "time"})["axes"]["val/success"][2] == [0.0, 2, 4, 6]
     with pytest.raises(UserError, match="axis 'epochs'"):
         api.answer("metrics", {"names": "val/success", "axis": "epochs"})
 
@@ -135,7 +139,59 @@ def test_rows_of_a_prompt_stand_together(ask):
 
 def test_settings_of_each_run(make_run):
     folders = [make_run("first", 1), make_run("second", 1), make_run("third", 1)]
-    (folders[0] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-6}, kept: {}}\ntrainer: {logger: [console]}\n")
-    (folders[1] / "config.yaml").write_text("a list, say\n")
-    runs = Api(find_runs([str(folder) for folder in folders])).answer("settings", {})["runs"]
-    assert runs == [{"actor.optim.lr": 1e-6, "actor.kept": {}, "trainer.logger": ["console"]}, {}, {}]
+    own = "trainer: {{experiment_name: {0}, default_local_dir: runs/{0}, rollout_data_dir: runs/{0}/rollouts}}\n"
+    (folders[0] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-6}, kept: {}}\n" + own.format("first"))
+    (folders[1] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-5}, kept: {}}\n" + own.format("second"))
+    (folders[2] / "config.yaml").write_text("a list, say\n")
+    answer = Api([str(folder) for folder in folders]).answer("settings", {})
+    names = list(answer["runs"])
+    assert [name.split("/")[-1] for name in names] == ["first", "second", "third"]
+    assert answer["runs"][names[0]]["actor.optim.lr"] == 1e-6
+    assert answer["runs"][names[2]] == {}
+    assert answer["differing"] == ["actor.optim.lr"]  # names and folders differ in any two runs
+
+
+def test_runs_are_found_while_the_page_is_open_and_keep_their_names(tmp_path, run):
+    for name in ("b", "sizes/n-4"):
+        shutil.copytree(run, tmp_path / name)
+    api = Api([str(tmp_path)])
+    assert list(api.runs) == ["b", "sizes/n-4"]
+    before = api.runs["b"]
+    shutil.copytree(run, tmp_path / "a")
+    assert api.answer("trajectories", {"run": "a", "step": "1"})["total"] == 6
+    assert [one["name"] for one in api.answer("runs", {})["runs"]] == ["a", "b", "sizes/n-4"]
+    assert api.runs["b"] is before
+    shutil.rmtree(tmp_path / "sizes")
+    assert [one["name"] for one in api.answer("runs", {})["runs"]] == ["a", "b"]
+
+
+def test_state_steps_and_time_to_go(tmp_path):
+    lines = [{"step": s, "time/step": 10.0, "val/success": s / 4} for s in (1, 2)]
+    lines.insert(0, {"step": 0, "time/step": 1000.0})  # a validation is no step
+    with RunStatus(tmp_path, 10):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (found,) = Api([str(tmp_path)]).answer("runs", {"last": "val/success,none"})["runs"]
+        assert (found["state"], found["last_step"], found["total_steps"]) == ("running", 2, 10)
+        assert 0 < found["eta"] <= 80
+        assert found["last"] == {"val/success": 0.5}
+    (found,) = Api([str(tmp_path)]).answer("runs", {})["runs"]
+    assert (found["state"], found["eta"]) == ("finished", None)
+
+
+def test_a_run_is_found_before_its_first_step(tmp_path):
+    with RunStatus(tmp_path / "new", 10):
+        (found,) = Api([str(tmp_path)]).answer("runs", {})["runs"]
+        assert (found["name"], found["state"], found["last_step"], found["eta"]) == ("new", "running", None, None)
+
+
+def test_advantages_in_the_list(ask):
+    rows = ask("trajectories", step=1, sort="-advantage")["rows"]
+    assert [row["advantage"] for row in rows] == [1.25, 1.25, None, None, None, None]
+    assert ask("trajectories", step=1, advantage_min=1)["total"] == 2
+
+
+def test_meanings(ask):
+    ask("runs")
+    meanings = ask("meanings")
+    assert meanings["rollout/reward_mean"][0] == "Reward of the scored trajectories, without turn rewards."
+    assert set(meanings) >= {"actor/lr", *AHEAD}

@@ -49,3 +49,23 @@ def test_thinning_loses_no_spike(tmp_path):
     assert few == sorted(few)
     assert dict(zip(few, shown, strict=True))[54_321] == 9.0
     assert dict(zip(few, shown, strict=True))[77_777] == -9.0
+
+
+def test_a_file_in_the_place_of_another_is_read_anew(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [1, 2])
+    curves = Curves(path)
+    curves.refresh()
+    write(tmp_path / "new", [1, 2, 3, 4])
+    (tmp_path / "new").replace(path)
+    curves.refresh()
+    assert curves.series["x"][0] == [1, 2, 3, 4]
+
+
+def test_figures_that_are_no_numbers_and_lines_without_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentrl.view.curves.LONGEST", 100)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "x": NaN, "y": Infinity, "z": 1}\n' + "x" * 1000 + '\n{"step": 2, "z": 2}\n')
+    curves = Curves(path)
+    curves.refresh()
+    assert curves.series == {"z": ([1, 2], [1.0, 2.0])}

@@ -77,7 +77,7 @@ def test_a_point_leads_to_its_conversations(page, server):
 
 
 def test_a_conversation_token_by_token(page, server):
-    show(page, server, "conversations?run=0&step=2&line=1")
+    show(page, server, "conversations?mode=probability&run=run&step=2&line=1")
     page.wait_for_selector(".row.on")
     assert page.locator(".row.on .reward").inner_text() == "1"
     model = page.locator(".segment.model .text").last
@@ -103,7 +103,7 @@ def test_a_conversation_token_by_token(page, server):
 
 
 def test_colours_follow_what_is_asked_for(page, server):
-    show(page, server, "conversations?run=0&step=2&line=1")
+    show(page, server, "conversations?mode=probability&run=run&step=2&line=1")
     token = page.locator(".segment.model [data-t]").last
     by_probability = token.evaluate("(element) => element.style.background")
     page.keyboard.press("m")
@@ -116,7 +116,7 @@ def test_colours_follow_what_is_asked_for(page, server):
 
 
 def test_filters_and_keys(page, server):
-    show(page, server, "conversations?run=0&step=3")
+    show(page, server, "conversations?mode=probability&run=run&step=3")
     assert page.locator(".row").count() == 6
     page.select_option("select[aria-label=outcome]", "infra_error")
     playwright.expect(page.locator(".row")).to_have_count(2)
@@ -127,12 +127,12 @@ def test_filters_and_keys(page, server):
     playwright.expect(page.locator(".row").nth(1)).to_have_class("row on")
     page.keyboard.press("[")
     playwright.expect(page.locator(".stepper select")).to_have_value("2")
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     page.wait_for_selector(".strip")
 
 
 def test_two_steps_side_by_side(page, server):
-    show(page, server, "conversations?run=0&step=3&line=1")
+    show(page, server, "conversations?mode=probability&run=run&step=3&line=1")
     page.keyboard.press("c")
     page.wait_for_selector(".conversation + .conversation")
     texts = page.locator(".segment.model .text").all_inner_texts()
@@ -141,7 +141,7 @@ def test_two_steps_side_by_side(page, server):
 
 
 def test_a_timeline_leads_to_the_straggler(page, server, tmp_path):
-    show(page, server, "timeline?run=0&step=1")
+    show(page, server, "timeline?run=run&step=1")
     page.wait_for_selector(".strip")
     assert ink(page, ".strip") > 3
     assert "6 conversations" in page.locator(".numbers").inner_text()
@@ -178,12 +178,12 @@ def test_curves_over_tokens(page, server):
     assert "axis=tokens" in page.url
     plot = "figure[data-metric='rollout/reward_mean'] canvas"
     page.wait_for_selector(plot)
-    page.hover(plot, position={"x": 60, "y": 60})
+    page.hover(plot, position={"x": 46, "y": 60})
     assert page.locator("#tip b").inner_text().startswith("step 0 · ")
 
 
 def test_rows_grouped_by_prompt(page, server):
-    show(page, server, "conversations?run=0&step=3")
+    show(page, server, "conversations?mode=probability&run=run&step=3")
     page.check("#group")
     playwright.expect(page.locator(".group")).to_have_count(2)
     assert "3 answers · mean 0.5" in page.locator(".group").first.inner_text()
@@ -196,8 +196,96 @@ def test_settings(page, server):
     assert "no settings" in page.locator(".settings").inner_text().lower()
 
 
+def test_a_table_of_runs_leads_to_the_curves_of_two(page, server):
+    show(page, server, "")
+    assert page.evaluate("location.hash") == "#runs"  # several runs: the table first
+    names = page.locator(".runs tbody tr a")
+    assert names.all_inner_texts() == ["run", "other"]
+    page.click(".runs th:has-text('run') >> nth=0")
+    assert names.all_inner_texts() == ["other", "run"]
+    page.locator(".runs th span", has_text="rollout/reward_mean").hover()
+    assert "Reward of the scored trajectories" in page.locator("#tip").inner_text()
+    page.locator(".runs tbody input").nth(1).check()
+    page.get_by_role("button", name="Curves").click()
+    page.wait_for_selector("figure[data-metric='rollout/reward_mean'] canvas")
+    assert page.evaluate("location.hash") == "#curves?runs=run"
+    assert [box.is_checked() for box in page.locator(".legend input").all()] == [True, False]
+    page.locator("figcaption span").first.hover()
+    assert "A problem:" in page.locator("#tip").inner_text()
+
+
+def test_a_conversation_as_a_chat(page, server):
+    show(page, server, "conversations?mode=chat&run=run&step=2&line=1")
+    page.wait_for_selector(".row.on .advantage")
+    assert page.locator(".row.on .advantage").inner_text() == "adv +1.25"
+    messages = page.locator(".message")
+    assert [one.get_attribute("class") for one in messages.all()] == [
+        "message user",
+        "message assistant",
+        "message tool",
+        "message assistant",
+    ]
+    call, answer, reply = (messages.nth(i).inner_text() for i in (1, 2, 3))
+    assert "calculator" in call
+    assert answer.split() == ["calculator", "ok", "0.50", "s", "391"]
+    assert "reward +0.5 (interaction)" in reply
+    assert "advantage +1.25" in reply
+    assert "It is 391 <img src=x onerror=alert(1)>" in reply  # as text: no markup came of it
+    assert page.locator(".message img").count() == 0
+    thought = page.locator(".thought")
+    assert not thought.locator(".said").is_visible()
+    thought.locator("summary").click()
+    assert thought.locator(".said").inner_text() == "17 times 23"
+
+
+def test_several_ledgers_below_a_chat(page, server):
+    show(page, server, "conversations?mode=chat&run=run&step=2&line=1")
+    page.wait_for_selector(".row.on")
+    texts = page.evaluate(
+        """async () => {
+            const { Conversation } = await import("./conversation.js");
+            const { ask } = await import("./dom.js");
+            const record = await ask("trajectory", { run: "run", step: 2, line: 1 });
+            record.samples.push(record.samples[0]);
+            record.extra = { gateway: { shared: [0, 5] } };
+            const { element } = new Conversation(record, "chat", "");
+            return [...element.querySelectorAll(".ledger summary")].map((one) => one.textContent);
+        }"""
+    )
+    assert texts[0].startswith("Sample 1 of 2: a history of its own, ")
+    assert texts[1].startswith("Sample 2 of 2: its first 5 tokens are another sample's, ")
+
+
+def test_filters_on_a_narrow_page(page, server):
+    page.set_viewport_size({"width": 600, "height": 800})
+    show(page, server, "conversations?run=run&step=3")
+    outcome = page.locator("select[aria-label=outcome]")
+    assert not outcome.is_visible()
+    page.click(".fold > summary")
+    outcome.select_option("infra_error")
+    playwright.expect(page.locator(".row")).to_have_count(2)
+
+
+@pytest.mark.parametrize("where", ["runs", "curves", "conversations?mode=chat&run=run&step=2", "timeline", "settings"])
+def test_a_narrow_page_needs_no_scrolling_sideways(page, server, where):
+    page.set_viewport_size({"width": 600, "height": 800})
+    show(page, server, where)
+    assert page.evaluate("document.documentElement.scrollWidth") == 600
+
+
+def test_an_axis_of_a_line_that_does_not_change(page, server):
+    show(page, server, "curves")
+    ranges = page.evaluate(
+        """async () => { const { range } = await import("./chart.js");
+        return [range(0, 0), range(2, 2), range(-2, -2), range(1, 1 + 1e-9), range(0, 1), range(0, 0, true)] }"""
+    )
+    assert ranges[:3] == [[0, 1], [0, 4], [-4, 0]]
+    assert ranges[3] == pytest.approx([0, 2])
+    assert ranges[4:] == [[0, pytest.approx(1.06)], [-1, 1]]
+
+
 def test_a_conversation_as_a_file(page, server, browser, tmp_path):
-    show(page, server, "conversations?run=0&step=2&line=1")
+    show(page, server, "conversations?mode=probability&run=run&step=2&line=1")
     page.wait_for_selector(".row.on")
     with page.expect_download() as download:
         page.keyboard.press("s")
@@ -216,7 +304,7 @@ def test_a_conversation_as_a_file(page, server, browser, tmp_path):
 
 
 def test_staleness_above_a_timeline(page, server):
-    show(page, server, "timeline?run=0&step=2")
+    show(page, server, "timeline?run=run&step=2")
     page.wait_for_selector(".strip")
     said = page.locator(".ahead").inner_text()
     for shown in ("0.75", "oldest 1", "0: 25%, 1: 75%", "50%", "3", "5 under way", "13%", "6.2%", "17"):
@@ -229,8 +317,8 @@ def test_staleness_above_a_timeline(page, server):
     assert page.eval_on_selector(".strip", drawing) != activity
     page.hover(".strip", position={"x": 400, "y": 30})
     assert "versions 0 to 1, trained at 1" in page.locator("#tip").inner_text()
-    show(page, server, "timeline?run=0&step=1")
+    show(page, server, "timeline?run=run&step=1")
     playwright.expect(page.locator(".ahead")).to_have_count(0)
-    show(page, server, "conversations?run=0&step=2&line=2")
+    show(page, server, "conversations?mode=probability&run=run&step=2&line=2")
     page.wait_for_selector(".row.on")
     assert page.locator(".segment.model .who small[title]").all_inner_texts() == ["weights 0", "weights 0", "weights 1"]

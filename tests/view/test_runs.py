@@ -21,7 +21,9 @@ def test_a_folder_of_runs_gives_each_a_name_of_its_own(tmp_path, run):
         shutil.copytree(run, tmp_path / place)
     assert [r.name for r in find_runs([str(tmp_path / "a")])] == ["0/run", "1/run"]
     twice = [str(tmp_path / "a/0/run"), str(tmp_path / "a"), str(tmp_path / "b")]
-    assert len(find_runs(twice)) == 3
+    assert [r.name for r in find_runs(twice)] == ["run", "a/1/run", "b"]
+    same = [str(tmp_path / "a/0/run"), str(tmp_path / "a/1/run")]
+    assert [r.name for r in find_runs(same)] == same
 
 
 def test_a_single_dump_and_a_folder_of_dumps(tmp_path, run):

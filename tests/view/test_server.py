@@ -41,6 +41,34 @@ def test_answers(server):
     assert get(server, "api/nonsense")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("question", "keys"),
+    [
+        ("runs?last=val/success", ["runs"]),
+        ("metrics?names=actor/lr", ["run", "other"]),
+        ("metrics?names=actor/lr&runs=other", ["other"]),
+        ("meanings", None),
+        ("settings?runs=run//other", ["runs", "differing"]),
+        ("trajectories?run=other&step=1", ["total", "rows", "outcomes", "finishes", "reward"]),
+        ("trajectory?run=other&step=1&line=0", None),
+        ("timeline?run=other&step=1", ["kinds", "origin", "rows", "untimed", "figures"]),
+        ("match?run=other&step=1&uid=x", None),
+    ],
+)
+def test_every_question_has_an_answer(server, question, keys):
+    status, headers, answer = get(server, f"api/{question}")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert keys is None or list(json.loads(answer)) == keys
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "run/../other", "%00", "0", "<script>"])
+@pytest.mark.parametrize("question", ["trajectories", "trajectory", "timeline", "match"])
+def test_a_run_is_a_name_and_never_a_path(server, question, name):
+    status, headers, answer = get(server, f"api/{question}?step=1&line=0&run={name}")
+    assert (status, headers["Content-Type"]) == (400, "application/json")
+    assert "is not here" in json.loads(answer)["error"]
+
+
 @pytest.mark.parametrize("path", ["../server.py", "%2e%2e/server.py", "static/", ".index", "style.css/x", "nothing.js"])
 def test_nothing_else_is_served(server, path):
     assert get(server, path)[0] == 404

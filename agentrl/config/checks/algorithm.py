@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
 
@@ -51,9 +51,15 @@ def sampling(rollout: Rollout) -> None:
         )
     if val_kwargs.temperature < 0:
         raise UserError(f"rollout.val_kwargs.temperature={val_kwargs.temperature}: must not be below 0")
-    for name, top_p in (("rollout", rollout.top_p), ("rollout.val_kwargs", val_kwargs.top_p)):
-        if not 0 < top_p <= 1:
-            raise UserError(f"{name}.top_p={top_p}: must be over 0 and at most 1")
+    for name, section in (("rollout", rollout), ("rollout.val_kwargs", val_kwargs)):
+        if not 0 < section.top_p <= 1:
+            raise UserError(f"{name}.top_p={section.top_p}: must be over 0 and at most 1")
+        if not 0 <= section.min_p <= 1:
+            raise UserError(f"{name}.min_p={section.min_p}: must be from 0 (off) to 1")
+        if not 0 < section.repetition_penalty <= 2:  # SGLang's bounds
+            raise UserError(
+                f"{name}.repetition_penalty={section.repetition_penalty}: must be over 0, up to 2; 1 is off"
+            )
 
 
 def server_memory(rollout: Rollout) -> None:
@@ -68,6 +74,11 @@ def server_memory(rollout: Rollout) -> None:
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
     """Check that group estimators get several answers per prompt."""
+    at_least("algorithm", algorithm, 1, "min_group_size")
+    if algorithm.min_group_size > rollout.n:
+        raise UserError(
+            f"algorithm.min_group_size={algorithm.min_group_size} with rollout.n={rollout.n}: every group is left out"
+        )
     if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and not trainer.val_only:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
@@ -135,6 +146,11 @@ def reward_manager(reward: Reward, model: Model) -> None:
         raise UserError(
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
             "your own with reward.reward_manager.module.path"
+        )
+    if reward.reward_kwargs and reward_manager.name in ("naive", "dapo", "prime") and not reward_manager.module.path:
+        raise UserError(
+            "reward.reward_kwargs are arguments of a reward manager of your own; those of the reward function are "
+            "reward.custom_reward_function.reward_kwargs"
         )
 
 
@@ -214,6 +230,20 @@ def one_kl(actor: Actor, algorithm: Algorithm) -> None:
         raise UserError(
             "actor.use_kl_loss and algorithm.use_kl_in_reward are both on: the KL would count twice; set one to false"
         )
+
+
+def refreshed_reference(ref: Ref, model: Model, actor: Actor, algorithm: Algorithm) -> str | None:
+    """Check that a reference which is refreshed has weights of its own."""
+    if ref.update_freq == -1:
+        return None
+    at_least("ref", ref, 1, "update_freq")
+    if model.lora_rank:
+        raise UserError(
+            "ref.update_freq with model.lora_rank: the reference is the model without its adapter and cannot be "
+            "refreshed; set ref.update_freq=-1"
+        )
+    used = actor.use_kl_loss or algorithm.use_kl_in_reward
+    return None if used else "ref.update_freq has no effect without actor.use_kl_loss or algorithm.use_kl_in_reward"
 
 
 def tools_without_turns(rollout: Rollout) -> str | None:

@@ -54,25 +54,29 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
 
 def whole_distribution(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
     """The engine's log-probs compare with the trainer's."""
-    cut = truncated_distribution(rollout)
+    cut = changed_distribution(rollout)
     if cut is None or trainer.val_only:
         return None
     if algorithm.rollout_correction.bypass_mode:
         raise UserError(
-            f"{cut} with algorithm.rollout_correction.bypass_mode: the engine's log-probs are those of the cut "
+            f"{cut} with algorithm.rollout_correction.bypass_mode: the engine's log-probs are those of the changed "
             "distribution, the trainer's of the whole one; set bypass_mode=false"
         )
     return (
-        f"{cut}: the engine's log-probs are those of the cut distribution and say nothing about the trainer's: "
-        "algorithm.rollout_correction does nothing, and rollout_gap shows what was cut"
+        f"{cut}: the engine's log-probs are those of the changed distribution and say nothing about the trainer's: "
+        "algorithm.rollout_correction does nothing, and rollout_gap shows the change"
     )
 
 
-def truncated_distribution(rollout: Rollout) -> str | None:
-    """The setting by which training samples come from a part of the distribution only; None: from all of it."""
-    if rollout.top_p < 1:
-        return f"rollout.top_p={rollout.top_p}"
-    return f"rollout.top_k={rollout.top_k}" if rollout.top_k > 0 else None
+def changed_distribution(rollout: Rollout) -> str | None:
+    """The setting by which training samples do not come from the policy's own distribution; None: they do."""
+    changes = {
+        "top_p": rollout.top_p < 1,
+        "top_k": rollout.top_k > 0,
+        "min_p": rollout.min_p > 0,
+        "repetition_penalty": rollout.repetition_penalty != 1,
+    }
+    return next((f"rollout.{name}={getattr(rollout, name)}" for name, changed in changes.items() if changed), None)
 
 
 def crowded_gpu(rollout: Rollout) -> str | None:

@@ -29,8 +29,9 @@ def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
     for key, choice in OPEN.items():
         value = _get(config, key)
         for word in value if isinstance(value, list) else [value]:
+            module = choice.module and _get(config, f"{key.rpartition('.')[0]}.{choice.module}")
             if word is not None:
-                yield choice, key, word
+                yield choice, key, f"{module}.{word}" if module else word
     for key in ("data.train_files", "data.val_files", "data.path"):
         for source in filter(None, map(split_source, as_list(_get(config, key)))):
             yield SOURCES, key, source[0]

@@ -1,6 +1,6 @@
 """What does not go together with `trainer.max_staleness` above 0."""
 
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.schema import Algorithm, Data, Rollout, Trainer
 from agentrl.core.errors import UserError
 
@@ -22,11 +22,11 @@ def corrected(trainer: Trainer, rollout: Rollout, algorithm: Algorithm) -> str |
     """Tokens of older weights are corrected."""
     if not trainer.max_staleness or trainer.val_only:
         return None
-    cut = truncated_distribution(rollout)
+    cut = changed_distribution(rollout)
     if cut is not None:
         raise UserError(
-            f"{cut} with {KEY}={trainer.max_staleness}: log-probs of a cut distribution cannot correct tokens of older "
-            f"weights; remove it, or set {KEY}=0"
+            f"{cut} with {KEY}={trainer.max_staleness}: log-probs of a changed distribution cannot correct tokens of "
+            f"older weights; remove it, or set {KEY}=0"
         )
     correction = algorithm.rollout_correction
     if correction.rollout_is is None and correction.rollout_rs is None and not correction.bypass_mode:

@@ -8,10 +8,17 @@ from agentrl.config.schema.fsdp import Checkpoint, FsdpConfig
 
 @dataclass
 class Optim:
-    """AdamW and the learning rate schedule."""
+    """The optimizer and the learning rate schedule."""
 
     lr: float = 1e-6
     """Peak learning rate."""
+    optimizer: str = "adamw"
+    """adamw, adamw_8bit (moments in 8 bits, by torchao), muon (for the matrices of the blocks, arXiv 2502.16982; AdamW
+    for the rest), sgd, a class of torch.optim by its name, or a class of your own by its path."""
+    optimizer_impl: str | None = None
+    """Module of the class that `optimizer` names, such as bitsandbytes.optim; null: agentrl and torch.optim."""
+    override_optimizer_config: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the optimizer, such as {momentum: 0.9} for sgd."""
     lr_scheduler_type: str = "constant"
     """The learning rate after the warm-up; wsd is warm-up, stable, decay (arXiv 2404.06395)."""
     lr_warmup_steps: int | float = 0
@@ -23,9 +30,9 @@ class Optim:
     num_cycles: float = 0.5
     """Cosine periods; 0.5 decays once."""
     weight_decay: float = 0.01
-    """Weight decay of AdamW, not applied to norms and biases."""
+    """Weight decay, not applied to norms and biases."""
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    """Betas of AdamW."""
+    """Betas of AdamW, and of other classes with Adam in their names."""
 
 
 @dataclass
@@ -45,7 +52,8 @@ class Profiler:
     """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
     tool: str = "torch"
-    """torch (writes a trace), or nsys (marks the step for Nsight Systems; the process must run under it)."""
+    """torch (writes a trace), torch_memory (writes a snapshot of GPU memory for pytorch.org/memory_viz), or nsys (marks
+    the step for Nsight Systems; the process must run under it)."""
     discrete: bool = False
     """Write one profile per phase instead of one per step."""
     all_ranks: bool = False

@@ -104,6 +104,9 @@ class Algorithm:
     """Off-policy correction."""
     filter_groups: FilterGroups = field(default_factory=FilterGroups)
     """Dynamic sampling."""
+    min_group_size: int = 1
+    """Fewest trajectories of a prompt that are trained on: a group that lost more, to infrastructure failures, is left
+    out. rloo compares at least 2."""
     mask_truncated_completions: bool = False
     """Mask trajectories that ended at the length limit: they do not count in the loss or its mean. Their scores still
     count in their group's statistics."""

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import ModelPath
+
 
 @dataclass
 class CriticModel:
     """The critic's network; the rest is as in `model`."""
 
-    path: str | None = None
+    path: ModelPath | None = None
     """Folder in Hugging Face format, or a hub id; null: the policy's."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Changes to the network's own configuration (config.json)."""
@@ -27,7 +29,13 @@ class CriticOptim:
     lr_warmup_steps: int | float | None = None
     """Steps of linear warm-up, or their share of all steps."""
     weight_decay: float | None = None
-    """Weight decay of AdamW, not applied to norms and biases."""
+    """Weight decay, not applied to norms and biases."""
+    optimizer: str | None = None
+    """As `actor.optim.optimizer`."""
+    optimizer_impl: str | None = None
+    """Module of the class that `optimizer` names."""
+    override_optimizer_config: dict[str, Any] | None = None
+    """Further arguments of the optimizer."""
 
 
 @dataclass
@@ -66,8 +74,10 @@ class RefOffload:
 
 @dataclass
 class Ref:
-    """The policy at the start of the run, loaded only for actor.use_kl_loss or algorithm.use_kl_in_reward. It runs as
-    the actor does."""
+    """The policy at the start of the run, or at most `update_freq` steps ago; loaded only for actor.use_kl_loss or
+    algorithm.use_kl_in_reward. It runs as the actor does."""
 
     fsdp_config: RefOffload = field(default_factory=RefOffload)
     """Memory."""
+    update_freq: int = -1
+    """Steps after which the reference gets the policy's weights; -1: it keeps those of the start."""

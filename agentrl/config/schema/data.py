@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import CodePath, LaterPath, RowFiles
+
 
 @dataclass
 class CustomClass:
     """A class of your own, by file and name."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module with the class; null: none."""
     name: str | None = None
     """Name of the class."""
@@ -18,9 +20,9 @@ class CustomClass:
 class Rows:
     """Rows, as both kinds of training read them."""
 
-    train_files: Any = None
+    train_files: RowFiles = None
     """A parquet or jsonl file, a row source such as `tasks:FOLDER`, or a list of them."""
-    val_files: Any = None
+    val_files: RowFiles = None
     """The same for validation; null: no validation."""
     prompt_key: str = "prompt"
     """Column with the messages."""
@@ -51,7 +53,7 @@ class Rows:
 class Data(Rows):
     """Rows for training and validation."""
 
-    environment_config_path: str = "environments.yaml"
+    environment_config_path: LaterPath = "environments.yaml"
     """YAML that names the environments of the row source `env:NAME`."""
     reward_fn_key: str = "data_source"
     """Column with the data source of a row, for the reward function."""

@@ -1,16 +1,16 @@
 """Keys of `agentrl generate` and `agentrl eval`: those of `agentrl train`, and keys for answers and scores."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentrl.config.schema import Config, Data
+from agentrl.config.schema.paths import OutputPath, RowFiles
 
 
 @dataclass
 class EvalData(Data):
     """Rows to answer, or rows with their answers."""
 
-    path: Any = None
+    path: RowFiles = None
     """A parquet or jsonl file, or a list of them: rows to answer if `model.path` is set, otherwise rows with
     answers."""
     response_key: str = "responses"
@@ -19,7 +19,7 @@ class EvalData(Data):
     """Column with the ground truth, as in training rows: {ground_truth: ...}."""
     score_key: str = "scores"
     """Column with a score for each answer; used if no reward function is set."""
-    output_path: str | None = None
+    output_path: OutputPath | None = None
     """Parquet or jsonl file for the answers; an interrupted run resumes from it."""
 
 

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import CodePath, ModelPath, TextPath
+
 
 @dataclass
 class Pretrained:
     """A pretrained model."""
 
-    path: str | None = None
+    path: ModelPath | None = None
     """Folder in Hugging Face format, or a hub id."""
     trust_remote_code: bool = False
     """Allow Python code in the model's folder to run."""
@@ -23,7 +25,7 @@ class Pretrained:
 class Model(Pretrained):
     """The policy. What `critic.model` has no key for holds for the critic too."""
 
-    external_lib: str | None = None
+    external_lib: CodePath | None = None
     """Module or Python file to import first; it may register models, reward managers, estimators, losses."""
     use_shm: bool = False
     """Load models from copies of their folders in /dev/shm, made once per machine: for slow disks and many processes.
@@ -54,7 +56,7 @@ class Model(Pretrained):
     lora_merge: bool = True
     """Send a LoRA policy to server engines as merged weights. false: servers load the base model, and each weight sync
     sends only the adapter: far less data and no rounding of merged weights, but slower sampling."""
-    tokenizer_path: str | None = None
+    tokenizer_path: ModelPath | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
-    chat_template: str | None = None
+    chat_template: TextPath | None = None
     """Jinja file or template text that replaces the tokenizer's template; ready-made ones are in configs/templates."""

@@ -4,17 +4,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.model import Pretrained
+from agentrl.config.schema.paths import CodePath
 
 
 @dataclass
 class RewardFunction:
     """A reward function with verl's `compute_score` signature."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module; null: none, unless `name` is module:function."""
-    name: str = "compute_score"
+    name: CodePath = "compute_score"
     """The function: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
     async. It returns a number or a dict with "score", and may take `trajectory` and `sandbox` too."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments."""
+
+
+@dataclass
+class RewardTerm:
+    """A reward function with a weight."""
+
+    path: CodePath | None = None
+    """Python file or importable module; null: `name` is module:function."""
+    name: str | None = None
+    """The function, called as that of `reward.custom_reward_function`; null: it has the term's name."""
+    weight: float = 1.0
+    """Factor of its score; 0: it is only logged."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments."""
 
@@ -23,7 +38,7 @@ class RewardFunction:
 class RewardManagerModule:
     """File of your own reward manager."""
 
-    path: str | None = None
+    path: CodePath | None = None
     """Python file or importable module with the class `reward.reward_manager.name`; null: it is built in, or
     `model.external_lib` registers it."""
 
@@ -82,10 +97,15 @@ class RewardNetwork(Pretrained):
 
 @dataclass
 class RewardModel:
-    """A sequence classification model with one label that scores whole conversations."""
+    """A sequence classification model with one label that scores whole conversations, or a generative one behind a URL
+    that the reward function asks."""
 
     enable: bool = False
     """Score trajectories with it, in addition to the reward function if there is one."""
+    url: str | None = None
+    """HOST:PORT of a server with a generative reward model (`agentrl gateway`, SGLang, vLLM). With `enable` the reward
+    function, or the reward manager of your own, is given it as `reward_router_address`, and as `reward_model_tokenizer`
+    the tokenizer of `model.path`; it scores alone. null: the model is a sequence classifier."""
     model: RewardNetwork = field(default_factory=RewardNetwork)
     """The network."""
     weight: float = 1.0
@@ -99,18 +119,29 @@ class RewardModel:
     enable_resource_pool: bool = False
     """On Ray: run it in its own process, with its own GPU if the run uses GPUs, on any machine of the cluster."""
 
+    @property
+    def classifies(self) -> bool:
+        """Whether a sequence classifier scores trajectories."""
+        return self.enable and self.url is None
+
 
 @dataclass
 class Reward:
-    """Rewards and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
-    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards stay on their turns."""
+    """Rewards and how they combine: reward = function + weight * each of functions + reward_model.weight * the reward
+    model's score + tool_weight * sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards
+    stay on their turns."""
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
     """The reward function; without one, the scores of tools and interaction are the reward."""
+    functions: dict[str, RewardTerm] = field(default_factory=dict)
+    """Further reward functions by name, {path: file, name: function (by default this name), weight: 1.0,
+    reward_kwargs: {}} each. Their weighted scores are added; each function's own score is logged as `reward/NAME`."""
     reward_model: RewardModel = field(default_factory=RewardModel)
     """The reward model."""
     reward_manager: RewardManager = field(default_factory=RewardManager)
     """How the reward function is called."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a reward manager of your own; it finds them in `config.reward.reward_kwargs`, too."""
     overlong_buffer: OverlongBuffer = field(default_factory=OverlongBuffer)
     """Penalty for long answers."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
@@ -124,6 +155,9 @@ class Reward:
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
+    zero_unless_stopped: bool = False
+    """An answer that ended at the length limit has reward 0, whatever it scores; a penalty for long answers is still
+    subtracted."""
     launch_reward_fn_async: bool = False
     """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
     first."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import InputPath, LaterPath, OutputPath
+
 
 @dataclass
 class ValSampling:
@@ -18,6 +20,10 @@ class ValSampling:
     """Nucleus sampling: keep the likeliest tokens up to this probability mass; 1: all."""
     top_k: int = -1
     """Keep the k likeliest tokens; -1 or 0: all."""
+    min_p: float = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability; 0: all."""
+    repetition_penalty: float = 1.0
+    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
 
 
 @dataclass
@@ -34,11 +40,11 @@ class MultiTurn:
     """Most tool calls run per turn; further calls return an error to the model."""
     max_consecutive_errors: int = 4
     """End the trajectory after this many consecutive turns with only bad tool calls."""
-    tool_config_path: str | None = None
+    tool_config_path: InputPath | None = None
     """YAML that lists tools."""
-    function_tool_path: str | None = None
+    function_tool_path: InputPath | None = None
     """Python file with functions marked @function_tool."""
-    interaction_config_path: str | None = None
+    interaction_config_path: InputPath | None = None
     """YAML that lists interactions."""
     max_tool_response_length: int = 1024
     """Longest tool response, in `tool_response_unit`."""
@@ -65,7 +71,7 @@ class Agent:
     default_agent_loop: str | None = None
     """single_turn, tool_agent, a name from `agent_loop_config_path`, or a dotted path; null: tool_agent when
     multi-turn is on, otherwise single_turn. A row's `agent_name` overrides it."""
-    agent_loop_config_path: str | None = None
+    agent_loop_config_path: InputPath | None = None
     """YAML list of {name, _target_} with your own loops, and of {name, command} with agent programs."""
     num_workers: int = 0
     """Processes that run the conversations, tools and rewards of a Ray run, spread over its machines; limits such as
@@ -102,6 +108,10 @@ class Rollout:
     """Nucleus sampling; below 1, log-probs are of the renormalised distribution."""
     top_k: int = -1
     """Keep the k likeliest tokens; -1 or 0: all."""
+    min_p: float = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability (arXiv 2407.01082); 0: all."""
+    repetition_penalty: float = 1.0
+    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
     do_sample: bool = True
     """Sample; false: greedy decoding."""
     use_fire_sampling: bool = False
@@ -145,7 +155,7 @@ class Rollout:
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options passed to the engine unchanged: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or vllm.<flag>)
     with flags of that server, for example attention_backend."""
-    engine_python: str | None = None
+    engine_python: LaterPath | None = None
     """Server engines: Python interpreter of the engine; null: that of `agentrl engine install`, otherwise this one."""
     base_url: Any = None
     """Server engines: address, or list of addresses, of running servers; null: agentrl starts servers."""
@@ -182,7 +192,7 @@ class Rollout:
     not both fit, or several GPUs train."""
     weight_sync: str = "auto"
     """Server engines: how weights get there: over ipc on the same GPU, over nccl between GPUs, in files anywhere."""
-    weight_dir: str | None = None
+    weight_dir: OutputPath | None = None
     """Folder for weights with weight_sync=files; null: shared memory."""
     weight_check: str = "first"
     """When to compare the engine's log-probs with the policy's after a weight sync: first, always or never. If not

@@ -1,12 +1,12 @@
 """`agentrl sft`: supervised fine-tuning on finished conversations."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentrl.config.schema.actor import Optim
 from agentrl.config.schema.data import CustomClass, Rows
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
+from agentrl.config.schema.paths import OutputPath, RowFiles
 from agentrl.config.schema.trainer import AnyTrainer, RayInit
 
 EACH_EPOCH = "after_each_epoch"
@@ -17,9 +17,9 @@ EACH_EPOCH = "after_each_epoch"
 class SftData(Rows):
     """Conversations."""
 
-    train_files: Any = None
+    train_files: RowFiles = None
     """A parquet or jsonl file of conversations, or a list of them."""
-    val_files: Any = None
+    val_files: RowFiles = None
     """The same for validation; null: none."""
     conversations: bool | None = None
     """true: rows are conversations, in `messages_key`. false: rows are pairs, in `prompt_key` and `response_key`. null:
@@ -64,7 +64,7 @@ class SftTrainer(AnyTrainer):
     """Name of the run for loggers."""
     logger: list[str] = field(default_factory=lambda: ["console"])
     """Where metrics go; file is metrics.jsonl in `output_dir`."""
-    output_dir: str = "runs/sft"
+    output_dir: OutputPath = "runs/sft"
     """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
     max_token_len_per_gpu: int | None = None
     """Token budget of a micro-batch; null: 4096 on a GPU, 2048 on a CPU."""

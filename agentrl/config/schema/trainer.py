@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.paths import InputPath, OutputPath
+
 
 @dataclass
 class AnyTrainer:
@@ -19,8 +21,11 @@ class AnyTrainer:
     resume_mode: str = "auto"
     """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
     disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
-    resume_from_path: str | None = None
+    resume_from_path: InputPath | None = None
     """Checkpoint folder for resume_mode=resume_path."""
+    callbacks: list[str] = field(default_factory=list)
+    """Code of your own, by path: a class with any of the methods start, step, validation, checkpoint and end, or a
+    function that is called with each step; see docs/extending.md."""
     seed: int = 0
     """Seed of sampling, of new weights (LoRA), and of all other chance but the order of rows, which is `data.seed`."""
     device: str = "auto"
@@ -42,7 +47,7 @@ class AnyTrainer:
 class Trainer(AnyTrainer):
     """Length, machines, checkpoints, logging."""
 
-    default_local_dir: str = "runs/${trainer.experiment_name}"
+    default_local_dir: OutputPath = "runs/${trainer.experiment_name}"
     """The run's folder: config, metrics, checkpoints, dumps."""
     critic_warmup: int = 0
     """Number of first steps that train only the critic."""
@@ -69,7 +74,7 @@ class Trainer(AnyTrainer):
     """Steps between checkpoints; -1: none, only the model at the end, and a whole checkpoint where the run is stopped;
     null: a checkpoint every 10 minutes or more (longer if saving takes over 5% of the time), and only the newest two
     are kept."""
-    default_hdfs_dir: str | None = None
+    default_hdfs_dir: OutputPath | None = None
     """Remote folder (hdfs://, s3://, any URL of fsspec) to copy finished checkpoints to; resume_mode=auto resumes from
     there if this machine has no checkpoint."""
     max_actor_ckpt_to_keep: int | None = None
@@ -80,10 +85,10 @@ class Trainer(AnyTrainer):
     """Steps to profile; the profiles go to profiles/ in the run's folder. null: none."""
     worker_nsight_options: dict[str, Any] = field(default_factory=dict)
     """On Ray: options of `nsys profile`; each training process then runs under it; see actor.profiler.tool."""
-    rollout_data_dir: str | None = "${trainer.default_local_dir}/rollouts"
+    rollout_data_dir: OutputPath | None = "${trainer.default_local_dir}/rollouts"
     """Folder for training trajectories, for `agentrl view`: one jsonl file per step, about 20 bytes per token; null:
     not written."""
-    validation_data_dir: str | None = "${trainer.default_local_dir}/validation"
+    validation_data_dir: OutputPath | None = "${trainer.default_local_dir}/validation"
     """The same for validation."""
 
 
@@ -96,5 +101,5 @@ class RayInit:
     this machine, otherwise start one."""
     num_cpus: int | None = None
     """CPUs of the cluster that the run starts; null: all of the machine."""
-    timeline_json_file: str | None = None
+    timeline_json_file: OutputPath | None = None
     """File for Ray's timeline, for chrome://tracing or Perfetto; null: not written."""

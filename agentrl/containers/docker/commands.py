@@ -13,10 +13,9 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO, Any
 
+from agentrl.containers.ending import KILL, MARK
 from agentrl.containers.output import OutputEnds
 
-MARK = "AGENTRL_COMMAND"
-"""Variable of a command and its children; no other command has its value."""
 RUN_TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
 RUN_WORDS = '"$@"; exit $?'
 """Without `exit`, a shell may give its process to the command: its own words have the mark, too, for all to read."""
@@ -24,32 +23,6 @@ STDERR = 2
 HEADER = struct.Struct(">BxxxL")
 """Before each part of the output: which stream, how many bytes."""
 CHUNK = 2**16
-
-KILL = r"""
-mark=$1
-grow() {  # adds children and sessions of the family to it; fails where there are no more
-    grown=
-    for stat in /proc/[0-9]*/stat; do
-        read -r line <$stat || continue
-        pid=${line%% *}
-        set -- ${line##*) }
-        case "$1$family" in Z*|*" $pid "*) continue;; esac
-        case "$family" in *" $2 "*|*" $4 "*) family="$family$pid "; grown=1;; esac
-    done
-    test "$grown"
-}
-for round in 1 2 3 4 5 6 7 8 9 10; do
-    family=' '
-    for file in $(grep -ls "$mark" /proc/[0-9]*/environ /proc/[0-9]*/cmdline); do
-        pid=${file#/proc/}; pid=${pid%/*}
-        test $pid = $$ || test ! -e /proc/$pid || family="$family$pid "
-    done
-    test "$family" = ' ' && exit 0
-    while grow; do :; done
-    kill -9 $family
-done 2>/dev/null
-exit 1
-"""
 
 
 class ContainerCommand:

@@ -45,7 +45,21 @@ def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[f
     """The next token of each request and its log-prob, from `logits` [n, vocabulary]."""
     samplings = [request.sampling for request in requests]
     with torch.inference_mode():
+        logits = penalized(logits, requests)
         for row, request in zip(logits, requests, strict=True):
             if request.sampling.candidates and request.sampling.temperature and not request.drawn:
                 request.candidates = likeliest(row, request.sampling)
         return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])
+
+
+def penalized(logits: Tensor, requests: Sequence[Request]) -> Tensor:
+    """The logits with each request's `repetition_penalty` (CTRL, arXiv 1909.05858) on the tokens it has, prompt
+    included."""
+    if all(request.sampling.repetition_penalty == 1 for request in requests):
+        return logits
+    logits = logits.to(torch.float32, copy=True)
+    for row, request in zip(logits, requests, strict=True):
+        seen = torch.tensor(sorted(set(request.tokens)), device=row.device)
+        values, penalty = row[seen], request.sampling.repetition_penalty
+        row[seen] = torch.where(values < 0, values * penalty, values / penalty)
+    return logits

@@ -35,8 +35,8 @@ class SlotAllocator:
         self.cache = cache
         self.max_running = max_running
         self.taken: dict[Request, CachedSequence] = {}
-        self.reused = 0
-        """Tokens that were taken from the cache instead of computed, in all."""
+        self.reused = self.prompted = 0
+        """Tokens of all prompts: those that were taken from the cache instead of computed, and all of them."""
 
     def fill(self, requests: Sequence[Request]) -> None:
         """Give sequences to as many of the waiting `requests` as fit, in order.
@@ -111,6 +111,7 @@ class SlotAllocator:
             self.cache.share(donor, sequence, best.ready)
         self.cache.prefixes.add(sequence)
         self.reused += sequence.cached
+        self.prompted += len(request.tokens)
         self.taken[request] = sequence
         request.begin()
         return True

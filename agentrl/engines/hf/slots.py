@@ -65,6 +65,9 @@ class SlotRunner(SlotAllocator):
             "kv_bytes": cache.allocated * cache.shape.bytes_per_token,
             "computed_tokens": self.computed,
             "reused_tokens": self.reused,
+            "prompt_tokens": self.prompted,
+            "kv_used": sum(sequence.cached for sequence in cache.sequences),
+            "kv_room": cache.budget,
         }
 
     def _chunks(self) -> list[Chunk]:

@@ -58,6 +58,8 @@ class SGLang(ServerBackend):
         self._serves_adapters: dict[str, bool] = {}
         self._brackets: dict[str, bool] = {}
         """Server -> whether updates need begin and end calls."""
+        self._prompts: dict[str, list[float]] = {}
+        """Server -> tokens of prompts, and those of them that it had in its cache."""
 
     def command(self, port: int) -> list[str]:
         return command(self.settings, port)
@@ -99,6 +101,9 @@ class SGLang(ServerBackend):
                 f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
                 "images otherwise, or encodes prompts again, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
             )
+        counted = self._prompts.setdefault(http.url, [0.0, 0.0])
+        counted[0] += meta.get("prompt_tokens") or 0
+        counted[1] += meta.get("cached_tokens") or 0
         drawn = meta.get("output_token_logprobs") or []
         # This list has each log-prob with its token, so the two cannot get out of step.
         ids, logprobs = [entry[1] for entry in drawn], [entry[0] for entry in drawn]
@@ -113,9 +118,11 @@ class SGLang(ServerBackend):
 
     async def load(self, http: Http) -> dict[str, float]:
         loads = (await http.get("/v1/loads?include=core"))["loads"]
-        running = sum(float(load["num_running_reqs"]) for load in loads)
-        waiting = sum(float(load["num_waiting_reqs"]) for load in loads)
-        return {"running": running, "waiting": waiting}
+        prompt, reused = self._prompts.get(http.url, (0.0, 0.0))
+        names = {"running": "num_running_reqs", "waiting": "num_waiting_reqs"}
+        names |= {"kv_used": "num_used_tokens", "kv_room": "max_total_num_tokens"}
+        figures = {name: sum(float(load.get(theirs, 0)) for load in loads) for name, theirs in names.items()}
+        return figures | {"prompt_tokens": prompt, "reused_tokens": reused}
 
     async def sleep(self, http: Http) -> None:
         await self._flush(http)
@@ -225,6 +232,7 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k if sampling.top_k > 0 else -1,
         "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
         "ignore_eos": sampling.ignore_eos,
         "skip_special_tokens": False,
         "no_stop_trim": True,

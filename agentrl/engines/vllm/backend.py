@@ -44,7 +44,15 @@ OLDEST = (0, 22)
 SEED_FACTOR = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 """Completions as token ids: the server needs no tokenizer."""
-GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
+FIGURE = r"^vllm:{}(?:{{.*}})? (\S+)$"
+FIGURES = {
+    "running": "num_requests_running",
+    "waiting": "num_requests_waiting",
+    "kv_used": "kv_cache_usage_perc",
+    "prompt_tokens": "prefix_cache_queries_total",
+    "reused_tokens": "prefix_cache_hits_total",
+}
+"""Ours -> vLLM's, of `/metrics`."""
 
 HINTS = {
     "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
@@ -134,7 +142,9 @@ class VLLM(ServerBackend):
 
     async def load(self, http: Http) -> dict[str, float]:
         text = await http.get("/metrics", timeout=CONTROL_SECONDS)
-        return {name: _gauge(text, name) for name in ("running", "waiting")}
+        return {name: sum(_values(text, theirs)) for name, theirs in FIGURES.items()} | {
+            "kv_room": float(len(_values(text, FIGURES["kv_used"])))  # each engine reports a share
+        }
 
     async def sleep(self, http: Http) -> None:
         await http.post(f"/sleep?level={1 if self.adapted else 2}", {}, timeout=CONTROL_SECONDS)
@@ -219,6 +229,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
         # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
         "seed": None if sampling.seed is None else (sampling.seed * SEED_FACTOR + prompt) % 2**63,
         "ignore_eos": True,
@@ -247,9 +258,9 @@ def handles(flats: Sequence["torch.Tensor"]) -> str:
     return base64.b64encode(pickle.dumps(named)).decode()
 
 
-def _gauge(metrics: str, name: str) -> float:
-    """Sum of a Prometheus gauge over the engines behind a server."""
-    return sum(map(float, re.findall(GAUGE.format(name), metrics, re.MULTILINE)))
+def _values(metrics: str, name: str) -> list[float]:
+    """A Prometheus figure of each engine behind a server."""
+    return [float(value) for value in re.findall(FIGURE.format(name), metrics, re.MULTILINE)]
 
 
 def _name(dtype: "torch.dtype") -> str:

@@ -12,6 +12,7 @@ from agentrl.core.foreign import read_yaml
 from agentrl.core.plugin_checks import check_method, returns_nothing
 from agentrl.core.plugins import find_class
 from agentrl.core.points import LOOPS
+from agentrl.core.registry import GivenObject
 from agentrl.core.resources import find, read_text
 from agentrl.core.user_errors import reported_as
 from agentrl.rollout.loops.base import AgentLoop
@@ -41,6 +42,8 @@ def own_loops(rollout: Rollout) -> bool:
 def loop_class(name: str, agent_loop_config_path: str | None = None, default: str | None = None) -> type[AgentLoop]:
     """The class behind a name (in the YAML list, registered, built in), or the dotted path `default`. Raises UserError,
     also for another path: a row is data, and names no code by one."""
+    if isinstance(name, GivenObject):
+        return _fitting(name.value, name)
     named = _registered() | _named_in(agent_loop_config_path)
     if name in named:
         return named[name]
@@ -92,6 +95,8 @@ def _load(path: str, *, folder: Path, kwargs: dict[str, Any] | None = None) -> t
 
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
     """The class itself, or one around it where it was written for another framework."""
+    if not isinstance(found, type):
+        raise UserError(f"agent loop {path} is no class: each conversation gets an object of its own")
     if issubclass(found, AgentLoop):
         where = f"agent loop {path}"
         if getattr(found.run, "__isabstractmethod__", False):

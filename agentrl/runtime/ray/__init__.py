@@ -12,9 +12,11 @@ Invariant: only this package imports Ray.
 
 import os
 
+from agentrl.config.given import given_objects
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
+from agentrl.core.user_errors import one_line
 from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
@@ -24,6 +26,7 @@ from agentrl.training.sft.contract import SftRun
 def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> Runtime:
     """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
     need_ray()
+    check_travels(config)
     from agentrl.runtime.ray.runtime import RayRuntime
 
     return RayRuntime(config, objects, start)
@@ -32,6 +35,7 @@ def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start 
 def open_sft_on_ray(config: SftConfig) -> SftRun:
     """Supervised training on all ranks. Raises UserError."""
     need_ray()
+    check_travels(config)
     from agentrl.runtime.ray.sft import RaySft
 
     return RaySft(config)
@@ -48,3 +52,15 @@ def need_ray() -> None:
             "several processes need Ray: `pip install 'agentrl[ray]'`, or set trainer.nnodes=1, "
             "trainer.n_gpus_per_node=1 and rollout.nnodes=0"
         ) from None
+
+
+def check_travels(config: Config | SftConfig) -> None:
+    """Raises UserError for a Python object among the settings that cannot be sent to other processes."""
+    from ray import cloudpickle
+
+    for key, item in given_objects(config):
+        try:
+            cloudpickle.dumps(item)
+        except Exception as error:
+            fix = "define it in a module, and give its path"
+            raise UserError(f"{key}={item} cannot be sent to other processes ({one_line(error)}): {fix}") from error

@@ -96,7 +96,7 @@ class RayRuntime(Runtime):
             if servers is None:
                 self.runner.run(engine.start())
             reward_model = config.reward.reward_model
-            if reward_model.enable and reward_model.enable_resource_pool:
+            if reward_model.classifies and reward_model.enable_resource_pool:
                 self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = self._open_rollouts(
             config,

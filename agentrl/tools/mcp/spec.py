@@ -49,8 +49,8 @@ def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[Ser
 
 
 def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
-    near = folder / path
-    file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path")
+    near = folder / Path(path).expanduser()
+    file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path", folders=[folder])
     try:
         content = json.loads(read_text(file))
     except ValueError as error:

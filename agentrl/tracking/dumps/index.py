@@ -23,10 +23,11 @@ from agentrl.trajectory.trajectory import SpanKind
 
 Record = dict[str, Any]
 
-VERSION = 2
+VERSION = 3
 KINDS: tuple[str, ...] = get_args(SpanKind)
 TAIL = 65536
 SEGMENT = re.compile(rb'"turn":\s*(\d+),\s*"n":\s*(\d+),\s*"mask":\s*([01]),\s*"version":\s*(\d+|null)')
+ADVANTAGES = re.compile(rb'"advantages":\s*(\[[-\d.eE,\s\[\]]*\])')
 READ = ("turn", "n", "mask", "version")
 COLUMNS = (
     "offset",  # of the line, in bytes
@@ -43,6 +44,7 @@ COLUMNS = (
     "failed",  # calls that were no success
     "tokens",
     "trained",  # tokens that the model made
+    "advantage",  # mean of those tokens; None without
     "start",  # seconds since the epoch; None where nothing was timed
     "end",
 )
@@ -129,13 +131,16 @@ def _skimmed(line: bytes) -> Record:
         raise KeyError("samples")
     record: Record = json.loads(head.rstrip(b", ") + b"}")
     segments = [dict(zip(READ, map(json.loads, found), strict=True)) for found in SEGMENT.findall(samples)]
-    return record | {"samples": [{"segments": segments}]}
+    runs = [run for found in ADVANTAGES.findall(samples) for run in json.loads(found)]
+    return record | {"samples": [{"segments": segments}], "advantages": runs}
 
 
 def _summary(record: Record) -> tuple[Any, ...]:
     """The columns of a record after the first two."""
     segments = [segment for sample in record["samples"] for segment in sample["segments"]]
     calls, spans = record["tool_calls"], record["spans"]
+    trained = sum(segment["n"] * segment["mask"] for segment in segments)
+    advantages = record["advantages"]
     return (
         record["key"],
         record["uid"],
@@ -148,7 +153,8 @@ def _summary(record: Record) -> tuple[Any, ...]:
         len(calls),
         sum(call["outcome"] != "ok" for call in calls),
         sum(segment["n"] for segment in segments),
-        sum(segment["n"] * segment["mask"] for segment in segments),
+        trained,
+        sum(n * value for n, value in advantages) / trained if advantages and trained else None,
         min((span["start"] for span in spans), default=None),
         max((span["end"] for span in spans), default=None),
     )

@@ -1,8 +1,8 @@
-"""Settings that changed since the checkpoint of a resumed run was written.
+"""Settings and files that changed since the checkpoint of a resumed run was written.
 
-Invariants: with resume_mode=auto, a changed setting of the experiment (model, rows, reward, estimator, tools) stops the
-run; any other change is listed and applied. With resume_mode=resume_path every change is listed and applied: the user
-named the checkpoint.
+Invariants: with resume_mode=auto, a changed setting of the experiment (model, rows, reward, estimator, tools) and an
+edited file of it stop the run; any other change is listed and applied. With resume_mode=resume_path every change is
+listed and applied: the user named the checkpoint. No change is applied where no step is left to take.
 """
 
 import os
@@ -18,10 +18,12 @@ from agentrl.config.keys import Key, schema_keys
 from agentrl.config.names import translate, written
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
+from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
 from agentrl.core.row_sources import split_source
-from agentrl.tracking.loggers import CONFIG_FILE
-from agentrl.training.checkpoint.lineage import latest
+from agentrl.tracking.loggers import CONFIG_FILE, RECORD_FILE
+from agentrl.training.checkpoint.contents import Contents, contents_of, differing, read_record
+from agentrl.training.checkpoint.lineage import latest, step_of
 
 EXPERIMENT = (
     "model.path",
@@ -37,11 +39,17 @@ EXPERIMENT = (
     "data.shuffle",
     "data.seed",  # the order of the rows is in the checkpoint: another seed would do nothing
     "data.custom_cls",
+    "actor.optim.optimizer",
+    "actor.optim.optimizer_impl",
+    "critic.optim.optimizer",
+    "optim.optimizer",
+    "optim.optimizer_impl",
     "algorithm.adv_estimator",
     "critic.model.path",
     "reward.custom_reward_function.path",
     "reward.custom_reward_function.name",
     "reward.custom_reward_function.reward_kwargs",
+    "reward.functions",
     "reward.reward_manager.name",
     "reward.reward_model.enable",
     "reward.reward_model.model.path",
@@ -64,6 +72,9 @@ LOCATION = (
     "trainer.resume_from_path",
 )
 """Settings of the run's folder and start: changes in them do not count."""
+
+LENGTH = ("trainer.total_training_steps", "trainer.total_epochs", "data.")
+"""Settings that the number of steps depends on."""
 
 UNKNOWN = object()
 SHOWN = 12
@@ -89,19 +100,57 @@ class Change:
         return f"{self.key}: {_short(self.old)} -> {_short(self.new)}"
 
 
-def check_changes(config: Any, checkpoints: Path) -> str | None:
-    """The changes between `config` and the run that it resumes, in one line; None: no changes.
+@dataclass(frozen=True)
+class Edit(Change):
+    """A setting, or an argument of the Python API, with the names of its files or objects that were edited."""
 
-    `checkpoints`: the run's checkpoint folder. Raises UserError where a change makes it another experiment.
+    @property
+    def is_another_experiment(self) -> bool:
+        """Whether training reads them."""
+        return not self.key.startswith(("data.val_files", "validation"))
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.new)} was edited ({self.key})"
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The start of a run from a checkpoint."""
+
+    changes: str = ""
+    """One line; empty where nothing changed."""
+    finished: int = 0
+    """The number of all its steps, where none is left."""
+
+
+NEW_RUN = Resumption()
+
+
+def check_changes(config: Any, checkpoints: Path, objects: Any = None) -> Resumption:
+    """The changes between `config` with the caller's `objects` and the run that it resumes.
+
+    `checkpoints`: the run's checkpoint folder. Raises UserError where a change makes it another experiment, and for a
+    change where no step is left.
     """
     checkpoint = _checkpoint(config.trainer, checkpoints)
-    if checkpoint is None:
-        return None
-    settings = _settings_of(checkpoint)
-    found = [] if settings is None else changes_since(settings, config)
+    settings = None if checkpoint is None else _settings_of(checkpoint)
+    if checkpoint is None or settings is None:
+        return NEW_RUN
+    found, (_, total) = changes_since(settings, config, contents_of(config, objects)), read_record(_record(settings))
+    ends = total > 0 and step_of(checkpoint.name) == total and settings.parent.samefile(checkpoints.parent)
+    if ends and found and not any(change.key.startswith(LENGTH) for change in found):
+        raise UserError(_finished(checkpoints.parent, total, found))
     if config.trainer.resume_mode == "auto" and any(change.is_another_experiment for change in found):
         raise UserError(_refusal(checkpoint, found, checkpoints.parent))
-    return f"settings changed since {checkpoint}: {_listed(found)}" if found else None
+    listed = f"settings changed since {checkpoint}: {_listed(found)}" if found else ""
+    return Resumption(listed, total if ends and not found else 0)
+
+
+def check_steps_left(config: Any, contents: Contents | None, total: int, checkpoint: Path, step: int) -> None:
+    """Raises UserError where a run under other settings resumes from a checkpoint with no step left of `total`."""
+    settings = _settings_of(checkpoint)
+    if step >= total and settings is not None and (found := changes_since(settings, config, contents)):
+        raise UserError(_finished(checkpoint, step, found))
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Key]) -> list[Change]:
@@ -116,10 +165,18 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, K
     return sorted(found, key=lambda change: not change.is_another_experiment)
 
 
-def changes_since(settings: Path, config: Any) -> list[Change]:
-    """The changes since the settings file of a run. Raises UserError where it cannot be read."""
+def changes_since(settings: Path, config: Any, contents: Contents | None = None) -> list[Change]:
+    """The changes since the settings file of a run; with `contents`, edits too. Raises UserError for a damaged file."""
     schema: type = type(config)
-    return changes(_read(settings), read_yaml(to_yaml(config)), schema_keys(schema))
+    found = changes(_read(settings), read_yaml(to_yaml(config)), schema_keys(schema))
+    before, _ = read_record(_record(settings))
+    if contents is None or not before:
+        return found
+    moved = {key for key, digests in contents.items() if digests == before.get(key)}
+    found = [change for change in found if change.key not in moved or not _same_names(change.old, change.new)]
+    named = {change.key for change in found}
+    edited = [(key, differing(before[key], contents[key])) for key in contents if key in before and key not in named]
+    return [*(Edit(key, None, names) for key, names in edited if names), *found]
 
 
 def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:
@@ -134,6 +191,10 @@ def _settings_of(checkpoint: Path) -> Path | None:
     """The settings file of the run that wrote a checkpoint; None where it is missing."""
     folder = checkpoint.resolve().parent  # checkpoints of a run, or of a branch that was set aside
     return next(filter(Path.is_file, (folder / CONFIG_FILE, folder.parent / CONFIG_FILE)), None)
+
+
+def _record(settings: Path) -> Path:
+    return settings.with_name(RECORD_FILE)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -166,6 +227,13 @@ def _same(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
+def _same_names(old: Any, new: Any) -> bool:
+    """Whether paths, or lists of them, differ in their folders alone."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return all(map(_same_names, old, new))
+    return os.path.basename(str(old)) == os.path.basename(str(new))
+
+
 def _listed(found: list[Change]) -> str:
     more = len(found) - SHOWN
     return ", ".join(map(str, found[:SHOWN])) + (f" and {more} more" if more > 0 else "")
@@ -178,8 +246,19 @@ def _short(value: Any) -> str:
 
 def _refusal(checkpoint: Path, found: list[Change], run_dir: Path) -> str:
     return (
-        f"{run_dir} has another experiment, and this run would resume its {checkpoint.name}: {_listed(found)}. For a "
-        "new run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the "
-        "old one aside; to resume anyway, set trainer.resume_mode=resume_path "
-        f"trainer.resume_from_path={checkpoint}"
+        f"{run_dir} has another experiment, and this run would resume its {checkpoint.name}: {_listed(found)}. "
+        f"{ANOTHER}; to resume anyway, set trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
     )
+
+
+def _finished(place: Path, steps: int, found: list[Change]) -> str:
+    return (
+        f"{place} has finished, after {plural(steps, 'step')} under other settings: {_listed(found)}. {ANOTHER}; to "
+        "train on under these settings, raise trainer.total_training_steps or trainer.total_epochs"
+    )
+
+
+ANOTHER = (
+    "For a new run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the "
+    "old one aside"
+)

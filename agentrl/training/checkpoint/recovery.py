@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agentrl.core.stopping import Interrupted
 from agentrl.tracking.resume_notes import how_to_resume
 from agentrl.training.checkpoint.run_state import Checkpoints
-from agentrl.trajectory.drops import TooManyDrops
+from agentrl.trajectory.drops import SamplingStopped, TooManyDrops
 
 
 class Rows(Protocol):
@@ -39,18 +39,18 @@ def recovery(checkpoints: Checkpoints, rows: Rows, save: Save, start: int) -> It
 
     @contextmanager
     def recover(step: int) -> Iterator[None]:
-        """Save the step before, then raise the step's TooManyDrops or Interrupted."""
+        """Save the step before, then raise the step's TooManyDrops, SamplingStopped or Interrupted."""
         nonlocal taken
         try:
             yield
-        except (TooManyDrops, Interrupted) as early:
+        except (TooManyDrops, SamplingStopped, Interrupted) as early:
             rows.undo()
             if step > 1 and not checkpoints.has(step - 1):
                 save(step - 1, last=True)
-            if isinstance(early, Interrupted):
-                raise
-            fix = f"then start the run again: with trainer.resume_mode=auto it resumes after step {step - 1}"
-            raise TooManyDrops(f"step {step}: {early}, {fix}") from early
+            if not isinstance(early, Interrupted):
+                resumes = f": with trainer.resume_mode=auto it resumes after step {step - 1}" if step > 1 else ""
+                early.args = (f"step {step}: {early}, then start the run again{resumes}",)
+            raise
         taken = step
 
     try:

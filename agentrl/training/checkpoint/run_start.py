@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
-from agentrl.training.checkpoint.changes import check_changes
+from agentrl.training.checkpoint.changes import NEW_RUN, Resumption, check_changes
 from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.restarts import run_with_restarts
 from agentrl.training.checkpoint.run_lock import locked
@@ -18,26 +18,33 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def supervise(run: Callable[[Any], T], config: Any, key: str) -> T:
+def supervise(run: Callable[[Any], T], config: Any, key: str, finished: Callable[[Any, int], T] | None = None) -> T:
     """`run(config)` with its folder locked, restarted after WorkerDied.
 
-    `key`: the setting that names the folder. Raises UserError where another run writes there, or where the checkpoint
+    `key`: the setting that names the folder. `finished(config, steps)` is called in place of `run` where all steps are
+    taken. Raises UserError where another run writes there, or where the checkpoint
     is of another experiment.
     """
-    with run_folder(config, key) as run_dir:
-        return run_with_restarts(run, config, run_dir / FOLDER)
+    with run_folder(config, key) as start:
+        if start.finished and finished is not None:
+            return finished(config, start.finished)
+        return run_with_restarts(run, config, folder_of(config, key) / FOLDER)
 
 
 @contextmanager
-def run_folder(config: Any, key: str) -> Iterator[Path]:
+def run_folder(config: Any, key: str, objects: Any = None) -> Iterator[Resumption]:
     """Lock the folder of a run while the body runs. Raises UserError as `supervise` does."""
-    run_dir = Path(local(getattr(config.trainer, key.rpartition(".")[2]), key))
+    run_dir, validates = folder_of(config, key), getattr(config.trainer, "val_only", False)
     with locked(run_dir, key):
-        if not getattr(config.trainer, "val_only", False):
-            changes = check_changes(config, run_dir / FOLDER)
-            if changes:
-                log.warning("%s", changes)
-        yield run_dir
+        start = NEW_RUN if validates else check_changes(config, run_dir / FOLDER, objects)
+        if start.changes:
+            log.warning("%s", start.changes)
+        yield start
+
+
+def folder_of(config: Any, key: str) -> Path:
+    """The folder that the setting `key` names. Raises UserError for a URL."""
+    return Path(local(getattr(config.trainer, key.rpartition(".")[2]), key))
 
 
 def local(folder: str, key: str) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,14 +74,21 @@ class Checkpoints:
         """Whether the checkpoint of `step` is in the run's folder."""
         return step in visible(self._folder)
 
-    def resume(self) -> int:
+    def folder(self, step: int) -> Path:
+        """The checkpoint of `step`, which is there."""
+        return visible(self._folder)[step]
+
+    def resume(self, check: Callable[[Path, int], None] | None = None) -> int:
         """Restore every part from the checkpoint that `trainer.resume_mode` selects; returns its step, 0 for a new run.
 
-        Checkpoints that the run does not resume from are set aside, except with `val_only`.
+        `check` gets the checkpoint and its step before anything is moved. Checkpoints that the run does not resume from
+        are set aside, except with `val_only`.
         """
         trainer = self.trainer
         resuming = Resuming(self._folder, trainer.resume_mode, trainer.resume_from_path, trainer.default_hdfs_dir)
-        _, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
+        path, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
+        if path is not None and check is not None and not trainer.val_only:
+            check(path, step)
         for name, part in self.parts.items():
             if name in state:
                 part.load_state_dict(state[name])

@@ -126,7 +126,8 @@ class ModelHandle:
         models = [part for part in self.module.modules() if isinstance(part, PreTrainedModel)]
         kinds = {kind for part in models for kind in part._no_split_modules or ()}
         named = reversed(list(self.module.named_modules()))
-        return [(name, child) for name, child in named if name and type(child).__name__ in kinds]
+        # Sharding derives a class of the block's.
+        return [(name, child) for name, child in named if name and type(child).__name__.removeprefix("FSDP") in kinds]
 
     def compute_in(self, dtype: torch.dtype | None) -> None:
         """Let layers compute in `dtype` from now on."""

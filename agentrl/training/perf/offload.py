@@ -40,8 +40,9 @@ def _hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
     return pack, unpack
 
 
-def move_moments(state: dict[Any, dict[str, Any]], names: tuple[str, ...], home: bool) -> None:
-    """Move an optimizer's moments to the devices of their parameters (`home`), or to the CPU."""
+def move_moments(state: dict[Any, dict[str, Any]], *, home: bool) -> None:
+    """Move an optimizer's moments to the devices of their parameters (`home`), or to the CPU; numbers stay."""
     for parameter, values in state.items():
-        for name in names:
-            values[name] = values[name].to(parameter.device if home else "cpu")
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.ndim > 0:
+                values[name] = value.to(parameter.device if home else "cpu")

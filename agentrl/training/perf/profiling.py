@@ -1,10 +1,12 @@
 """Profile chosen steps on chosen ranks: torch's profiler writes a trace, or Nsight Systems records one.
 
-A trace is a file `step<n>-rank<r>[-<phase>].json.gz`, which chrome://tracing and Perfetto show. With tool=nsys the
-process must run under `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat`; phases are NVTX ranges
-in its reports.
+A trace is a file `step<n>-rank<r>[-<phase>].json.gz`, which chrome://tracing and Perfetto show. With tool=torch_memory
+it is a `.pickle` of the allocations in GPU memory with their stack traces, which pytorch.org/memory_viz shows. With
+tool=nsys the process must run under `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat`; phases
+are NVTX ranges in its reports.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +16,8 @@ import torch
 
 from agentrl.config.schema import Profiler
 from agentrl.core.errors import UserError
+
+log = logging.getLogger(__name__)
 
 
 class Profiling:
@@ -25,6 +29,11 @@ class Profiling:
         self.steps = set(steps or []) if chosen else set()
         if self.steps and profiler.tool == "nsys" and not torch.cuda.is_available():
             raise UserError("actor.profiler.tool=nsys needs a GPU, and there is none: set actor.profiler.tool=torch")
+        if self.steps and profiler.tool == "torch_memory" and not torch.cuda.is_available():
+            log.warning(
+                "actor.profiler.tool=torch_memory records GPU memory, and there is no GPU: no snapshot is written"
+            )
+            self.steps = set()
         self.profiler = profiler
         self.folder = folder
         self.rank = rank
@@ -48,6 +57,9 @@ class Profiling:
         if self.profiler.tool == "nsys":
             torch.cuda.profiler.start()
             return True
+        if self.profiler.tool == "torch_memory":
+            torch.cuda.memory._record_memory_history()
+            return True
         running = torch.profiler.profile()
         running.start()
         return running
@@ -57,6 +69,10 @@ class Profiling:
         if self.profiler.tool == "nsys":
             torch.cuda.profiler.stop()
             return
-        running.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.profiler.tool == "torch_memory":
+            torch.cuda.memory._dump_snapshot(str(self.folder / f"{name}.pickle"))
+            torch.cuda.memory._record_memory_history(enabled=None)
+            return
+        running.stop()
         running.export_chrome_trace(str(self.folder / f"{name}.json.gz"))

@@ -1,4 +1,4 @@
-"""The frozen reference policy of a KL penalty."""
+"""The reference policy of a KL penalty: frozen, or refreshed every `ref.update_freq` steps."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
+from agentrl.training.parallel.shards import local
 from agentrl.training.update.micro_batches import MicroBatching, score_batch
 
 
@@ -47,6 +48,22 @@ class Reference:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
         with self.on_device(), self._base():
             return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=2)[0]
+
+    @torch.no_grad()
+    def copy_from(self, policy: ModelHandle) -> None:
+        """Take over the policy's weights, which are sharded in the same way."""
+        theirs = policy.shards() | policy.fixed_shards()
+        for name, shard in self.model.fixed_shards().items():
+            local(shard.parameter).copy_(local(theirs[name].parameter))
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's chunks of the model."""
+        return {"parameters": {name: shard.local_chunk() for name, shard in self.model.fixed_shards().items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        for name, shard in self.model.fixed_shards().items():
+            shard.fill(shard.parameter, state["parameters"][name])
 
     def readout(self, micro: Batch) -> Readout:
         """Factors of its logits of a micro-batch, for the policy's exact KL to it."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.derived import full_kl_in, inherited
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
+from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
 from agentrl.training.model.value_model import load_value_model
@@ -38,7 +39,7 @@ class Roles:
     def actor(self, model: ModelHandle, reference: Reference | None, total_steps: int) -> PolicyActor:
         """The actor of the policy."""
         config = self.config
-        cut = truncated_distribution(config.rollout)
+        cut = changed_distribution(config.rollout)
         return PolicyActor(
             model,
             actor=config.actor,
@@ -56,6 +57,8 @@ class Roles:
     def reference(self, policy: ModelHandle) -> Reference:
         """The reference: initial weights again, or the policy without its adapter."""
         ref, fsdp_config = self.config.ref, self.config.actor.fsdp_config
+        if policy.adapted and ref.update_freq > 0:
+            raise UserError("ref.update_freq: the reference is the model without its adapter, which never changes")
         offload = ref.fsdp_config.param_offload
         sharded = replace(
             fsdp_config,

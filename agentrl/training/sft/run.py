@@ -25,7 +25,7 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.batches.packing import pack_ledgers
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.changes import changes_since
+from agentrl.training.checkpoint.changes import changes_since, check_steps_left
 from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.model.export import model_files, save_pretrained
@@ -108,7 +108,9 @@ class Run:
         candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
         found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
         if found is not None:
-            _, (self.step, state) = found
+            path, (self.step, state) = found
+            check = partial(check_steps_left, self.config, None, self.total, path, self.step)
+            ranks.attempt(lambda: check() if ranks.first else None)
             self.trainable.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
         ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
@@ -124,7 +126,7 @@ class Run:
             save_pretrained(self.model, self.saved_beside, draft, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else None
         found = self.conversations
-        return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, found.below, self.val_loss)
+        return SftResult(path, self.step, loss, len(found.ledgers), found.too_long, found.below, self.val_loss)
 
     def close(self) -> None:
         """Do nothing: no other process runs for it."""

@@ -81,6 +81,7 @@ class PolicyActor(Trainable):
                 total_steps=total_steps,
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
+                key="actor.optim",
             ),
             micro_batching=for_ranks(sizes, model, ranks=ranks),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),

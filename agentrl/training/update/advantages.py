@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -33,7 +33,7 @@ def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages)
         config.algorithm,
         config.reward,
         seed=config.trainer.seed,
-        corrects=truncated_distribution(config.rollout) is None,
+        corrects=changed_distribution(config.rollout) is None,
         on_advantages=on_advantages,
         kl=kl,
     )
@@ -75,10 +75,9 @@ class ComputeAdvantages:
         `trajectories`: scored; `batch` was packed from them. `baselines`: row uid -> score of the prompt's greedy
         answer, where the estimator reads it.
         """
-        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
-        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        batch, small = self._rewarded(batch, trajectories)
         if not batch.num_sequences:
-            return batch, {}
+            return batch, small
         if baselines is not None:
             if batch.side is not None:
                 raise UserError(
@@ -87,7 +86,7 @@ class ComputeAdvantages:
                 )
             scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
-        metrics = self.estimate(batch)
+        metrics = small | self.estimate(batch)
         batch = _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
         self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
@@ -95,12 +94,18 @@ class ComputeAdvantages:
     def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
         """Advantages of whole groups of a batch that is not complete yet, by an estimator without baselines, values and
         KL. They are not reported."""
-        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
-        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        batch = self._rewarded(batch, trajectories)[0]
         if not batch.num_sequences:
             return batch
         self.estimate(batch)
         return _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+
+    def _rewarded(self, batch: Batch, trajectories: Sequence[Trajectory]) -> tuple[Batch, dict[str, float]]:
+        """The batch with its rewards, without groups below `min_group_size`; the number of these."""
+        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
+        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        least = self.algorithm.min_group_size
+        return (batch, {}) if least <= 1 else without_small_groups(batch, least)
 
     def estimate(self, batch: Batch) -> dict[str, float]:
         """Set the batch's advantages, and with a critic its returns; returns metrics.
@@ -161,6 +166,18 @@ class ComputeAdvantages:
         groups = [prompts.setdefault(group, len(prompts)) for group in picked.group.tolist()]
         trajectory, group = (torch.tensor(column, device=batch.ids.device) for column in (owners, groups))
         return replace(picked, trajectory=trajectory, group=group)
+
+
+def without_small_groups(batch: Batch, least: int) -> tuple[Batch, dict[str, float]]:
+    """The batch without groups of fewer than `least` trajectories, and the metric that counts them."""
+    members: dict[int, set[int]] = {}
+    for group, trajectory in zip(batch.group.tolist(), batch.trajectory.tolist(), strict=True):
+        members.setdefault(group, set()).add(trajectory)
+    small = {group for group, trajectories in members.items() if len(trajectories) < least}
+    if small:
+        batch = batch.select([i for i, group in enumerate(batch.group.tolist()) if group not in small])
+        batch.group = batch.group.unique(return_inverse=True)[1]
+    return batch, {"rollout/small_groups": float(len(small))}
 
 
 def _of_first_sides(batch: Batch) -> torch.Tensor:

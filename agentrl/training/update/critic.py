@@ -54,6 +54,7 @@ class ValueCritic(Trainable):
                 total_steps=total_steps,
                 ranks=ranks,
                 offload=settings.fsdp_config.optimizer_offload,
+                key="critic.optim",
             ),
             micro_batching=for_ranks(micro_batching_of(settings, device), model, ranks=ranks),
             steps=Steps(settings.ppo_mini_batch_size, settings.ppo_epochs, settings.shuffle, seed),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.kl import k3
-from agentrl.config.checks.fit import truncated_distribution
+from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -68,10 +68,10 @@ class GapTooLarge(InfraError):
 
 
 class GapLimit:
-    """Watches the gap of a run; it has no limit where log-probs of a cut distribution make the gap."""
+    """Watches the gap of a run; it has no limit where log-probs of a changed distribution make the gap."""
 
     def __init__(self, config: Config) -> None:
-        self.most = None if truncated_distribution(config.rollout) else config.trainer.max_rollout_gap
+        self.most = None if changed_distribution(config.rollout) else config.trainer.max_rollout_gap
         self.warned = False
 
     def exceeded(self, step: int, metrics: dict[str, float]) -> GapTooLarge | None:

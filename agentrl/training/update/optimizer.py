@@ -1,4 +1,4 @@
-"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped.
+"""The optimizer with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped.
 
 The loss scale is for float16, whose smallest number is 6e-8: gradients of a mean over millions of tokens are below
 that. The loss is multiplied by the scale before the backward pass, and gradients are divided by it before use (arXiv
@@ -16,11 +16,19 @@ from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.shards import local
+from agentrl.training.parallel.shards import Shard, TensorChunk, local
 from agentrl.training.perf.offload import move_moments
+from agentrl.training.update.optimizers import make_rules
 from agentrl.training.update.schedules import lr_factor
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+OTHER_OPTIMIZER = (
+    "the checkpoint is of another optimizer: set the former one, leave the optimizer out with "
+    "actor.checkpoint.load_contents=[model,extra], or start over with trainer.resume_mode=disable"
+)
+NOT_SHARDED = (
+    "optim.optimizer={}: it keeps tensors of another shape than the parameter's, which cannot be saved from several "
+    "processes: train in one, or set another optimizer"
+)
 
 FIRST_SCALE = 2.0**16
 SCALE_FACTOR = 2.0
@@ -67,7 +75,7 @@ def warmup_steps(optim: Optim, total_steps: int) -> int:
 
 
 class Optimizer:
-    """AdamW over a module's trainable parameters. `advance` moves the schedule, `step` does not.
+    """The update rules of a module's trainable parameters. `advance` moves the schedule, `step` does not.
 
     So all optimizer steps of one training step have the same learning rate.
     """
@@ -81,8 +89,10 @@ class Optimizer:
         total_steps: int,
         ranks: Ranks = ALONE,
         offload: bool = False,
+        key: str = "optim",
     ) -> None:
-        """`model` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
+        """`model` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps. `key`: the
+        section `optim` in messages."""
         self.optim = optim
         self.ranks = ranks
         self.offload = offload
@@ -99,14 +109,7 @@ class Optimizer:
             raise UserError(
                 "parameters in half precision lose small updates: call agentrl.training.model.loading.float32_masters"
             )
-        decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
-        exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases
-        self.adamw = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": exempt, "weight_decay": 0.0}],
-            lr=optim.lr,
-            betas=(optim.betas[0], optim.betas[1]),
-            fused=True,
-        )
+        self.rules = make_rules(self._groups(model), optim, key)
         self._set_lr()
 
     @property
@@ -152,43 +155,94 @@ class Optimizer:
 
     def clear(self) -> None:
         """Clear the gradients."""
-        self.adamw.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def advance(self) -> None:
         """Move to the schedule's next step."""
         self.schedule_step += 1
         self._set_lr()
 
+    @property
+    def has_state(self) -> bool:
+        """Whether a step has made the moments."""
+        return any(rule.state for rule in self.rules)
+
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step counts by parameter, the schedule's step, the loss scale."""
-        held = {n: self.adamw.state[s.parameter] for n, s in self.shards.items() if s.parameter in self.adamw.state}
-        # A rank without elements of a parameter has no moments of it, but all ranks must save the same step count.
-        counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
-        steps = {name: counts[name] for name in self.shards if name in counts}
-        moments = {
-            moment: {
-                name: self.shards[name].local_chunk(held[name][moment] if name in held else None) for name in steps
-            }
-            for moment in MOMENTS
-        }
+        """Tensors and numbers of the rules by parameter, the schedule's step, the loss scale."""
+        held = {name: self._state(shard.parameter) for name, shard in self.shards.items()}
+        # A rank without elements of a parameter has no moments of it, but all ranks must save the same numbers.
+        kinds = self.ranks.merge({name: _kinds(state) for name, state in held.items() if state})
+        moments: dict[str, dict[str, TensorChunk]] = {}
+        numbers: dict[str, dict[str, float]] = {}
+        for name in filter(kinds.__contains__, self.shards):
+            for moment in kinds[name][0]:
+                moments.setdefault(moment, {})[name] = self._chunk(self.shards[name], held[name].get(moment))
+            for kind, number in kinds[name][1].items():
+                numbers.setdefault(kind, {})[name] = number
         progress = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
-        return {"moments": moments, "steps": steps, **progress}
+        return {"moments": moments, "numbers": numbers, **progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint; learning rate and decay stay those of the configuration."""
-        self.adamw.state.clear()
-        for name, count in state["steps"].items():
-            shard = self.shards[name]
-            parameter = shard.parameter
-            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
-            for moment, tensor in moments.items():
-                shard.fill(tensor, state["moments"][moment][name])
-            step = torch.tensor(count, dtype=torch.float32, device=parameter.device)
-            self.adamw.state[parameter] = {"step": step, **moments}
+        """Restore a checkpoint; learning rate and decay stay those of the configuration. Raises UserError where it is
+        of another optimizer."""
+        moments, numbers = state["moments"], state.get("numbers") or {"step": state.get("steps", {})}
+        self._make_state({name for found in (*moments.values(), *numbers.values()) for name in found})
+        for name, shard in self.shards.items():
+            mine = self._state(shard.parameter)
+            if mine and _kinds(mine)[0] != [moment for moment in sorted(moments) if name in moments[moment]]:
+                raise UserError(OTHER_OPTIMIZER)
+            for kind, value in mine.items():
+                if _is_tensor(value):
+                    self._fill(shard, value, moments[kind][name])
+                elif name in numbers.get(kind, {}):
+                    number = numbers[kind][name]
+                    mine[kind] = torch.full_like(value, number) if isinstance(value, Tensor) else type(value)(number)
         self.schedule_step = state["schedule_step"]
         self.skipped = state["skipped"]
         self.scale.load_state_dict(state.get("scale", {}))
         self._set_lr()
+
+    def _groups(self, model: ModelHandle) -> list[dict[str, Any]]:
+        """Parameters by what becomes of them: matrices of blocks, other weights, norms and biases."""
+        inner = {id(p) for _, block in model.blocks() for p in block.parameters()}
+        found: list[list[Any]] = [[], [], []]
+        for shard in self.shards.values():
+            matrix = len(shard.shape) == 2 and id(shard.parameter) in inner and shard.shape[0] >= self.ranks.world
+            found[0 if matrix else 1 if len(shard.shape) >= 2 else 2].append(shard.parameter)
+        decays = self.optim.weight_decay, self.optim.weight_decay, 0.0
+        return [
+            {"params": params, "weight_decay": decay, "matrices": number == 0}
+            for number, (params, decay) in enumerate(zip(found, decays, strict=True))
+        ]
+
+    def _state(self, parameter: Any) -> dict[str, Any]:
+        return next((rule.state[parameter] for rule in self.rules if parameter in rule.state), {})
+
+    def _make_state(self, names: set[str]) -> None:
+        """Have the rules make the state of parameters, by a step without effect."""
+        for rule in self.rules:
+            rule.state.clear()
+        self._set_lr(0.0)
+        for name in names:
+            parameter = self.shards[name].parameter
+            parameter.grad = torch.zeros_like(parameter) if local(parameter).numel() else None
+        self._step_rules()
+        self.clear()
+
+    def _chunk(self, shard: Shard, tensor: Any) -> TensorChunk:
+        """A rank's chunk of a moment; None: it has none."""
+        if tensor is None or tuple(tensor.shape) == tuple(shard.parameter.shape):
+            return shard.local_chunk(tensor if tensor is None else plain(tensor))
+        if self.ranks.world > 1:
+            raise UserError(NOT_SHARDED.format(self.optim.optimizer))
+        return TensorChunk(tuple(tensor.shape), 0, tensor.detach().reshape(-1))
+
+    def _fill(self, shard: Shard, tensor: Any, saved: Any) -> None:
+        if tuple(tensor.shape) == tuple(shard.parameter.shape):
+            shard.fill(tensor, saved)
+        else:
+            tensor.copy_(saved.read(0, tensor.numel()).view(tensor.shape))
 
     def _apply(self, gradients: list[Tensor], norm: Tensor) -> None:
         factor = torch.full_like(norm, 1.0 / self.scale.value)
@@ -197,13 +251,47 @@ class Optimizer:
         if self.grad_clip > 0 or self.scale.needed:
             for gradient in gradients:
                 gradient.mul_(factor.to(gradient.device))
+        self._step_rules()
+
+    def _step_rules(self) -> None:
         if self.offload:
-            move_moments(self.adamw.state, MOMENTS, home=True)
-        self.adamw.step()
+            self._move_moments(home=True)
+        for rule in self.rules:
+            rule.step()
         torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
         if self.offload:
-            move_moments(self.adamw.state, MOMENTS, home=False)
+            self._move_moments(home=False)
 
-    def _set_lr(self) -> None:
-        for group in self.adamw.param_groups:
-            group["lr"] = self.lr
+    def _move_moments(self, *, home: bool) -> None:
+        for rule in self.rules:
+            move_moments(rule.state, home=home)
+
+    def _set_lr(self, lr: float | None = None) -> None:
+        lr = self.lr if lr is None else lr
+        for group in (group for rule in self.rules for group in rule.param_groups):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)  # torchao compiles with it
+            else:
+                group["lr"] = lr
+
+
+def plain(tensor: Any) -> Any:
+    """This rank's part of a moment in ordinary numbers, from which the same 8 bits are made again."""
+    inner: Any = local(tensor)
+    if not hasattr(inner, "codes"):
+        return inner
+    values: Tensor = inner.dequantize()
+    if inner.signed:  # the lowest of its codes stands for less than the block's scale
+        scale = inner.scale.repeat_interleave(inner.block_size).view(values.shape)
+        values = torch.where(inner.codes == 0, -scale, values)
+    return values
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _kinds(state: dict[str, Any]) -> tuple[list[str], dict[str, float]]:
+    """(names of the tensors, the numbers) of a parameter's state."""
+    numbers = {kind: float(value) for kind, value in state.items() if value is not None and not _is_tensor(value)}
+    return sorted(kind for kind, value in state.items() if _is_tensor(value)), numbers

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from agentrl.config.derived import state_bytes
 from agentrl.config.schema import Config
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local
@@ -16,7 +17,6 @@ from agentrl.training.perf.pass_size import (
 )
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
-from agentrl.training.update.optimizer import MOMENTS
 from agentrl.training.update.trainable import Trainable
 
 
@@ -68,9 +68,9 @@ def token_bytes(trainable: Trainable) -> TokenBytes:
 def moment_bytes(trainable: Trainable) -> float:
     """Bytes of the optimizer's moments that are still to be made on the device."""
     optimizer = trainable.optimizer
-    if optimizer.offload or optimizer.adamw.state:
+    if optimizer.offload or optimizer.has_state:
         return 0.0
-    return sum(local(p).numel() * p.element_size() for p in optimizer.parameters) * float(len(MOMENTS))
+    return sum(local(p).numel() for p in optimizer.parameters) * state_bytes(optimizer.optim)
 
 
 def pass_bytes(trainable: Trainable) -> float:

@@ -28,6 +28,18 @@ export function ticks(low, high, about, units = [1, 2, 2.5, 5, 10]) {
   return found;
 }
 
+// The vertical axis: a line that does not change is drawn between 0 and twice its value, and zeros between 0 and 1.
+export function range(low, high, log) {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low > size * 1e-6) {
+    const pad = (high - low) * 0.06;
+    return [!log && low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
+  }
+  if (log) return [low - 1, high + 1];
+  if (size === 0) return [0, 1];
+  return low > 0 ? [0, 2 * high] : [2 * low, 0];
+}
+
 function logTicks(low, high) {
   const found = [];
   for (let power = Math.floor(low); power <= Math.ceil(high); power++) if (power >= low - 1e-9 && power <= high + 1e-9) found.push(power);
@@ -48,16 +60,13 @@ export class Chart {
   scale() {
     const ends = this.lines.flatMap((line) => [line.xs[0], line.xs.at(-1)]);
     [this.x0, this.x1] = [Math.min(...ends), Math.max(...ends)];
-    if (this.x0 === this.x1) [this.x0, this.x1] = [this.x0 - 1, this.x1 + 1];
+    if (this.x0 === this.x1) [this.x0, this.x1] = [Math.max(0, this.x0 - 1), this.x1 + 1];
     let low = Infinity, high = -Infinity;
     for (const line of this.lines) for (const value of this.faint ? line.smoothed.concat(line.values) : line.values) {
       const y = this.up(value);
       if (Number.isFinite(y)) { low = Math.min(low, y); high = Math.max(high, y); }
     }
-    if (!Number.isFinite(low)) [low, high] = [0, 1];
-    const pad = (high - low || Math.abs(high) || 1) * 0.06;
-    [this.y0, this.y1] = [low - pad, high + pad];
-    if (!this.log && low >= 0 && this.y0 < 0) this.y0 = 0;
+    [this.y0, this.y1] = Number.isFinite(low) ? range(low, high, this.log) : [0, 1];
   }
 
   up(value) { return this.log ? (value > 0 ? Math.log10(value) : NaN) : value; }
@@ -73,7 +82,14 @@ export class Chart {
       if (this.faint) this.path(line, line.values, 0.22);
       this.path(line, line.smoothed, 1);
     }
+    if (!this.lines.some((line) => line.smoothed.some((value) => Number.isFinite(this.y(value))))) this.say(this.log ? "no value above 0" : "no value");
     if (place !== null && place >= this.x0 && place <= this.x1) this.cross(place);
+  }
+
+  say(text) {
+    this.pen.fillStyle = colour("soft");
+    this.pen.textAlign = "center";
+    this.pen.fillText(text, (LEFT + this.width - RIGHT) / 2, this.height / 2);
   }
 
   grid() {
@@ -91,7 +107,7 @@ export class Chart {
     }
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";
-    for (const tick of ticks(this.x0, this.x1, Math.max(2, this.width / 60), [1, 2, 5, 10])) {
+    for (const tick of ticks(this.x0, this.x1, Math.max(1, Math.min(this.width / 60, this.x1 - this.x0)), [1, 2, 5, 10])) {
       if (Number.isInteger(tick)) pen.fillText(this.label(tick), this.x(tick), this.height - 5);
     }
   }
@@ -140,7 +156,7 @@ export class Chart {
         const middle = (low + high) >> 1;
         if (line.xs[middle] < place) low = middle; else high = middle;
       }
-      return { line, at: place - line.xs[low] < line.xs[high] - place ? low : high };
+      return { line, at: place - line.xs[low] <= line.xs[high] - place ? low : high };
     });
   }
 }

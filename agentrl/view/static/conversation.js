@@ -1,8 +1,9 @@
 // One conversation, token by token: who wrote it, what is trained on, how likely it was, what advantage it got.
 
+import { bubbles } from "./chat.js";
 import { count, facts, figure, h, hideTip, plural, seconds, showTip, signed } from "./dom.js";
 
-export const MODES = ["probability", "advantage", "trained"];
+export const MODES = ["chat", "probability", "advantage", "trained"];
 const WHO = { prompt: "prompt", model: "model", tool: "tool", user: "user", template: "template" };
 const LONG = 900; // characters of a text that the model did not write, before it is folded
 const MANY = 4000; // tokens drawn at once
@@ -14,7 +15,7 @@ export class Conversation {
     this.whole = whole;
     this.top = Math.max(1e-9, ...record.samples.flatMap((sample) => (sample.columns.advantages ?? []).map(Math.abs)));
     this.mixed = new Set(record.samples.flatMap((sample) => sample.segments).filter((one) => one.mask).map((one) => one.version)).size > 1;
-    this.body = h("div", { className: "stream" }, record.samples.map((sample, i) => this.sample(sample, i)));
+    this.body = h("div", { className: "stream" });
     this.element = h("article", { className: "conversation", tabIndex: -1 }, this.header(head), this.body, this.footer());
     this.element.addEventListener("recolour", (event) => this.paint(event.detail));
     this.body.addEventListener("mousemove", (event) => this.hover(event));
@@ -91,6 +92,16 @@ export class Conversation {
     return box;
   }
 
+  // Below a chat: what each of several samples is made of.
+  ledgers() {
+    const { samples } = this.record;
+    if (samples.length < 2) return [];
+    return samples.map((sample, i) => h("details", { className: "ledger" },
+      h("summary", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record, i)}, ${plural(sample.columns.ids.length, "token")}`),
+      sample.segments.map((segment) => h("div", { className: `segment ${segment.source}` },
+        h("span", { className: "who" }, segment.source === "model" ? `model ${segment.turn + 1}` : WHO[segment.source]), h("div", { className: "text" }, segment.text)))));
+  }
+
   segment(sample, segment, start) {
     const model = segment.source === "model";
     const label = h("span", { className: "who" }, model ? `model ${segment.turn + 1}` : WHO[segment.source]);
@@ -120,7 +131,7 @@ export class Conversation {
 
   call(call) {
     const slow = h("span", { className: "time" }, seconds(call.seconds));
-    const given = typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments);
+    const given = !call.arguments || typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments);
     return h("details", { className: `call ${call.outcome}` },
       h("summary", {}, h("b", {}, call.name), h("code", {}, given ?? ""), h("span", { className: "grow" }),
         call.reward ? h("span", {}, signed(call.reward)) : null, slow, h("span", { className: `badge ${call.outcome}` }, call.outcome.replace("_", " "))),
@@ -144,6 +155,11 @@ export class Conversation {
   // ---- colour and hover ----
 
   paint(mode) {
+    if (this.mode === undefined || (mode === "chat") !== (this.mode === "chat")) {
+      this.mode = undefined; // tokens get their colours when they are on the page
+      const { samples } = this.record;
+      this.body.replaceChildren(...(mode === "chat" ? [bubbles(this.record, this.whole), ...this.ledgers()] : samples.map((sample, i) => this.sample(sample, i))));
+    }
     this.mode = mode;
     this.element.dataset.mode = mode;
     for (const token of this.body.querySelectorAll("[data-t]")) this.colour(token);
@@ -216,10 +232,12 @@ const visible = (text) => text.replace(/\r/g, "␍").replace(/\n/g, "↵\n").rep
 const shownAs = (text) => text.replace(/\n/g, "").replace(/ /g, "␣") || "part of a character";
 
 function legend(mode, top, record) {
+  if (mode === "chat") return [];
   if (record.samples.some((sample) => !sample.texts)) return ["An older dump: it tells turns apart, not tokens."];
   const swatch = (name, alpha) => { const box = h("i", { className: "swatch" }); box.style.background = `rgb(var(--${name}) / ${alpha})`; return box; };
   if (mode === "trained") return [h("span", { className: "trained" }, "underlined: the model's own tokens, trained on"), "the rest is read only"];
   if (mode === "probability") return [swatch("doubt", 0.12), "90% likely", swatch("doubt", 0.36), "50%", swatch("doubt", 0.63), "5%; no shade: certain"];
   if (!record.samples.some((sample) => sample.columns.advantages)) return ["This dump has no advantages: validation, a sample that was not trained on, or an older version."];
+  if (top <= 1e-9) return ["All advantages are 0: its group has equal rewards, so nothing is learned from it."];
   return [swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`, swatch("loss", 0.4), "below 0: made less likely"];
 }

@@ -1,6 +1,6 @@
 // Page: every metric as a small chart, runs laid over one another.
 
-import { ask, figure, go, h, hideTip, note, recall, remember, runColour, seconds, select, short, showTip } from "./dom.js";
+import { ask, badge, chosen, dot, explain, figure, go, h, hideTip, joined, note, plural, recall, remember, seconds, select, short, showTip } from "./dom.js";
 import { Chart } from "./chart.js";
 
 const HIGHLIGHTS = [
@@ -12,25 +12,48 @@ const HEIGHT = 150;
 // What the horizontal axis counts, and how its figures are written.
 const AXES = { step: (x) => x.toLocaleString("en"), tokens: short, time: seconds };
 const OPEN = new Set(["Highlights"]);
+const MOST_RUNS = 16; // in one chart, unless they were chosen
+const MOST_NAMES = 12; // in the legend
 
-let page, runs, view, seen, charts;
+let page, all, runs, view, seen, charts, meanings;
 
 export async function render(root, allRuns, query) {
   page = root;
-  runs = allRuns;
+  all = allRuns;
   view = {
-    hidden: new Set((query.hide ?? "").split(",").filter(Boolean).map(Number)),
+    query,
     weight: Number(query.smooth ?? recall("smooth", 0)),
     log: query.log === "1",
     axis: AXES[query.axis] ? query.axis : "step",
     find: query.find ?? "",
   };
+  choose();
+  meanings = await ask("meanings");
   const body = h("div", { className: "curves" });
   page.replaceChildren(h("div", { className: "bar" }, legend(), h("span", { className: "grow" }), ...controls()), body);
   draw(body);
 }
 
-export function grown(allRuns) { runs = allRuns; draw(page.querySelector(".curves")); }
+// New points are drawn into the charts there are; new runs or metrics need new ones.
+export async function grown(allRuns) {
+  const before = JSON.stringify([all.map((run) => run.name), names()]);
+  all = allRuns;
+  choose();
+  if (JSON.stringify([all.map((run) => run.name), names()]) === before) {
+    await Promise.all([...charts.keys()].map((name) => fill(page.querySelector(`figure[data-metric="${CSS.escape(name)}"]`))));
+    return;
+  }
+  meanings = await ask("meanings");
+  page.querySelector(".legend")?.replaceWith(legend());
+  draw(page.querySelector(".curves"));
+}
+
+function choose() {
+  const found = chosen(all, view.query);
+  runs = view.query.runs ? found : found.slice(0, MOST_RUNS);
+}
+
+const names = () => [...new Set(runs.flatMap((run) => run.metrics))].sort();
 
 export function key(name) {
   if (name !== "l") return false;
@@ -39,22 +62,28 @@ export function key(name) {
 }
 
 function save() {
-  note("curves", { hide: [...view.hidden].join(","), smooth: view.weight || "", log: view.log ? 1 : "", axis: view.axis === "step" ? "" : view.axis, find: view.find });
+  const { runs: only, run, split, step } = view.query;
+  note("curves", { runs: only, run, split, step, smooth: view.weight || "", log: view.log ? 1 : "", axis: view.axis === "step" ? "" : view.axis, find: view.find });
 }
 
 function redraw() { save(); draw(page.querySelector(".curves")); }
 
+// The runs, to choose from; of many only the shown ones: the table has all.
 function legend() {
-  if (runs.length === 1) return null;
-  return h("div", { className: "legend" }, runs.map((run, i) => {
-    const dot = h("i", { className: "dot" });
-    dot.style.background = runColour(i);
-    const box = h("input", { type: "checkbox", checked: !view.hidden.has(i), onchange: () => {
-      if (box.checked) view.hidden.delete(i); else view.hidden.add(i);
+  if (all.length === 1) return h("div", { className: "legend" });
+  const offered = all.length > MOST_NAMES ? runs.slice(0, MOST_NAMES) : all;
+  const left = all.length - offered.length;
+  return h("div", { className: "legend" }, offered.map((run) => {
+    const box = h("input", { type: "checkbox", checked: runs.includes(run), onchange: () => {
+      const kept = all.filter((one) => (one === run ? box.checked : runs.includes(one)));
+      if (!kept.length) { box.checked = true; return; }
+      view.query = { ...view.query, runs: kept.length === all.length ? "" : joined(kept.map((one) => one.name)) };
+      choose();
+      page.querySelector(".legend").replaceWith(legend());
       redraw();
     } });
-    return h("label", { title: run.path }, box, dot, run.name);
-  }));
+    return h("label", { title: run.path }, box, dot(run.name), run.name, run.state && run.state !== "finished" && badge(run));
+  }), left > 0 && h("a", { href: "#runs" }, `${plural(left, "run")} more`));
 }
 
 function controls() {
@@ -77,11 +106,11 @@ function controls() {
 
 // Sections of metrics: what matters first, then by the first part of the name.
 function sections() {
-  const names = [...new Set(runs.flatMap((run) => run.metrics))];
+  const known = names();
   const wanted = view.find.toLowerCase().split(/\s+/).filter(Boolean);
-  const fits = names.filter((name) => wanted.every((word) => name.toLowerCase().includes(word)));
+  const fits = known.filter((name) => wanted.every((word) => name.toLowerCase().includes(word)));
   if (wanted.length) return [["Found", fits.sort()]];
-  const found = [["Highlights", HIGHLIGHTS.filter((name) => names.includes(name))]];
+  const found = [["Highlights", HIGHLIGHTS.filter((name) => known.includes(name))]];
   for (const group of [...new Set(fits.map((name) => name.split("/")[0]))].sort()) {
     found.push([group, fits.filter((name) => name.split("/")[0] === group).sort()]);
   }
@@ -112,7 +141,8 @@ function section(name, metrics) {
   const unfold = () => {
     if (!box.open || grid.children.length) return;
     grid.append(...metrics.map((metric) => h("figure", { data: { metric } },
-      h("figcaption", {}, metric.startsWith(`${name}/`) ? metric.slice(name.length + 1) : metric), h("div", { className: "plot" }))));
+      h("figcaption", {}, explain(h("span", {}, metric.startsWith(`${name}/`) ? metric.slice(name.length + 1) : metric), metric, meanings), h("small", {})),
+      h("div", { className: "plot" }))));
     for (const figure of grid.children) seen.observe(figure);
   };
   box.addEventListener("toggle", () => { if (box.open) OPEN.add(name); else OPEN.delete(name); unfold(); });
@@ -122,14 +152,14 @@ function section(name, metrics) {
 
 async function fill(box) {
   const name = box.dataset.metric;
-  const shown = runs.map((run, i) => i).filter((i) => !view.hidden.has(i) && runs[i].metrics.includes(name));
-  const answers = await Promise.all(shown.map((run) => ask("metrics", { run, names: name, axis: view.axis === "step" ? "" : view.axis })));
-  const lines = shown.map((run, i) => ({ run, steps: answers[i][name]?.[0] ?? [], values: answers[i][name]?.[1] ?? [], xs: answers[i][name]?.[2] }));
+  const shown = runs.filter((run) => run.metrics.includes(name)).map((run) => run.name);
+  const answer = await ask("metrics", { runs: joined(shown), names: name, axis: view.axis === "step" ? "" : view.axis });
+  const lines = shown.map((run) => { const [steps, values, xs] = answer[run]?.[name] ?? [[], []]; return { run, steps, values, xs }; });
   const plot = box.querySelector(".plot");
   const chart = new Chart(plot.clientWidth || 300, HEIGHT, lines, view, AXES[view.axis]);
   plot.replaceChildren(chart.element);
   const last = lines.filter((line) => line.values.length).map((line) => figure(line.values.at(-1)));
-  box.querySelector("figcaption").append(h("small", {}, last.length === 1 ? last[0] : ""));
+  box.querySelector("figcaption small").textContent = last.length === 1 ? last[0] : "";
   charts.set(name, chart);
   chart.element.addEventListener("mousemove", (event) => hover(chart, event));
   chart.element.addEventListener("mouseleave", () => { hideTip(); for (const other of charts.values()) other.draw(null); });
@@ -145,10 +175,8 @@ function hover(chart, event) {
   for (const other of charts.values()) other.draw(closest.xs[point]);
   const where = view.axis === "step" ? "" : ` · ${AXES[view.axis](closest.xs[point])}`;
   showTip(event, h("b", {}, `step ${closest.steps[point]}${where}`), h("dl", {}, near.flatMap(({ line, at }) => {
-    const dot = h("i", { className: "dot" });
-    dot.style.background = runColour(line.run);
     const raw = figure(line.values[at]), even = figure(line.smoothed[at]);
-    return [h("dt", {}, dot, runs.length > 1 ? runs[line.run].name : ""), h("dd", {}, raw === even ? raw : `${even} (${raw})`)];
+    return [h("dt", {}, dot(line.run), runs.length > 1 ? line.run : ""), h("dd", {}, raw === even ? raw : `${even} (${raw})`)];
   })));
 }
 
@@ -157,5 +185,5 @@ function openStep(name, chart, event) {
   const { line, at } = chart.near(chart.at(event.offsetX))[0] ?? {};
   if (!line) return;
   const split = name.startsWith("val/") ? "validation" : "rollout";
-  if (runs[line.run].splits[split].includes(line.steps[at])) go("conversations", { run: line.run, split, step: line.steps[at] });
+  if (runs.find((run) => run.name === line.run)?.splits[split].includes(line.steps[at])) go("conversations", { run: line.run, split, step: line.steps[at] });
 }

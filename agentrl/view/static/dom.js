@@ -38,11 +38,24 @@ export function seconds(value) {
   return `${minutes}:${String(Math.round(value % 60)).padStart(2, "0")} min`;
 }
 
+// About so long: 40 s, 12 min, 3.4 h.
+export function duration(value) {
+  if (value < 90) return `${Math.round(value)} s`;
+  return value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+// The value of a setting: 1e-6, not 0.000001.
+export function written(value) {
+  if (value === undefined) return "–";
+  if (typeof value === "number" && value && Math.abs(value) < 1e-3) return value.toExponential();
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
 // 12,345,678 as 12.3M, for axes.
 export const short = (value) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
-export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+export const plural = (n, word) => `${count(n)} ${n === 1 ? word : word.replace(/y$/, "ie") + "s"}`;
 export const percent = (share) => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)}%`;
 export const signed = (value) => (value > 0 ? "+" : "") + figure(value);
 
@@ -65,7 +78,7 @@ export function address() {
 
 export function link(page, query) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const text = new URLSearchParams(given).toString();
+  const text = new URLSearchParams(given).toString().replaceAll("%2F", "/");
   return `#${page}${text ? `?${text}` : ""}`;
 }
 
@@ -84,7 +97,7 @@ export const remember = (name, value) => localStorage.setItem(`agentrl.${name}`,
 const tip = $("tip");
 
 export function showTip(event, ...content) {
-  tip.replaceChildren(...content);
+  tip.replaceChildren(...content.filter(Boolean));
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
   const right = event.clientX + 14 + box.width > innerWidth;
@@ -94,6 +107,19 @@ export function showTip(event, ...content) {
 }
 
 export const hideTip = () => { tip.hidden = true; };
+
+// Shows a metric's sentence while it is pointed at. `meanings`: metric -> [sentence, when it is a problem].
+export function explain(element, metric, meanings) {
+  element.addEventListener("mousemove", (event) => {
+    const [sentence, problem] = meanings[metric] ?? ["A metric of this run."];
+    showTip(event, h("b", {}, metric), h("div", {}, plain(sentence)), problem && h("div", { className: "problem" }, `A problem: ${plain(problem)}`));
+  });
+  element.addEventListener("mouseleave", hideTip);
+  return element;
+}
+
+// The sentences are Markdown: without marks and addresses.
+const plain = (text) => text.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("`", "");
 
 export const facts = (pairs) =>
   h("dl", {}, pairs.filter(Boolean).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
@@ -105,7 +131,53 @@ export function colour(name) {
 }
 
 export const RUN_COLOURS = 8;
-export const runColour = (i) => colour(`run${i % RUN_COLOURS}`);
+const assigned = new Map();
+
+// A number is a colour; a run keeps the one that it got first.
+export function runColour(key) {
+  if (typeof key !== "number" && !assigned.has(key)) assigned.set(key, assigned.size);
+  return colour(`run${(assigned.get(key) ?? key) % RUN_COLOURS}`);
+}
+
+export function dot(key) {
+  const element = h("i", { className: "dot" });
+  element.style.background = runColour(key);
+  return element;
+}
+
+// ---- runs: an address names them, so that it leads to the same ones after others were found ----
+
+const BETWEEN = "//"; // no name has it
+
+export const joined = (names) => [...names].join(BETWEEN);
+
+// The runs that the address chooses; all where it chooses none.
+export function chosen(runs, query) {
+  const names = new Set((query.runs ?? "").split(BETWEEN));
+  const found = runs.filter((run) => names.has(run.name));
+  return found.length ? found : runs;
+}
+
+export function named(runs, name) {
+  const found = name === undefined ? runs[0] : runs.find((run) => run.name === name);
+  if (!found) throw new Error(`Run ${name} is not here.`);
+  return found;
+}
+
+const ABOUT = {
+  running: "it takes steps now", finished: "all steps are done", stopped: "it was asked to stop, or left before its last step",
+  failed: "an error ended it", killed: "its process is gone, and did not say why",
+};
+
+export function badge(run) {
+  if (!run.state) return h("span", {}, "–");
+  return h("span", { className: `badge state ${run.state}`, title: [ABOUT[run.state], run.error].filter(Boolean).join("\n") }, run.state);
+}
+
+export const progress = (run) =>
+  (run.last_step === null ? "before step 1" : `step ${count(run.last_step)}`) + (run.total_steps ? ` of ${count(run.total_steps)}` : "");
+
+export const toGo = (run) => (run.eta === null ? "" : `${duration(run.eta)} to go`);
 
 export function canvas(width, height) {
   const scale = devicePixelRatio || 1;
@@ -126,10 +198,9 @@ export function select(label, options, chosen, onchange) {
 
 // The run and the trajectories that an address names, and the steps there are of them.
 export function place(runs, query) {
-  const run = Number(query.run ?? 0);
-  const { rollout, validation } = runs[run].splits;
-  const split = query.split ?? (rollout.length || !validation.length ? "rollout" : "validation");
-  return { run, split, steps: runs[run].splits[split] };
+  const { name, splits } = named(runs, query.run);
+  const split = query.split ?? (splits.rollout.length || !splits.validation.length ? "rollout" : "validation");
+  return { run: name, split, steps: splits[split] ?? [] };
 }
 
 // A step with its neighbours to the left and right.

@@ -1,22 +1,23 @@
 // The frame: which page is shown, the keys, light and dark.
 
-import { $, address, ask, go, h, link, recall, remember, hideTip } from "./dom.js";
+import { $, address, ask, badge, go, h, hideTip, link, progress, recall, remember, runColour, toGo } from "./dom.js";
+import * as table from "./runs.js";
 import * as curves from "./curves.js";
 import * as conversations from "./conversations.js";
 import * as timeline from "./timeline.js";
 import * as settings from "./settings.js";
 
-const PAGES = { curves, conversations, timeline, settings };
-const NAMES = { curves: "Curves", conversations: "Conversations", timeline: "Timeline", settings: "Settings" };
+const PAGES = { runs: table, curves, conversations, timeline, settings };
+const NAMES = { runs: "Runs", curves: "Curves", conversations: "Conversations", timeline: "Timeline", settings: "Settings" };
 const REFRESH = 5000;
 
 const KEYS = [
-  ["1 2 3 4", "curves, conversations, timeline, settings"],
+  ["1 2 3 4 5", "runs, curves, conversations, timeline, settings"],
   ["[ ]", "step before, step after"],
   ["j k", "next, previous conversation"],
   ["c", "a second conversation beside the first"],
   ["s", "save the conversation as a file"],
-  ["m", "colour tokens by probability, advantage or what is trained"],
+  ["m", "as a chat, or tokens by probability, advantage or what is trained"],
   ["/", "search"],
   ["t", "light or dark"],
   ["Esc", "close, or leave a field"],
@@ -44,11 +45,26 @@ async function draw() {
   document.body.dataset.ready = "yes";
 }
 
+// Every page gets the selection of the last one.
+function turnTo(page) {
+  const { runs: only, run, split, step } = address().query;
+  go(page, { runs: only, run, split, step });
+}
+
 function tabs() {
-  const current = address().query;
-  const kept = { run: current.run, split: current.split, step: current.step };
   $("tabs").replaceChildren(...Object.entries(NAMES).map(([page, name]) =>
-    h("a", { href: link(page, page === "curves" || page === "settings" ? {} : kept), data: { page } }, name)));
+    h("a", { href: link(page, {}), data: { page }, onclick: (event) => { event.preventDefault(); turnTo(page); } }, name)));
+}
+
+// One run with its state, or how many there are and how many of them run.
+function title() {
+  for (const run of runs) runColour(run.name); // colours in the order of the runs
+  const running = runs.filter((run) => run.state === "running").length;
+  const single = runs.length === 1 ? runs[0] : null;
+  $("title").replaceChildren(...(single ? [single.name, " ", single.state ? badge(single) : "", " ", h("small", {}, [single.last_step !== null && progress(single), toGo(single)].filter(Boolean).join(" · "))]
+    : [`${runs.length} runs`, running ? h("small", {}, ` ${running} running`) : ""]));
+  $("title").title = runs.map((run) => run.path).slice(0, 30).join("\n");
+  document.title = `${single ? single.name : "runs"} · agentrl`;
 }
 
 function paint(theme) {
@@ -76,7 +92,7 @@ function onKey(event) {
   if (event.key === "Escape") { document.activeElement?.blur(); shown?.key?.("Escape"); return; }
   if (typing || $("help").open) return;
   const page = Object.keys(PAGES)[Number(event.key) - 1];
-  if (page) location.hash = [...$("tabs").children].find((tab) => tab.dataset.page === page).getAttribute("href");
+  if (page) turnTo(page);
   else if (event.key === "t") swapTheme();
   else if (event.key === "?") help();
   else if (event.key === "/") document.querySelector("input[type=search]")?.focus();
@@ -89,28 +105,27 @@ async function follow() {
   if (document.hidden) return;
   const before = JSON.stringify(runs);
   runs.splice(0, runs.length, ...(await ask("runs")).runs);
-  if (JSON.stringify(runs) !== before) shown?.grown?.(runs);
+  if (JSON.stringify(runs) === before) return;
+  title();
+  await shown?.grown?.(runs);
 }
 
 async function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   paint(recall("theme", dark ? "dark" : "light"));
   runs = (await ask("runs")).runs;
-  const names = runs.map((run) => run.name);
-  $("title").textContent = names.length === 1 ? names[0] : `${names.length} runs`;
-  $("title").title = runs.map((run) => run.path).join("\n");
-  document.title = `${names.length === 1 ? names[0] : "runs"} · agentrl`;
+  title();
   tabs();
   $("theme").onclick = swapTheme;
   $("keys").onclick = help;
   $("help").onclick = () => $("help").close();
-  addEventListener("hashchange", () => { tabs(); show(); });
+  addEventListener("hashchange", show);
   addEventListener("keydown", onKey);
   addEventListener("scroll", hideTip, true);
   let resizing;
   addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(show, 150); });
-  const hasCurves = runs.some((run) => run.metrics.length);
-  if (!location.hash && !hasCurves) go("conversations", {});
+  const first = runs.length > 1 ? "runs" : runs[0]?.metrics.length === 0 && runs[0].splits.rollout.length ? "conversations" : "curves";
+  if (!location.hash) go(first, {});
   else await show();
   setInterval(() => follow().catch(() => {}), REFRESH);
 }

@@ -1,6 +1,6 @@
 // Page: the life of every trajectory of a step on one clock. Stragglers are what sticks out on the right.
 
-import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, place, plural, runColour, seconds, select, showTip, stepper } from "./dom.js";
+import { ask, canvas, colour, facts, figure, go, h, hideTip, named, note, percent, place, plural, runColour, seconds, select, showTip, stepper } from "./dom.js";
 import { ticks } from "./chart.js";
 
 const SORTS = [["end", "last to end first"], ["start", "by start"], ["line", "by row"], ["reward", "by reward"]];
@@ -14,7 +14,7 @@ export async function render(page, allRuns, query) {
   runs = allRuns;
   const { run, split, steps } = place(runs, query);
   const step = steps.includes(Number(query.step)) ? Number(query.step) : steps.at(-1);
-  state = { run, split, step, sort: query.sort ?? "end", colour: query.colour ?? "kind" };
+  state = { ...query, run, split, step, sort: query.sort ?? "end", colour: query.colour ?? "kind" };
   if (!steps.length) {
     page.replaceChildren(bar(steps), h("p", { className: "empty" }, `No ${split} trajectories here. trainer.${split}_data_dir is the folder that a run writes them to.`));
     return;
@@ -30,11 +30,11 @@ export async function render(page, allRuns, query) {
 
 export function grown(allRuns) {
   runs = allRuns;
-  root.querySelector(".bar")?.replaceWith(bar(runs[state.run].splits[state.split]));
+  root.querySelector(".bar")?.replaceWith(bar(named(runs, state.run).splits[state.split]));
 }
 
 export function key(name) {
-  const steps = runs[state.run].splits[state.split];
+  const steps = named(runs, state.run).splits[state.split];
   const next = steps[steps.indexOf(state.step) + { "[": -1, "]": 1 }[name]];
   if (next === undefined) return false;
   go("timeline", { ...state, step: next });
@@ -44,10 +44,10 @@ export function key(name) {
 const at = (row, offset, best) => row.spans.filter((_, i) => i % 3 === offset).reduce((a, b) => best(a, b));
 
 function bar(steps) {
-  const splits = Object.entries(runs[state.run].splits).filter(([, found]) => found.length).map(([name]) => [name, name === "rollout" ? "training" : name]);
+  const splits = Object.entries(named(runs, state.run).splits).filter(([, found]) => found.length).map(([name]) => [name, name === "rollout" ? "training" : name]);
   const change = (what) => go("timeline", { ...state, ...what });
   return h("div", { className: "bar" },
-    runs.length > 1 && select("Run", runs.map((run, i) => [i, run.name]), state.run, (run) => change({ run, step: undefined, split: undefined })),
+    runs.length > 1 && select("Run", runs.map((run) => [run.name, run.name]), state.run, (run) => change({ run, step: undefined, split: undefined })),
     splits.length > 1 && select("Of", splits, state.split, (split) => change({ split, step: undefined })),
     steps.length > 0 && stepper("Step", steps, state.step, (step) => change({ step })),
     select("Order", SORTS, state.sort, (sort) => change({ sort })),
@@ -124,9 +124,9 @@ function summary() {
   const tail = quantile(ends, 1) - quantile(ends, 0.9);
   return h("div", { className: "numbers" },
     box("first to last", seconds(whole / 1000), plural(lives.length, "conversation")),
-    box("median life", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
+    box("median duration", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
     box("waiting for the last tenth", seconds(tail), `${percent(tail / (whole / 1000))} of the step`),
-    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, percent(sum / lived), "of their lives")),
+    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, percent(sum / lived), "of their time")),
     answer.untimed > 0 && box("not timed", String(answer.untimed)));
 }
 
@@ -237,7 +237,7 @@ function crowd(width) {
   });
   pen.fillStyle = colour("soft");
   pen.textAlign = "right";
-  pen.fillText("at work at once", LEFT - 10, CROWD / 2 + 4);
+  pen.fillText("running at once", LEFT - 10, CROWD / 2 + 4);
   pen.fillText(figure(Math.round(most)), LEFT - 10, 16);
   root.querySelector(".crowd").replaceChildren(element);
 }

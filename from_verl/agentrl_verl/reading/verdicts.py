@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from agentrl.config.checks import algorithm, fit
 from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
-from agentrl.config.names import destination, lookup, table, translate, written
+from agentrl.config.names import destination, lookup, may_be_null, table, translate, written
 from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
 from agentrl.config.validate import SETTINGS, check_word, sections_for
 from agentrl.core.errors import UserError
@@ -57,7 +57,7 @@ class Judge:
     """Judges settings against a schema."""
 
     def __init__(self, schema: type, settings: Sequence[Given], *, open_files: bool = False) -> None:
-        self.schema = schema
+        self.schema, self.open_files = schema, open_files
         self.keys: Mapping[str, Key] = schema_keys(schema)
         self.sections = schema_sections(schema)
         self.origin = _tree(settings)
@@ -88,13 +88,19 @@ class Judge:
                 return Verdict(given, "ignored", None, found.notes[0].partition(": ")[2])
             unset = value is None or value in ({}, [], "")
             return Verdict(given, "anyway", None, "not set" if unset else "what agentrl does anyway")
-        named = self._named(given, found.path)
+        return self._of_key(given, value, found.path, found.value)
+
+    def _of_key(self, given: Given, value: Any, path: str, new: Any) -> Verdict:
+        """The verdict on `given.path=value`, which is `path=new` here."""
+        if self.open_files and new is None and not may_be_null(path, self.keys):
+            return Verdict(given, "anyway", None, "not set")
+        named = self._named(given, path)
         if named.kind not in ("same", "moved"):
             return named
-        if trouble := self._misfit(found.path, found.value):
-            return Verdict(given, "wrong", found.path, trouble)
-        shown = found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
-        if differs := meaning(found.path, found.value):
+        if trouble := self._misfit(path, new):
+            return Verdict(given, "wrong", path, trouble)
+        shown = path if written(new) == written(value) else f"{path}={written(new)}"
+        if differs := meaning(path, new):
             return Verdict(given, "differs", shown, differs)
         return Verdict(given, named.kind, shown)
 

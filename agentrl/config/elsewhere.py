@@ -1,0 +1,53 @@
+"""Names of keys in TRL, Hugging Face's trainer and OpenRLHF: they point to keys here and are never mapped."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+FILE = Path(__file__).with_name("names_elsewhere.yaml")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A name of another framework."""
+
+    framework: str
+    name: str
+    keys: tuple[str, ...]
+    """Keys here, of all commands; none: there is no such thing."""
+    text: str
+    """The difference, or the reason."""
+
+    def pointer(self, keys: Collection[str]) -> str | None:
+        """The sentence that leads to those of its keys that are among `keys`; None where none is."""
+        mine = [f"`{key}`" for key in self.keys if key in keys]
+        owner = f"{self.framework}'{'' if self.framework.endswith('s') else 's'} `{self.name}`"
+        if not self.keys:
+            return f"{owner} has no key here: {self.text}"
+        note = f" ({self.text})" if self.text else ""
+        return f"{owner} is {' or '.join(mine)} here{note}" if mine else None
+
+
+@cache
+def entries() -> tuple[Elsewhere, ...]:
+    """All names, in the order of the file."""
+    found = []
+    for framework, names in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
+        for name, written in names.items():
+            keys, _, text = written.partition(";")
+            found.append(Elsewhere(framework, name, tuple(filter(None, keys.strip().split(", "))), text.strip()))
+    return tuple(found)
+
+
+def pointer(path: str, keys: Collection[str]) -> str | None:
+    """Where the name `path`, or its last part, leads among `keys`; None: no framework has it, or a key here too."""
+    leaf = path.rpartition(".")[2]
+    for name in (path, leaf):
+        for entry in (entry for entry in entries() if entry.name == name):
+            same = any(key.rpartition(".")[2] == leaf for key in entry.keys)
+            if not same and (text := entry.pointer(keys)):
+                return text
+    return None

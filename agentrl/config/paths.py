@@ -1,0 +1,161 @@
+"""The paths in a configuration: made absolute once, and looked for before slow work starts.
+
+Invariants:
+- the type of a key in the schema says that it names a path; a name in a registry may be the path of an object, too;
+- a relative path that is read is found in the current folder, in the folder of the user's YAML, or among the shipped
+  files, in this order; one that is written is in the current folder;
+- a path that is absolute stays as it is, so that a second pass changes nothing; URLs, row sources that name no file and
+  objects of the caller's stay too.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.choices import OPEN
+from agentrl.config.given import is_given
+from agentrl.config.keys import path_kinds, schema_keys
+from agentrl.config.schema.paths import PathKind
+from agentrl.core.errors import UserError
+from agentrl.core.paths import absolute, shown
+from agentrl.core.remote_files import is_remote, known_scheme
+from agentrl.core.resources import find, lookup
+from agentrl.core.row_sources import BY_PATH, split_source
+
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+LOCAL_FOLDERS = ("models", "model", "runs", "checkpoints", "outputs", "output", "data")
+"""First parts of a path that no organization on a model hub has."""
+OBJECT = re.compile(r"([^:]+\.py)(:[\w.]+.*)")
+"""`file.py:name`, and what follows."""
+
+Folders = Sequence[Path]
+
+
+def settle_paths(config: Any, folders: Folders = ()) -> None:
+    """Make the paths of a configuration absolute, in place. `folders`: those of the user's YAML files."""
+    for key, kind in _kinds(config).items():
+        _set(config, key, _each(_get(config, key), partial(_settled, kind=kind, folders=folders)))
+
+
+def check_paths(config: Any, folders: Folders = ()) -> None:
+    """Raises UserError, with the places looked at, for a path that must exist and does not."""
+    schema: type = type(config)
+    keys = schema_keys(schema)
+    for key, kind in _kinds(config).items():
+        value = _get(config, key)
+        if key not in keys or value != keys[key].default:
+            _each(value, partial(_check, key=key, kind=kind, folders=folders))
+
+
+def _kinds(config: Any) -> dict[str, PathKind]:
+    schema: type = type(config)
+    keys = schema_keys(schema)
+    found = {key.path: key.path_kind for key in keys.values() if key.path_kind is not None}
+    named = {key: PathKind.CODE for key in OPEN if key in keys}
+    return found | named | _kinds_in_mappings(config, [key for key in keys if keys[key].is_open])
+
+
+def _kinds_in_mappings(config: Any, open_keys: Sequence[str]) -> dict[str, PathKind]:
+    """Paths in sections that the user names, as reward.functions.NAME.path."""
+    mappings = {key: value for key in open_keys if isinstance(value := _get(config, key), dict)}
+    sections = {f"{key}.{name}": each for key, value in mappings.items() for name, each in value.items()}
+    return {
+        f"{key}.{name}": kind
+        for key, section in sections.items()
+        if is_dataclass(section)
+        for name, kind in path_kinds(type(section)).items()
+    }
+
+
+def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:
+    if not isinstance(path, str) or is_given(path) or is_remote(path):
+        return path
+    if kind is PathKind.OUTPUT:
+        return str(absolute(path))
+    if kind is PathKind.ROWS and (source := split_source(path)) is not None:
+        return _settled_source(path, *source, folders)
+    if kind is PathKind.CODE and (own := OBJECT.fullmatch(path)):
+        return f"{_settled(own[1], kind, folders)}{own[2]}"
+    if not _names_file(path, kind):
+        return path
+    found = lookup(path, folders, ours=kind is not PathKind.MODEL)
+    return str(found) if found is not None else str(Path(path).expanduser()) if path.startswith("~") else path
+
+
+def _settled_source(path: str, name: str, argument: str, folders: Folders) -> str:
+    """A row source with its file, or the folder that its argument names, made absolute."""
+    if BY_PATH.fullmatch(path):
+        name = _settled(name, PathKind.CODE, folders)
+    elif name == "tasks" or argument.startswith("~"):
+        argument = str(absolute(argument))
+    return f"{name}:{argument}" if argument else name
+
+
+def _names_file(path: str, kind: PathKind) -> bool:
+    if kind is PathKind.CODE:
+        return path.endswith(".py") or ("/" in path and not path.startswith("pkg://"))
+    return bool(path) and not (kind is PathKind.TEXT and "{" in path)
+
+
+def _check(path: Any, key: str, kind: PathKind, folders: Folders) -> None:
+    if kind is PathKind.ROWS and not isinstance(path, str):
+        raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
+    if kind in (PathKind.OUTPUT, PathKind.LATER) or is_given(path) or (kind is PathKind.ROWS and split_source(path)):
+        return
+    if is_remote(path) and not path.startswith("pkg://"):
+        if kind is not PathKind.CODE:
+            known_scheme(path, key)
+    elif kind is PathKind.MODEL:
+        _check_model(key, path)
+    elif _names_file(path := _file_of(path, kind), kind):
+        _check_file(key, path, kind, folders)
+
+
+def _file_of(path: str, kind: PathKind) -> str:
+    own = OBJECT.fullmatch(path) if kind is PathKind.CODE else None
+    return own[1] if own else path
+
+
+def _check_file(key: str, path: str, kind: PathKind, folders: Folders) -> None:
+    try:
+        find(path, what=key, folders=folders)
+    except UserError as error:
+        hint = "; `agentrl data --help` shows how to write one" if kind is PathKind.ROWS else ""
+        raise UserError(f"{error}{hint}") from None
+
+
+def _check_model(key: str, path: str) -> None:
+    folder = absolute(path)
+    if folder.exists():
+        return
+    above = folder.parent
+    local = path.partition("/")[0] in LOCAL_FOLDERS or (above != Path.cwd() and above.is_dir())
+    if local or not HUB_ID.fullmatch(path):
+        near = get_close_matches(folder.name, [file.name for file in above.iterdir()], 1) if above.is_dir() else []
+        guess = f"did you mean {shown(above / near[0])}? " if near else ""
+        fix = f"{guess}`agentrl model --help` shows how to prepare one"
+        raise UserError(f"{key}: {path} does not exist: there is no such folder in {above}; {fix}")
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The change of a value, or of each member of a list; None stays."""
+    if isinstance(value, list | tuple):
+        return [_each(item, change) for item in value]
+    return None if value is None else change(value)
+
+
+def _get(config: Any, key: str) -> Any:
+    return reduce(_part, key.split("."), config)
+
+
+def _part(section: Any, name: str) -> Any:
+    return section[name] if isinstance(section, dict) else getattr(section, name)
+
+
+def _set(config: Any, key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    setattr(reduce(_part, sections, config), name, value)

@@ -1,0 +1,59 @@
+"""A sentence for each metric, from meanings.yaml: for the viewer, and for the page that lists them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import yaml
+
+SENTENCES = Path(__file__).with_suffix(".yaml")
+CHOICE = re.compile(r"\{([^}]*)\}")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Sentence of some metrics; `pattern` matches their names."""
+
+    names: list[str]
+    pattern: re.Pattern[str]
+    sentence: str
+    problem: str = ""
+
+
+def meaning_of(name: str) -> Meaning | None:
+    """The meaning of a metric; of a `val/` metric that of the figure which it repeats. None for an unknown one."""
+    found = next((one for _, meanings, _ in _sections() for one in meanings if one.pattern.fullmatch(name)), None)
+    if found is not None or not name.startswith("val/"):
+        return found
+    parts = name.split("/")[1:]
+    tails = ["/".join(parts[i:]) for i in range(len(parts))]
+    return next((one for tail in tails for full in (tail, f"rollout/{tail}") if (one := meaning_of(full))), None)
+
+
+def reference() -> str:
+    """The page of all metrics as Markdown."""
+    head = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["head"]
+    return str(head) + "".join(_section(*section) for section in _sections())
+
+
+def _section(title: str, meanings: list[Meaning], note: str) -> str:
+    rows = (f"| {', '.join(f'`{n}`' for n in one.names)} | {one.sentence} | {one.problem} |" for one in meanings)
+    table = "\n".join(("| name | meaning | a problem when |", "| --- | --- | --- |", *rows))
+    return f"\n## {title}\n\n{table}\n" + (f"\n{note}" if note else "")
+
+
+@cache
+def _sections() -> list[tuple[str, list[Meaning], str]]:
+    parts = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["sections"]
+    return [(part["title"], [*_meanings(part["metrics"])], part.get("note", "")) for part in parts]
+
+
+def _meanings(metrics: dict[str, list[str]]) -> Iterator[Meaning]:
+    for written, texts in metrics.items():
+        parts = [part.split(",") for part in CHOICE.split(written)]
+        names = ["".join(choice) for choice in product(*parts)]
+        pattern = "|".join(re.sub(r"<\w+>", "[^/]+", name) for name in names)
+        yield Meaning(names, re.compile(pattern), *texts)
