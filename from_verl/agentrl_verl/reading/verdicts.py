@@ -13,12 +13,15 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from agentrl.config.checks import algorithm, fit
+from agentrl.config import paths
+from agentrl.config.checks import files
 from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
 from agentrl.config.names import destination, lookup, may_be_null, table, translate, written
+from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.schema.sft import SftConfig
 from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
-from agentrl.config.validate import SETTINGS, check_word, sections_for
+from agentrl.config.validate import ANSWERING, SETTINGS, SUPERVISED, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.defaults import VerlDefaults
 from agentrl_verl.reading.name_tables import meanings
@@ -29,6 +32,10 @@ FATAL = ("refused", "unknown", "wrong")
 TEXTS = ("str", "str or null", "any")
 """Types of keys that any text may be."""
 VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
+CHECKS = {EvalConfig: ANSWERING, SftConfig: SUPERVISED}
+"""Checks of a run by the class of its configuration, where they are not SETTINGS."""
+OF_FILES = (files.__name__, paths.__name__)
+"""Modules of the checks that look for files."""
 UNKNOWABLE = object()
 """Stands for a value that a reference hides."""
 
@@ -203,9 +210,10 @@ def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
 
 
 def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
-    for check in SETTINGS:
+    """What the checks of a run say, without those that look for files."""
+    for check in CHECKS.get(type(config), SETTINGS):
         sections = sections_for(check, config)
-        if sections is None or check.__module__ not in (algorithm.__name__, fit.__name__):
+        if sections is None or check.__module__ in OF_FILES:
             continue
         try:
             note = check(**sections)
