@@ -45,9 +45,7 @@ def entries() -> tuple[Elsewhere, ...]:
 def pointer(path: str, keys: Collection[str]) -> str | None:
     """Where the name `path`, or its last part, leads among `keys`; None: no framework has it, or a key here too."""
     leaf = path.rpartition(".")[2]
-    for name in (path, leaf):
-        for entry in (entry for entry in entries() if entry.name == name):
-            same = any(key.rpartition(".")[2] == leaf for key in entry.keys)
-            if not same and (text := entry.pointer(keys)):
-                return text
-    return None
+    if any(key.rpartition(".")[2] == leaf for key in keys):
+        return None
+    named = (entry for name in (path, leaf) for entry in entries() if entry.name == name)
+    return next(filter(None, (entry.pointer(keys) for entry in named)), None)

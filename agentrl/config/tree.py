@@ -115,8 +115,9 @@ class Reader:
 
     def _unknown(self, name: str) -> str:
         guess = nearest(name, self.keys)
-        fix = pointer(name, self.keys) or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
-        place = custom_place(name, self.keys)
+        known_elsewhere = pointer(name, self.keys)
+        fix = known_elsewhere or (f"did you mean {guess}?" if guess else "--help-keys lists them all")
+        place = None if known_elsewhere else custom_place(name, self.keys)
         own = f" (for your own code: {place})" if place and not typo_of(name, self.keys) else ""
         return f"unknown key {name}{own}: {fix}"
 

@@ -130,7 +130,8 @@ class EitherContract:
 
 def _own(kind: type, name: str) -> bool:
     """Whether a class has a method that is not agentrl's own."""
-    return not getattr(getattr(kind, name, None), "__module__", "agentrl.").startswith("agentrl.")
+    found = getattr(kind, name, None)
+    return found is not None and not str(found.__module__).startswith("agentrl.")
 
 
 def _name(method: str) -> str:

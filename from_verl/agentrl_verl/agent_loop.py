@@ -160,8 +160,8 @@ class AgentLoopBase:
 
     def _get_mm_processor_kwargs(self, audio_data: list[Any] | None = None) -> dict[str, Any]:
         rate = getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
-        heard = audio_data is not None and rate is not None
-        return ({"sampling_rate": int(rate)} if heard else {}) | dict(self.mm_processor_kwargs)
+        heard = {} if audio_data is None or rate is None else {"sampling_rate": int(rate)}
+        return heard | dict(self.mm_processor_kwargs)
 
     def _assert_mm_supported(self, has_multi_modal: bool) -> None:
         if has_multi_modal and not self.continuous_token_builder.supports_multimodal():

@@ -16,9 +16,11 @@ from agentrl_verl.modules import provide, table
 
 
 def package_of(file: Path) -> str | None:
-    """The package to load `file` in; None where it imports nothing relatively, or is in a package already."""
+    """The package to load `file` in; None where it imports nothing relatively."""
+    if (file.parent / "__init__.py").exists():
+        return _own_package(file) if any(_relative(file)) else None
     wanted = dict(_neighbours(file))
-    if not wanted or (file.parent / "__init__.py").exists():
+    if not wanted:
         return None
     provide()
     name = f"agentrl_copies_{hashlib.sha1(str(file.parent).encode()).hexdigest()[:8]}"
@@ -32,15 +34,36 @@ def package_of(file: Path) -> str | None:
     return name
 
 
+def _own_package(file: Path) -> str:
+    """The packages around the file, without what their `__init__.py` do: it may need much that the file does not."""
+    folders = [file.parent]
+    while (folders[0].parent / "__init__.py").exists():
+        folders.insert(0, folders[0].parent)
+    if (root := str(folders[0].parent)) not in sys.path:
+        sys.path.append(root)
+    name = f"agentrl_copies_{hashlib.sha1(str(folders[0]).encode()).hexdigest()[:8]}"
+    for folder in folders:
+        name = name if folder is folders[0] else f"{name}.{folder.name}"
+        package = sys.modules.setdefault(name, ModuleType(name))
+        package.__path__ = [str(folder)]
+    return name
+
+
 def _neighbours(file: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(module, names imported from it) of the file's `from .module import names`."""
+    for node in _relative(file):
+        if node.level == 1 and node.module:
+            yield node.module, tuple(alias.name for alias in node.names)
+
+
+def _relative(file: Path) -> Iterator[ast.ImportFrom]:
     try:
         tree = ast.parse(file.read_bytes())
     except SyntaxError:
         return  # said when the file is imported
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            yield node.module, tuple(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node
 
 
 def _theirs(neighbour: str, names: tuple[str, ...]) -> str | None:

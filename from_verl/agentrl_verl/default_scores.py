@@ -3,6 +3,7 @@ it. The scorers themselves are those of `agentrl_verl.scorers`.
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -56,6 +57,35 @@ def prime_code(completion: str, test_cases: Any, continuous: bool = False) -> tu
     if verdict.score == 1.0:
         return True, verdict.metadata[0]
     return (verdict.score if continuous else False), [*verdict.metadata]
+
+
+def run_test(in_outs: Any, test: Any = None, debug: bool = False, timeout: float = 15) -> tuple[list[Any], Any]:
+    """(per case True, False, -1 for what failed in running, -2 for what did not compile; metadata).
+
+    `in_outs` are the cases, `test` is the program. It runs in agentrl's sandbox. Raises InfraError, UserError.
+    """
+    cases = json.loads(in_outs) if isinstance(in_outs, str) else in_outs
+    pairs = zip(cases["inputs"], cases["outputs"], strict=True)
+    alone = [cases | {"inputs": [one], "outputs": [other]} for one, other in pairs]
+    verdicts = [_judged(_fenced(test), json.dumps(case), None, None, printed=False, first=None) for case in alone]
+    metadata = [dict(verdict.metadata[0] or {}) if verdict and verdict.metadata else {} for verdict in verdicts]
+    results = [
+        bool(verdict and verdict.score == 1.0) or told.get("error_code", False)
+        for verdict, told in zip(verdicts, metadata, strict=True)
+    ]
+    return results, next((told for result, told in zip(results, metadata, strict=True) if result is not True), {})
+
+
+def check_correctness(
+    in_outs: Any, generation: str, timeout: float = 10, debug: bool = True
+) -> tuple[list[Any], list[Any]]:
+    """(results, [metadata]) of `run_test`."""
+    results, metadata = run_test(in_outs, generation, debug, timeout)
+    return results, [metadata]
+
+
+def _fenced(code: str) -> str:
+    return code if "```" in code else f"```python\n{code}\n```"
 
 
 def sandbox_fusion(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -176,12 +177,12 @@ def init(*_: Any, **__: Any) -> None:
     """`ray.init`: does nothing."""
 
 
-def _of_ray(name: str) -> Any:
+def _of_ray(name: str, module: str = "ray") -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     with _ray_is(REAL):
         try:
-            return getattr(importlib.import_module("ray"), name)
+            return getattr(importlib.import_module(module), name)
         except ImportError:
             raise UserError(MISSING.format(name)) from None
 
@@ -192,7 +193,12 @@ def _stubs() -> dict[str, ModuleType]:
     vars(top).update({function.__name__: function for function in functions}, ObjectRef=Reference)
     vars(top).update(actor=actor, __path__=[], __getattr__=_of_ray)
     vars(actor).update(ActorHandle=Actor, ActorClass=ActorClass)
-    return {"ray": top, "ray.actor": actor}
+    others = {name: ModuleType(name) for name in ("ray.exceptions", "ray.util", "ray.util.multiprocessing")}
+    for name, module in others.items():
+        vars(module).update(__path__=[], __getattr__=partial(_of_ray, module=name))
+        setattr(top, name.split(".")[1], others[".".join(name.split(".")[:2])])
+    vars(others["ray.exceptions"]).update(GetTimeoutError=TimeoutError, RayError=Exception)
+    return {"ray": top, "ray.actor": actor, **others}
 
 
 STUBS = _stubs()

@@ -128,6 +128,9 @@ class NaiveRewardLoop(RewardManagerBase):
         """The function's score; other values of its dict as extra info."""
         given, function = told_of(data[-1], self.tokenizer, "data_source"), self.compute_score
         assert function is not None
+        if self.reward_router_address is not None:
+            given["reward_router_address"] = self.reward_router_address
+            given["reward_model_tokenizer"] = self.reward_model_tokenizer
         said = await function(**given) if self.is_async_reward_score else await asyncio.to_thread(function, **given)
         score = said["score"] if isinstance(said, Mapping) else said
         return {"reward_score": score, "reward_extra_info": dict(said) if isinstance(said, Mapping) else {"acc": said}}

@@ -102,3 +102,24 @@ class ReadyMade(ToolParser):
         readable = [call for call in map(checked, parsed.calls) if call.arguments is not None]
         calls = [FunctionCall(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in readable]
         return parsed.preamble + parsed.content, calls
+
+
+class HermesToolParser(ReadyMade):
+    """<tool_call>{...}</tool_call>."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer, "hermes")
+
+
+class GptOssToolParser(ReadyMade):
+    """Calls in gpt-oss's channels."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer, "gpt-oss")
+
+
+class Qwen3XMLToolParser(ReadyMade):
+    """Qwen3-Coder's XML."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer, "qwen3_coder")

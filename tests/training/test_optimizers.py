@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from agentrl.config.checks.own import own_objects
-from agentrl.config.derived import state_bytes
+from agentrl.config.derived import inherited, optimizer_name, state_bytes
 from agentrl.config.schema import Config, Optim
+from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.optimizers import try_optimizer
@@ -175,7 +176,16 @@ def test_a_missing_library_is_one_line(monkeypatch):
         try_optimizer(Optim(optimizer="adamw_8bit"), "optim")
 
 
+def test_a_critic_has_its_own_or_the_actor_s():
+    actor = Optim(optimizer="muon", override_optimizer_config={"momentum": 0.8})
+    assert optimizer_name(inherited(CriticOptim(), actor)) == "muon"
+    own = CriticOptim(optimizer="AdamW", optimizer_impl="torchao.optim", override_optimizer_config={"eps": 0.1})
+    found = inherited(own, actor)
+    assert (optimizer_name(found), found.override_optimizer_config) == ("torchao.optim.AdamW", {"eps": 0.1})
+
+
 def test_estimates_know_what_an_optimizer_keeps():
+    assert state_bytes(Optim(optimizer="SGD", optimizer_impl="torch.optim", override_optimizer_config={})) == 4
     assert [state_bytes(Optim(optimizer=name)) for name in ("adamw", "AdamW", "adamw_8bit", "RMSprop")] == [8, 8, 2, 8]
 
 

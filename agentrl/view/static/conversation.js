@@ -236,8 +236,8 @@ function legend(mode, top, record) {
   if (record.samples.some((sample) => !sample.texts)) return ["An older dump: it tells turns apart, not tokens."];
   const swatch = (name, alpha) => { const box = h("i", { className: "swatch" }); box.style.background = `rgb(var(--${name}) / ${alpha})`; return box; };
   if (mode === "trained") return [h("span", { className: "trained" }, "underlined: the model's own tokens, trained on"), "the rest is read only"];
-  if (mode === "probability") return [swatch("doubt", 0.12), "90% likely", swatch("doubt", 0.36), "50%", swatch("doubt", 0.63), "5%; no shade: certain"];
+  if (mode === "probability") return [[0.12, "90% likely"], [0.36, "50%"], [0.63, "5%; no shade: certain"]].map(([alpha, text]) => h("span", {}, swatch("doubt", alpha), text));
   if (!record.samples.some((sample) => sample.columns.advantages)) return ["This dump has no advantages: validation, a sample that was not trained on, or an older version."];
   if (top <= 1e-9) return ["All advantages are 0: its group has equal rewards, so nothing is learned from it."];
-  return [swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`, swatch("loss", 0.4), "below 0: made less likely"];
+  return [h("span", {}, swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`), h("span", {}, swatch("loss", 0.4), "below 0: made less likely")];
 }

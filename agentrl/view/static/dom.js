@@ -136,7 +136,9 @@ const assigned = new Map();
 // A number is a colour; a run keeps the one that it got first.
 export function runColour(key) {
   if (typeof key !== "number" && !assigned.has(key)) assigned.set(key, assigned.size);
-  return colour(`run${(assigned.get(key) ?? key) % RUN_COLOURS}`);
+  const at = assigned.get(key) ?? key;
+  // Further ones: hues that are far apart.
+  return at < RUN_COLOURS ? colour(`run${at}`) : `hsl(${Math.round(at * 137.5) % 360} 45% ${document.documentElement.dataset.theme === "dark" ? 65 : 42}%)`;
 }
 
 export function dot(key) {
