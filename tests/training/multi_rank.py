@@ -146,7 +146,7 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
-    "muon": Case("mistral", actor={"optim": Optim(lr=1e-2, optimizer="muon")}, rounding=0.01),  # in bfloat16
+    "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
 }
 RESUMED = ("fsdp2", "lora", "muon")
 FURTHER = {
