@@ -69,6 +69,8 @@ class OpenChoice:
     def trouble(self, word: str, key: str) -> str | None:
         """The error of a word, found without an import of what a path names. Raises UserError for a
         plug-in that does not load."""
+        if word.endswith(".py"):
+            return f"{key}={word}: name the object in the file, too: {word}:NAME"
         if word in self.words or self.registry.is_path(word):
             return None
         load_plugins()

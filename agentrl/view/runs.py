@@ -86,19 +86,19 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
 
 def differing(settings: Sequence[dict[str, object]]) -> list[str]:
     """The keys in which runs differ, in order; a value that follows from the name or the folder of its run is equal."""
-    present = [_relative(one) for one in settings if one]
+    present = [one for one in settings if one]
     keys = dict.fromkeys(key for one in present for key in one)
-    return sorted(key for key in keys if len({repr(one.get(key)) for one in present}) > 1)
+    differs = (key for key in keys if len({repr(one.get(key)) for one in present}) > 1)
+    return sorted(key for key in differs if len({_relative(one, key) for one in present}) > 1)
 
 
-def _relative(settings: dict[str, object]) -> dict[str, object]:
-    own = [settings.get(f"trainer.{key}") for key in ("default_local_dir", "output_dir", "experiment_name")]
-    plain = dict(settings)
-    for key, value in settings.items():
-        for part in (part for part in own if isinstance(part, str) and part and isinstance(value, str)):
-            value = str(value).replace(part, "<run>")
-        plain[key] = value
-    return plain
+def _relative(settings: dict[str, object], key: str) -> str:
+    """A value without the folder and the name of its run."""
+    value, name = str(settings.get(key)), settings.get("trainer.experiment_name")
+    for home in (settings.get("trainer.default_local_dir"), settings.get("trainer.output_dir")):
+        if home and Path(value).is_relative_to(str(home)):
+            return str(Path("<run>") / Path(value).relative_to(str(home)))
+    return "/".join("<run>" if part == name else part for part in value.split("/"))
 
 
 def _labels(paths: Sequence[str]) -> list[tuple[str, ...]]:
