@@ -158,7 +158,6 @@ FURTHER = {
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
-    "8-bit": Case(actor={"optim": Optim(lr=1e-2, optimizer="adamw_8bit")}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
