@@ -42,7 +42,7 @@ class Key:
     @property
     def is_open(self) -> bool:
         """Whether names below it are the user's own."""
-        return get_origin(self.type) is dict
+        return any(get_origin(kind) is dict for kind in (self.type, *get_args(self.type)))
 
 
 def type_name(annotation: Any) -> str:

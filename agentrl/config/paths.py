@@ -70,7 +70,7 @@ def _places(config: Any) -> Iterator[Place]:
         kind = PathKind.CODE if key.path in OPEN else key.path_kind
         if kind is not None:
             yield Place(key.path, owner, name, kind)
-        for item, value in getattr(owner, name).items() if key.is_open else ():
+        for item, value in (getattr(owner, name) or {}).items() if key.is_open else ():
             for below, below_kind in path_kinds(type(value)).items() if is_dataclass(value) else ():
                 yield Place(f"{key.path}.{item}.{below}", value, below, below_kind)
 

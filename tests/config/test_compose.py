@@ -231,3 +231,13 @@ def test_our_own_files_are_read_again_once_they_change(tmp_path: Path, monkeypat
         config.rollout.n = config.rollout.val_kwargs.n = 99
     again = compose(config_name="own", checks=())
     assert (again.rollout.n, again.rollout.val_kwargs.n) == (4, 1)
+
+
+def test_names_below_a_mapping_that_may_be_null_are_the_user_s() -> None:
+    text = "override_optimizer_config.momentum=0.5"
+    config = compose([f"actor.optim.{text}", f"critic.optim.{text}"], checks=())
+    assert config.actor.optim.override_optimizer_config == {"momentum": 0.5}
+    assert config.critic.optim.override_optimizer_config == {"momentum": 0.5}
+    assert (
+        compose(["actor.optim.override_optimizer_config=null"], checks=()).actor.optim == compose(checks=()).actor.optim
+    )

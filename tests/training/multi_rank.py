@@ -146,7 +146,7 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
-    "muon": Case("mistral", actor={"optim": Optim(lr=1e-2, optimizer="muon")}, rounding=0.01),  # in bfloat16
+    "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
 }
 RESUMED = ("fsdp2", "lora", "muon")
 FURTHER = {
@@ -158,7 +158,6 @@ FURTHER = {
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
-    "8-bit": Case(actor={"optim": Optim(lr=1e-2, optimizer="adamw_8bit")}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
