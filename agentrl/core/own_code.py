@@ -17,7 +17,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-OURS = {"agentrl", "agentrl_sandbox", "agentrl_verl", "verl"}
+OURS = {"agentrl", "verl"}
+"""First word of the packages that are not the user's."""
 INSTALLED = {"site-packages", "dist-packages"}
 DOTTED = re.compile(r"(?:pkg://)?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::\w+)?")
 """package.module.name or package.module:name"""
@@ -39,7 +40,7 @@ def own_files(file: Path, folders: Sequence[Path] = ()) -> list[Path]:
 def own_module(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     """The files of a dotted name, its packages included; the last parts may name an object."""
     top, *below = name.split(".")
-    if top in OURS or top in sys.stdlib_module_names:
+    if top.partition("_")[0] in OURS or top in sys.stdlib_module_names:
         return
     place = next((found for folder in folders if (found := _in_folder(folder, top))), None) or _installed(top)
     while place is not None and _is_own(place):
