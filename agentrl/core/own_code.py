@@ -17,7 +17,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-OURS = {"agentrl", "agentrl_sandbox", "agentrl_verl", "verl"}
+from agentrl.core.compatibility import layers
+
 INSTALLED = {"site-packages", "dist-packages"}
 DOTTED = re.compile(r"(?:pkg://)?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::\w+)?")
 """package.module.name or package.module:name"""
@@ -39,7 +40,7 @@ def own_files(file: Path, folders: Sequence[Path] = ()) -> list[Path]:
 def own_module(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     """The files of a dotted name, its packages included; the last parts may name an object."""
     top, *below = name.split(".")
-    if top in OURS or top in sys.stdlib_module_names:
+    if top.startswith("agentrl") or top in sys.stdlib_module_names:
         return
     place = next((found for folder in folders if (found := _in_folder(folder, top))), None) or _installed(top)
     while place is not None and _is_own(place):
@@ -109,7 +110,9 @@ def _installed(name: str) -> Path | None:
 
 def _is_own(path: Path) -> bool:
     path = path.resolve()
-    theirs = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1]
+    layer_files = [sys.modules[type(layer).__module__].__file__ for layer in layers()]
+    folders = [sysconfig.get_path("stdlib"), Path(__file__).parents[1], *(Path(f).parent for f in layer_files if f)]
+    theirs = [Path(folder).resolve() for folder in folders]
     return not INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in theirs)
 
 
