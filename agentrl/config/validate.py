@@ -11,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness, workers
+from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.config.paths import check_paths, settle_paths
@@ -20,6 +20,8 @@ from agentrl.core.errors import UserError
 Check = Callable[..., str | None]
 
 SETTINGS: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.positive_sizes,
     algorithm.cluster,
     algorithm.sampling,
@@ -45,6 +47,7 @@ SETTINGS: tuple[Check, ...] = (
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,
+    fit.learning_rate,
     staleness.bound,
     staleness.gap_limit,
     workers.rollout_workers,
@@ -53,32 +56,41 @@ SETTINGS: tuple[Check, ...] = (
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
+UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
-    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+    *(check for check in SETTINGS if check not in UPDATING),
 )
 """Mistakes that matter to a run which samples and does not update."""
 
 ANSWERING: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.sampling,
     algorithm.server_memory,
     check_paths,
+    files.answers_output,
 )
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
 SUPERVISED: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,
+    fit.sft_learning_rate,
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes that matter to `agentrl sft`."""
 

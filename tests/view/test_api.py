@@ -140,6 +140,7 @@ def test_rows_of_a_prompt_stand_together(ask):
 def test_settings_of_each_run(make_run):
     folders = [make_run("first", 1), make_run("second", 1), make_run("third", 1)]
     own = "trainer: {{experiment_name: {0}, default_local_dir: runs/{0}, rollout_data_dir: runs/{0}/rollouts}}\n"
+    own += "rollout: {{tool: tools/first.yaml}}\n"
     (folders[0] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-6}, kept: {}}\n" + own.format("first"))
     (folders[1] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-5}, kept: {}}\n" + own.format("second"))
     (folders[2] / "config.yaml").write_text("a list, say\n")
