@@ -43,7 +43,10 @@ def strict(data_source: str, solution_str: str, ground_truth: str) -> float:
 
 def gamed(data_source: str, solution_str: str, ground_truth: str) -> dict[str, float]:
     """Digits are paid for; the task is to write the answer."""
-    return {"score": digits(data_source, solution_str, ground_truth), "acc": float(ground_truth in solution_str.split())}
+    return {
+        "score": digits(data_source, solution_str, ground_truth),
+        "acc": float(ground_truth in solution_str.split()),
+    }
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,23 @@ if __name__ == "__main__":
     only = parser.parse_args().only
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        main("data arithmetic --out data --difficulty tiny --train 64 --val 4 --demos 200".split())
-        main("model tiny models/tiny --tokenizer-data data/sft.jsonl".split())
+        main(
+            [
+                "data",
+                "arithmetic",
+                "--out",
+                "data",
+                "--difficulty",
+                "tiny",
+                "--train",
+                "64",
+                "--val",
+                "4",
+                "--demos",
+                "200",
+            ]
+        )
+        main(["model", "tiny", "models/tiny", "--tokenizer-data", "data/sft.jsonl"])
         numbers = [(a, b) for a in range(1, 9) for b in range(1, 9)]
         rows = [{"prompt": f"What is {a} + {b}?", "answer": str(a + b)} for a, b in numbers]
         for name in [only] if only else RUNS:

@@ -29,7 +29,7 @@ from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import parse
 from agentrl.config import resolve
-from agentrl.config.checks import files, ready, staleness
+from agentrl.config.checks import ready, staleness
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.validate import TRAINING
@@ -39,6 +39,7 @@ from agentrl_verl.reading.file_check import CHECKED_AS, Checked, check_sources
 from agentrl_verl.reading.launches import MARK, Word, find_launch
 from agentrl_verl.reading.program_settings import Source
 from agentrl_verl.reading.scripts import read_sources
+from agentrl_verl.reading.verdicts import OF_FILES
 
 NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi
 sleep srun scontrol sbatch docker apt apt-get ssh kill pkill ps nsys accelerate deepspeed tar unzip telnet hostname"""
@@ -56,7 +57,7 @@ exit 0
 """
 ASKED = ("8", "/tmp/save")
 """Arguments for scripts that ask for some."""
-MACHINE = tuple(check for check in TRAINING if check.__module__ not in (files.__name__, ready.__name__))
+MACHINE = tuple(check for check in TRAINING if check.__module__ not in (*OF_FILES, ready.__name__))
 """Checks that do not depend on the files of this machine."""
 
 

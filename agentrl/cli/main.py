@@ -8,6 +8,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from agentrl import __version__
 from agentrl.cli.commands import COMMANDS, Parser, commands
@@ -98,9 +100,20 @@ def parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespac
     unknown = [arg for arg in extra if arg.startswith("-") or not hasattr(namespace, "overrides")]
     if unknown:
         parser.error(f"{unknown[0]}: no such option")
+    for name, value in vars(namespace).items():
+        if name != "overrides":
+            setattr(namespace, name, _expanded(value))
     if extra:
         namespace.overrides += extra
     return namespace
+
+
+def _expanded(value: Any) -> Any:
+    """A value of an option with `~/` as the home folder: a shell leaves it in `--out=~/x`."""
+    if isinstance(value, list):
+        return [_expanded(item) for item in value]
+    home = isinstance(value, Path | str) and str(value).startswith("~/")
+    return type(value)(os.path.expanduser(value)) if home else value
 
 
 def report(message: str, details: Sequence[str] = (), *, label: str = "error") -> None:

@@ -63,11 +63,14 @@ class OpenChoice:
 
     def built_in(self, word: str) -> bool:
         """Whether a word needs nothing of the user's own."""
-        return word in self.further or word.removesuffix(self.suffix) in self.registry.declared
+        name = word.removesuffix(self.suffix).removeprefix(f"{self.registry.package}.")
+        return word in self.further or name in self.registry.declared
 
     def trouble(self, word: str, key: str) -> str | None:
         """The error of a word, found without an import of what a path names. Raises UserError for a
         plug-in that does not load."""
+        if word.endswith(".py"):
+            return f"{key}={word}: name the object in the file, too: {word}:NAME"
         if word in self.words or self.registry.is_path(word):
             return None
         load_plugins()

@@ -23,7 +23,9 @@ def inherited(own: Any, base: T) -> T:
 
 def optimizer_name(optim: Optim) -> str:
     """The optimizer by its name, or by its path."""
-    return f"{optim.optimizer_impl}.{optim.optimizer}" if optim.optimizer_impl else optim.optimizer
+    if optim.optimizer_impl not in (None, OPTIMIZERS.package):
+        return f"{optim.optimizer_impl}.{optim.optimizer}"
+    return "adamw" if optim.optimizer == "AdamW" else optim.optimizer
 
 
 def state_bytes(optim: Optim) -> float:

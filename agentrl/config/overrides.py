@@ -78,6 +78,8 @@ def parse_override(text: str) -> "Override":
 
     if "=" not in text and not text.startswith("~"):
         raise UserError(f"{text}: an override is key=value, without spaces around the =")
+    if text.startswith("=") or "==" in text.partition(" ")[0]:
+        raise UserError(f"{text}: an override is key=value, with one =")
     try:
         return OverridesParser.create().parse_override(with_quotes(text))
     except HydraException as error:

@@ -108,11 +108,13 @@ def _names_file(path: str, kind: PathKind) -> bool:
 def _check(path: Any, key: str, kind: PathKind, folders: Folders) -> None:
     if kind is PathKind.ROWS and not isinstance(path, str):
         raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
-    if kind in (PathKind.OUTPUT, PathKind.LATER) or is_given(path) or (kind is PathKind.ROWS and split_source(path)):
+    if is_given(path) or (kind is PathKind.ROWS and split_source(path)):
         return
-    if is_remote(path) and not path.startswith("pkg://"):
+    if is_remote(path):
         if kind is not PathKind.CODE:
             known_scheme(path, key)
+    elif kind in (PathKind.OUTPUT, PathKind.LATER):
+        return
     elif kind is PathKind.MODEL:
         _check_model(key, path)
     elif _names_file(path := _file_of(path, kind), kind):

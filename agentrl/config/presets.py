@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import nearest
+from agentrl.config.names import table
 from agentrl.core import resources
 from agentrl.core.errors import UserError
 
@@ -95,10 +96,16 @@ class Presets:
                 return file
         options = self.options("")
         guess = nearest(self.name, options)
-        fix = f"did you mean {guess}?" if guess else f"choose one of {', '.join(options)}"
+        fix = why_not(self.name) or (f"did you mean {guess}?" if guess else f"choose one of {', '.join(options)}")
         raise UserError(
             f"--config-name {self.name}: no such file in {self.folders[0]} (--config-dir names another); {fix}"
         )
+
+
+def why_not(name: str) -> str:
+    """The reason for which a file of another framework has no counterpart here; "" for other names."""
+    entry = table().get(name)
+    return entry.text if entry is not None and entry.action == "refused" else ""
 
 
 def _compose(name: str, folders: Sequence[Path], choices: Sequence[str], whole: bool) -> tuple[DictConfig, list[str]]:

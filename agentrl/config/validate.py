@@ -11,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness, workers
+from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.config.paths import check_paths, settle_paths
@@ -20,6 +20,8 @@ from agentrl.core.errors import UserError
 Check = Callable[..., str | None]
 
 SETTINGS: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.positive_sizes,
     algorithm.cluster,
     algorithm.sampling,
@@ -69,6 +71,8 @@ SAMPLING: tuple[Check, ...] = (
 """Mistakes that matter to a run which samples and does not update."""
 
 ANSWERING: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.sampling,
     algorithm.server_memory,
     check_paths,
@@ -77,6 +81,8 @@ ANSWERING: tuple[Check, ...] = (
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
 SUPERVISED: tuple[Check, ...] = (
+    ranges.ranges,
+    ranges.pairs,
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,

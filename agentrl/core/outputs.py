@@ -73,7 +73,8 @@ def check_apart(output: str | Path, what: str, inputs: Mapping[str, Any]) -> Non
                 continue
             if out.is_relative_to(path) or path.is_relative_to(out):
                 place = "is" if out == path else "is inside of" if out.is_relative_to(path) else "has in it"
-                raise UserError(f"{what}={output} {place} the input {key}={each}: name another place for the output")
+                line = f"{what}={shown(output)} {place} the input {key}={each if source else shown(each)}"
+                raise UserError(f"{line}: name another place for the output")
 
 
 def _real(path: str | Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.derived import has_critic, inherited, state_bytes
+from agentrl.config.derived import has_critic, inherited, optimizer_name, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
@@ -109,7 +109,7 @@ def parts(
     found = {
         "weights": (frozen * width + size.trained * MASTER) / processes,
         "gradients": size.trained * MASTER / processes,
-        "AdamW" if actor.optim.optimizer == "adamw" else actor.optim.optimizer: state_bytes(actor.optim)
+        "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer: state_bytes(actor.optim)
         * size.trained
         / processes,
         "logits": CHUNKS[kind] * GIB,

@@ -157,7 +157,13 @@ COMMAND_LINE = [
 MODELS = [
     Mistake("model folder missing", TRAIN.replace("=model", "=./mdoel"), "model.path: ./mdoel", "`agentrl model"),
     Mistake("model path is a file", TRAIN.replace("=model ", "=model/config.json "), "config.json is a file", "folder"),
-    Mistake("not a model's folder", TRAIN.replace("=model ", "=. "), "has no config.json", "Hugging Face format"),
+    Mistake(
+        "not a model's folder",
+        TRAIN.replace("=model ", "=other "),
+        "has no config.json",
+        "Hugging Face format",
+        {"other/readme.txt": ""},
+    ),
     Mistake("no weights", TRAIN, "has no weights", "download", before=lose("model/model.safetensors")),
     Mistake(
         "no tokenizer",
@@ -212,7 +218,7 @@ DATA_FILES = [
         "name it",
         {"r.parquet": "x"},
     ),
-    Mistake("no prompt column", TRAIN, "no column 'prompt'", "it has question", rows({"question": "a"})),
+    Mistake("no prompt column", TRAIN, "no column 'prompt'", "it has qestion", rows({"qestion": "a"})),
     Mistake(
         "prompt of a wrong type", TRAIN, "rows.jsonl:1: prompt", "neither messages nor a string", rows(row(prompt=5))
     ),
@@ -489,9 +495,10 @@ OTHER_COMMANDS = [
     ),
     Mistake(
         "generate into a folder",
-        f"generate {MODEL} data.path=rows.jsonl data.output_path=model",
-        "model is a folder",
+        f"generate {MODEL} data.path=rows.jsonl data.output_path=other",
+        "other is a folder",
         "name a file",
+        {"other/readme.txt": ""},
     ),
     Mistake("merge without a checkpoint", "merge runs/none out", "runs/none", "checkpoint", slow=True),
     Mistake("view of nothing", "view runs/none", "runs/none", "run"),

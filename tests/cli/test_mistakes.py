@@ -8,6 +8,7 @@ import pytest
 
 from agentrl.cli.main import main
 from tests.cli.mistakes import MISTAKES, Mistake, complaints, prepare
+from tests.cli.mistakes_in_values import FURTHER
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.prevents("a mistake in a tool, a row or a folder is found after the model is loaded, or at the first call")
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.kind)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *FURTHER], ids=lambda mistake: mistake.kind)
 def test_a_mistake_is_one_line(
     mistake: Mistake, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -42,5 +43,5 @@ def test_a_mistake_is_one_line(
 
 
 def test_there_are_as_many_kinds_as_were_met() -> None:
-    assert len(MISTAKES) >= 65
-    assert max(Counter(mistake.kind for mistake in MISTAKES).values()) == 1
+    assert len([*MISTAKES, *FURTHER]) >= 200
+    assert max(Counter(mistake.kind for mistake in [*MISTAKES, *FURTHER]).values()) == 1

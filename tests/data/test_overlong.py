@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl.core.errors import UserError
 from agentrl.data import filter_overlong, truncate
+from agentrl.data.overlong import check_overlong
 from agentrl.trajectory.row import Row
 
 pytestmark = pytest.mark.integration
@@ -64,3 +65,21 @@ def test_truncate_keeps_exactly_the_limit_in_order(ids: list[int], limit: int, s
     cut = truncate(list(enumerate(ids)), limit, side)  # type: ignore[arg-type]
     assert len(cut) == min(limit, len(ids))
     assert cut == sorted(cut)
+
+
+def test_a_row_that_is_too_long_is_named_before_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    many = rows(*[3] * 1000, 9, 3, 8)
+    with pytest.raises(
+        UserError, match=r"^1000 has a prompt of 9 tokens, and so have 1 more; data.max_prompt_length=5"
+    ):
+        check_overlong(many, length, 5, "error")
+    with caplog.at_level(logging.WARNING):
+        check_overlong(many, length, 5, "left")
+        check_overlong(many, length, 9, "error")
+    assert caplog.text.count("data.truncation=left cuts them") == 1
+
+
+def test_few_rows_are_measured() -> None:
+    counted: list[str] = []
+    check_overlong(rows(*[3] * 1000), lambda row: counted.append(row.uid) or 3, 5, "error")
+    assert len(counted) == 256

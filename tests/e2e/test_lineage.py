@@ -62,7 +62,7 @@ def test_branches_of_a_run(
     aside = saved / "superseded_1"
     assert names(saved) == ["global_step_2", "superseded_1"]
     assert f"the checkpoints of steps 2, 3 are now in {aside}" in caplog.text
-    assert names(aside) == ["config.yaml", "global_step_2", "global_step_3", "metrics.jsonl", "rollouts"]
+    assert names(aside) == ["config.yaml", "global_step_2", "global_step_3", "metrics.jsonl", "record.json", "rollouts"]
     assert (steps(folder), steps(aside)) == ([1, 2], [1, 2, 3])
     assert names(folder / "rollouts") == ["1.jsonl", "2.jsonl"]
     assert names(aside / "rollouts") == ["2.jsonl", "3.jsonl"]

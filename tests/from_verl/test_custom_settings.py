@@ -154,3 +154,22 @@ def test_a_check_lets_through_what_a_run_does(tmp_path: Path) -> None:
     kinds = {one.given.path: one.kind for one in checked.verdicts}
     assert kinds["mine.key"] == kinds["actor_rollout_ref.actor.optm.lr"] == "own"
     assert kinds["trainer.mine"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("verl.trainer.main_ppo trainer.max_staleness=-1", "trainer.max_staleness=-1"),
+        ("verl.trainer.sft_trainer trainer.save_freq=often", "trainer.save_freq=often"),
+    ],
+)
+def test_a_check_makes_the_checks_of_a_run(command: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"python3 -m {command}\n")
+    (checked,) = check_sources(read_sources(tmp_path / "run.sh"))
+    assert any(complaint in trouble for trouble in checked.troubles)
+
+
+def test_null_leaves_a_key_of_verls_unset(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=null\n")
+    (checked,) = check_sources(read_sources(tmp_path / "run.sh"))
+    assert checked.verdicts[0].kind == "anyway"

@@ -88,7 +88,7 @@ def test_an_edited_file_is_another_experiment(config: Config, tmp_path: Path, na
     with pytest.raises(UserError, match="has another experiment") as caught:
         check(config)
     assert f"global_step_3: {said}. For a new run" in str(caught.value)
-    named = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "run/checkpoints/global_step_3")}
+    named: Any = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "run/checkpoints/global_step_3")}
     assert said in check(replace(config, trainer=replace(config.trainer, **named))).changes
 
 
@@ -110,6 +110,11 @@ def test_validation_rows_are_listed_alone(config: Config, tmp_path: Path) -> Non
 def test_a_finished_run_is_continued_under_its_settings_alone(config: Config) -> None:
     save(config, step=4)
     assert check(config) == Resumption(finished=4)
+    state = Path(config.trainer.default_local_dir) / "checkpoints/global_step_4/state.pt"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-1])
+    assert check(config) == Resumption()  # damaged: its steps are taken again
+    state.write_bytes(whole)
     config.actor.optim.lr = 0.5
     with pytest.raises(
         UserError, match=r"run has finished, after 4 steps under other settings: actor\.optim\.lr: 1e-06"

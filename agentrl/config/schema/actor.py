@@ -17,7 +17,7 @@ class Optim:
     for the rest), sgd, a class of torch.optim by its name, or a class of your own by its path."""
     optimizer_impl: str | None = None
     """Module of the class that `optimizer` names, such as bitsandbytes.optim; null: agentrl and torch.optim."""
-    override_optimizer_config: dict[str, Any] = field(default_factory=dict)
+    override_optimizer_config: dict[str, Any] | None = None
     """Further arguments of the optimizer, such as {momentum: 0.9} for sgd."""
     lr_scheduler_type: str = "constant"
     """The learning rate after the warm-up; wsd is warm-up, stable, decay (arXiv 2404.06395)."""

@@ -5,6 +5,7 @@ edited file of it stop the run; any other change is listed and applied. With res
 listed and applied: the user named the checkpoint. No change is applied where no step is left to take.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,6 +139,7 @@ def check_changes(config: Any, checkpoints: Path, objects: Any = None) -> Resump
         return NEW_RUN
     found, (_, total) = changes_since(settings, config, contents_of(config, objects)), read_record(_record(settings))
     ends = total > 0 and step_of(checkpoint.name) == total and settings.parent.samefile(checkpoints.parent)
+    ends = ends and _is_whole(checkpoint)  # a damaged one is not the end: the run takes its steps again
     if ends and found and not any(change.key.startswith(LENGTH) for change in found):
         raise UserError(_finished(checkpoints.parent, total, found))
     if config.trainer.resume_mode == "auto" and any(change.is_another_experiment for change in found):
@@ -185,6 +187,15 @@ def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:
         return latest(checkpoints)
     path = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     return None if path is None or is_remote(path) else Path(path)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the files of a checkpoint have their sizes; loading it compares the checksums, too."""
+    try:
+        files = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["files"]
+        return all((checkpoint / name).stat().st_size == stamp[0] for name, stamp in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False
 
 
 def _settings_of(checkpoint: Path) -> Path | None:

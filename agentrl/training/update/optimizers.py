@@ -63,7 +63,7 @@ def make_rules(groups: Groups, optim: Optim, key: str) -> list[Rule]:
     maker: Any = OPTIMIZERS.get(name, where)
     if isinstance(maker, Rule):
         raise UserError(f"{where}={name} is made already: give its class, or a function of (params, lr)")
-    options = dict(optim.override_optimizer_config)
+    options = dict(optim.override_optimizer_config or {})
     if "weight_decay" in options:
         decay = options.pop("weight_decay")
         groups = [group | ({"weight_decay": decay} if group["weight_decay"] else {}) for group in groups]

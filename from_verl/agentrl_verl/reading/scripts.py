@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.config.presets import shipped
+from agentrl.config.presets import shipped, why_not
 from agentrl.config.tree import ADDED, CHANGED
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.bash import SECONDS, BashRun, named_files, run_bash
@@ -177,9 +177,9 @@ def _read_chosen(source: Source, around: Sequence[Path], launch: Launch, options
     if unsure(name.text) or unsure(folder) or name.text.removesuffix(".yaml") in shipped()[""]:
         source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
         return
-    source.mistakes.append(
-        (name.line, f"--config-name={name.text}: no such file in {folder or 'config'}, beside the program or here")
-    )
+    reason = why_not(name.text.removesuffix(".yaml"))
+    reason = reason or f"no such file in {folder or 'config'}, beside the program or here"
+    source.mistakes.append((name.line, f"--config-name={name.text}: {reason}"))
 
 
 def _add(source: Source, file: Path, word: Word) -> None:

@@ -13,12 +13,15 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from agentrl.config.checks import algorithm, fit
+from agentrl.config import paths
+from agentrl.config.checks import files
 from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
-from agentrl.config.names import destination, lookup, table, translate, written
+from agentrl.config.names import destination, lookup, may_be_null, table, translate, written
+from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.schema.sft import SftConfig
 from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
-from agentrl.config.validate import SETTINGS, check_word, sections_for
+from agentrl.config.validate import ANSWERING, SETTINGS, SUPERVISED, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.defaults import VerlDefaults
 from agentrl_verl.reading.name_tables import meanings
@@ -29,6 +32,10 @@ FATAL = ("refused", "unknown", "wrong")
 TEXTS = ("str", "str or null", "any")
 """Types of keys that any text may be."""
 VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
+CHECKS = {EvalConfig: ANSWERING, SftConfig: SUPERVISED}
+"""Checks of a run by the class of its configuration, where they are not SETTINGS."""
+OF_FILES = (files.__name__, paths.__name__)
+"""Modules of the checks that look for files."""
 UNKNOWABLE = object()
 """Stands for a value that a reference hides."""
 
@@ -57,7 +64,7 @@ class Judge:
     """Judges settings against a schema."""
 
     def __init__(self, schema: type, settings: Sequence[Given], *, open_files: bool = False) -> None:
-        self.schema = schema
+        self.schema, self.open_files = schema, open_files
         self.keys: Mapping[str, Key] = schema_keys(schema)
         self.sections = schema_sections(schema)
         self.origin = _tree(settings)
@@ -88,13 +95,19 @@ class Judge:
                 return Verdict(given, "ignored", None, found.notes[0].partition(": ")[2])
             unset = value is None or value in ({}, [], "")
             return Verdict(given, "anyway", None, "not set" if unset else "what agentrl does anyway")
-        named = self._named(given, found.path)
+        return self._of_key(given, value, found.path, found.value)
+
+    def _of_key(self, given: Given, value: Any, path: str, new: Any) -> Verdict:
+        """The verdict on `given.path=value`, which is `path=new` here."""
+        if self.open_files and new is None and not may_be_null(path, self.keys):
+            return Verdict(given, "anyway", None, "not set")
+        named = self._named(given, path)
         if named.kind not in ("same", "moved"):
             return named
-        if trouble := self._misfit(found.path, found.value):
-            return Verdict(given, "wrong", found.path, trouble)
-        shown = found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
-        if differs := meaning(found.path, found.value):
+        if trouble := self._misfit(path, new):
+            return Verdict(given, "wrong", path, trouble)
+        shown = path if written(new) == written(value) else f"{path}={written(new)}"
+        if differs := meaning(path, new):
             return Verdict(given, "differs", shown, differs)
         return Verdict(given, named.kind, shown)
 
@@ -197,9 +210,10 @@ def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
 
 
 def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
-    for check in SETTINGS:
+    """What the checks of a run say, without those that look for files."""
+    for check in CHECKS.get(type(config), SETTINGS):
         sections = sections_for(check, config)
-        if sections is None or check.__module__ not in (algorithm.__name__, fit.__name__):
+        if sections is None or check.__module__ in OF_FILES:
             continue
         try:
             note = check(**sections)

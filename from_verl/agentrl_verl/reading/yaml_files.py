@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import nearest
-from agentrl.config.presets import one_line
+from agentrl.config.presets import one_line, why_not
 from agentrl.config.tree import IN_FILE
 from agentrl.core import resources
 from agentrl.core.errors import UserError
@@ -102,6 +102,8 @@ class YamlFiles:
         files = [file for place in places for file in (place / group.lstrip("/")).glob("*.yaml")]
         guess = nearest(shown, [f"{group}/{file.stem}".lstrip("/") for file in files])
         fix = f"; did you mean {guess}?" if guess else ""
+        if reason := why_not(shown):
+            return f"defaults: {shown} is {reason}"
         return f"defaults: {shown}: no such file beside it or among agentrl's{fix}"
 
 
