@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import LiveView, open_loggers, read_metrics
+from agentrl.tracking.fields import SUCCESS
 from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
 
 pytestmark = pytest.mark.integration
@@ -169,7 +170,7 @@ def test_open_loggers(tmp_path, capsys):
     assert (tmp_path / "config.yaml").read_text() == "trainer:\n  seed: 1\n"
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "rollout/success": 0.5}]
     assert scalars(tmp_path / "tensorboard", "rollout/success") == {1: 0.5}
-    assert capsys.readouterr().out == "step 1  success 50.0%\n"
+    assert capsys.readouterr().out == f"success: {SUCCESS}\nstep 1  success 50.0%\n"
 
 
 def test_without_console_nothing_is_printed(tmp_path, capsys):
