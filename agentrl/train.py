@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.core.stopping import STOPPING
 from agentrl.data.splits import Splits
 from agentrl.engines.starting import Start
@@ -50,6 +51,7 @@ class Trainer:
     callbacks: Callbacks
     gap_limit: GapLimit
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
+    updated: int = 0  # the last step whose update has begun
 
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
@@ -57,6 +59,7 @@ class Trainer:
         batch = pack_tokens(groups.trained, groups.version)
         batch = self.runtime.compute_logprobs(batch)
         batch, metrics = self.compute_advantages(batch, groups.trained, groups.baselines, step)
+        self.updated = step
         metrics |= self.runtime.update(batch)
         self.runtime.publish_weights(step)
         return groups.summary() | metrics
@@ -80,11 +83,22 @@ class Trainer:
         self.callbacks.validation(Step(step, metrics, self.tracker.validated))
         return metrics
 
+    @contextmanager
+    def saved_on_error(self, step: int, metrics: Metrics) -> Iterator[None]:
+        """Log and save the step where the body, its validation, raises a UserError."""
+        try:
+            yield
+        except UserError:
+            self.tracker.step(step, metrics)
+            self.save(step, last=True)
+            raise
+
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops, GapTooLarge, and Interrupted where a stop
         is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
-        recovering = recovery(self.checkpoints, self.take_groups.stream, self.save, self.start)
+        stream, taken = self.take_groups.stream, self.start
+        recovering = recovery(self.checkpoints, stream, self.save, self.start, lambda: self.updated > taken)
         with self.catching_stops(), recovering as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.run_validation(self.start))
@@ -93,8 +107,10 @@ class Trainer:
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
                     metrics = self.train_step(step)
+                taken = step
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                    metrics |= self.run_validation(step)
+                    with self.saved_on_error(step, metrics):
+                        metrics |= self.run_validation(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
                 self.callbacks.step(Step(step, metrics, self.tracker.sampled))

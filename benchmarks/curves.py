@@ -57,9 +57,9 @@ class Run:
 RUNS = {
     "healthy": Run(),
     "slow": Run({"actor.optim.lr": 1e-6}),
-    "unstable": Run({"actor.optim.lr": 3e-2}),
+    "collapsed": Run({"actor.optim.lr": 3e-2}),
     "no-signal": Run(reward=strict),
-    "off-policy": Run({"actor.ppo_mini_batch_size": 1, "actor.ppo_epochs": 4, "actor.optim.lr": 3e-3}),
+    "off-policy": Run({"actor.ppo_mini_batch_size": 2, "actor.ppo_epochs": 2, "actor.optim.lr": 3e-3}),
     "gamed": Run(reward=gamed),
 }
 

@@ -4,8 +4,8 @@
 
 Tools, interactions, agent loops, reward functions, reward managers and dataset classes are found by their base classes
 and names. Each is loaded in a process of its own and called with a small row, without any service: the engine plays a
-script. Verdicts: `runs`; `asks`: it loads, and its call asks for a service, a file or a model that is not here;
-`refused`: one line says why; `FAILS`: anything else.
+script. Verdicts: `runs`; `raises`: it loads and is called, and its own code wants another row; `asks`: its call asks
+for a service, a file or a model that is not here; `refused`: one line says why; `FAILS`: anything else.
 """
 
 import argparse
@@ -291,7 +291,9 @@ def verdict_of(plugin: Plugin) -> Verdict:
         return "refused", str(error)
     except InfraError as error:
         text = str(error)
-        return ("asks" if any(word in text.lower() for word in SERVICES) else "FAILS"), text
+        if any(word in text.lower() for word in SERVICES):
+            return "asks", text
+        return ("raises" if " failed: " in text else "FAILS"), text
     except OUTSIDE as error:
         return "asks", f"{type(error).__name__}: {error}"
     except Exception as error:

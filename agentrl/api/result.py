@@ -1,7 +1,7 @@
 """The result of a training run."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -24,17 +24,18 @@ class Result:
     run_dir: Path
     """The run's folder: config.yaml, metrics.jsonl, checkpoints, trajectories."""
     history: list[dict[str, float]]
-    """Logged metrics of each step of this call, with `step`; not of one that it resumed. A validation before the
-    first step has step 0."""
+    """Logged metrics of each training step of the run, with `step`; of earlier calls, those in metrics.jsonl."""
     trajectories: list[Trajectory]
     """All that the last step sampled, group by group; empty where no step was left to take."""
     checkpoint: Path | None
     """The newest checkpoint; None where none was saved."""
+    initial_validation: dict[str, float] = field(default_factory=dict)
+    """Metrics of the validation before the first step, or of a run with trainer.val_only; empty without one."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last entry of `history`; empty where there is none."""
-        return self.history[-1] if self.history else {}
+        """The last entry of `history`; where it is empty, `initial_validation`."""
+        return self.history[-1] if self.history else self.initial_validation
 
     def to_pandas(self, what: str = "history") -> Any:
         """A DataFrame with a line for each entry of `history`, or with what="trajectories" for each of these.

@@ -5,6 +5,7 @@ of the caller's, leaves the last step saved; closing ends every thread and proce
 while a step runs, and keep their former effect in the caller's own code.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -17,11 +18,17 @@ from agentrl.config.schema import Config
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import open_runtime
 from agentrl.tracking.callbacks import Step
+from agentrl.tracking.loggers import METRICS_FILE, read_metrics
+from agentrl.tracking.resume_notes import resuming_from
 from agentrl.train import Trainer, open_trainer
 from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.trajectory.trajectory import Trajectory
+
+KEY = "trainer.default_local_dir"
+
+log = logging.getLogger(__name__)
 
 
 class TrainingRun:
@@ -37,21 +44,21 @@ class TrainingRun:
 
     def __init__(self, config: Config, objects: UserObjects) -> None:
         self.config = config
-        self.history: list[dict[str, float]] = []
-        """Logged metrics of each step, with `step`."""
         self.trajectories: list[Trajectory] = []
         """Trajectories of the last step."""
         self.run_dir = Path(config.trainer.default_local_dir)
         self._objects = objects
         self._trainer: Trainer | None = None
         self._restarts = Restarts(config, self.run_dir / FOLDER)
+        self._stored: list[dict[str, float]] = []
+        self._logged: list[dict[str, float]] = []
         self._folder = ExitStack()
         self._stack = ExitStack()
 
     @short_errors
     def __enter__(self) -> Self:
         if self._trainer is None:
-            self._folder.enter_context(run_folder(self.config, "trainer.default_local_dir"))
+            self._folder.enter_context(run_folder(self.config, KEY, self._objects))
             try:
                 self._open()
             except BaseException:
@@ -77,6 +84,8 @@ class TrainingRun:
     @short_errors
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
         """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
+        if self._trainer is None and self._has_finished():
+            return
         with nullcontext() if self._trainer is not None else self:
             while (trainer := self._trainer) is not None:
                 try:
@@ -120,9 +129,29 @@ class TrainingRun:
         return latest(self.run_dir / FOLDER)
 
     @property
+    def history(self) -> list[dict[str, float]]:
+        """Logged metrics of each training step of the run, with `step`; of earlier calls, those in metrics.jsonl."""
+        steps = {
+            entry["step"]: entry for entry in reversed(self._records)
+        }  # a later validation adds a line to its step
+        return [steps[step] for step in sorted(steps) if step > 0]
+
+    @property
+    def initial_validation(self) -> dict[str, float]:
+        """Metrics of the validation before the first step, or of a run with trainer.val_only; empty without one."""
+        if self.config.trainer.val_only:
+            return self._logged[-1] if self._logged else {}
+        return next((entry for entry in self._records if entry["step"] == 0), {})
+
+    @property
+    def _records(self) -> list[dict[str, float]]:
+        return self._stored if self.config.trainer.val_only else [*self._stored, *self._logged]
+
+    @property
     def result(self) -> Result:
         """The result so far; also once the run is closed."""
-        return Result(self.config, self.run_dir, self.history, self.trajectories, self.checkpoint)
+        history, before = self.history, self.initial_validation
+        return Result(self.config, self.run_dir, history, self.trajectories, self.checkpoint, before)
 
     def _steps_of(self, trainer: Trainer, pauses: bool) -> Iterator[Step]:
         with closing(trainer.steps()) as steps:  # type: ignore[type-var]  # a generator
@@ -149,7 +178,21 @@ class TrainingRun:
                 self._stack, self._trainer = self._opening()
             except WorkerDied as died:
                 self._restarts.after(died)
-        self._trainer.tracker.records = self.history
+        self._read_history(self._trainer.start)
+        self._logged = self._trainer.tracker.records
+
+    def _has_finished(self) -> bool:
+        """Whether no step is left to take under these settings; the model need not be loaded to know it."""
+        with run_folder(self.config, KEY, self._objects) as start:
+            if start.finished:
+                log.warning("%s", resuming_from(start.finished, start.finished))
+                self._read_history(start.finished)
+            return start.finished > 0
+
+    def _read_history(self, last: int) -> None:
+        """Read the history up to the step `last` from metrics.jsonl; without it, take what this call knows."""
+        known = read_metrics(self.run_dir / METRICS_FILE) or self._records
+        self._stored, self._logged = [entry for entry in known if entry["step"] <= last], []
 
     def _opening(self) -> tuple[ExitStack, Trainer]:
         """A trainer, and what closes it."""

@@ -30,8 +30,10 @@ from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
 from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
+from agentrl.rewards.truths import check_truths
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.tools.loading import check_given, given_name
+from agentrl.training.checkpoint.exported import use_checkpoints
 from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     if "torch" not in sys.modules:
         wait_passively(os.environ)
     if isinstance(config, schema):
-        return Objects().settle(config)
+        return use_checkpoints(Objects().settle(config))
     if isinstance(config, Config):
         raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
     given_here = given_keys(config)
@@ -76,7 +78,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
     log_notes(resolved.notes)
-    return cast(C, resolved.config)
+    return cast(C, use_checkpoints(resolved.config))
 
 
 def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObjects:
@@ -94,6 +96,10 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObject
     if passed.rows and passed.rows[0].scores_itself:
         checks = [check for check in checks if check is not something_scores]
     log_notes(validate(settled, checks))
+    if passed.rows and callable(passed.reward):
+        kwargs, manager = settled.reward.custom_reward_function.reward_kwargs, settled.reward.reward_manager.name
+        scorer = reward_function(passed.reward, kwargs, batch=manager == "batch")
+        check_truths(passed.rows[:FIRST], [scorer])
     return passed
 
 

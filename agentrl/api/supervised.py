@@ -14,13 +14,11 @@ from agentrl.config.validate import validate
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
+from agentrl.core.outputs import ROWS
 from agentrl.doctor.preflight import preflight_sft
 from agentrl.sft import sft as run_sft
 from agentrl.training.checkpoint.run_start import supervise
 from agentrl.training.sft.contract import SftResult
-
-FOLDER = "rows"
-"""Folder of the rows that were passed as objects, in the folder of the model."""
 
 
 @short_errors
@@ -76,6 +74,6 @@ def _written(config: SftConfig, rows: Iterable[Any]) -> str:
         raise UserError(f"rows is a {type(rows).__name__}: pass a list of conversations")
     lines = [to_json(dict(row)) + "\n" for row in rows]
     name = hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
-    file = Path(config.trainer.output_dir) / FOLDER / f"{name}.jsonl"
+    file = Path(config.trainer.output_dir) / ROWS / f"{name}.jsonl"
     write_atomic(file, lines)
     return str(file)

@@ -74,7 +74,9 @@ def load_config(
     if only_print:
         print_config(resolved.config, checks)
         raise SystemExit(0)
-    return resolved.config
+    from agentrl.training.checkpoint.exported import use_checkpoints
+
+    return use_checkpoints(resolved.config)
 
 
 def chosen_file(args: argparse.Namespace) -> str | None:

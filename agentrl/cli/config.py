@@ -1,6 +1,7 @@
-"""`agentrl config`: explain keys, check files written for verl, write the reference of all keys.
+"""`agentrl config`: explain and search keys, check files written for verl, write the reference of all keys.
 
 agentrl config explain rollout.n actor_rollout_ref.rollout.tensor_parallel_size
+agentrl config search temperature
 agentrl config check run_grpo.sh
 agentrl config reference --out docs/config-reference.md
 """
@@ -24,11 +25,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     explain = actions.add_parser("explain", help="show type, default, meaning and old names of keys")
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
+    search = actions.add_parser("search", help="list the keys with a word in name or meaning")
+    search.add_argument("word", metavar="WORD", help="a word, or a part of one")
     reference = actions.add_parser("reference", help="print all keys, algorithms, metrics or gaps as Markdown")
     pages = ["keys", "algorithms", "metrics", "not-here"]
     reference.add_argument("what", nargs="?", choices=pages, default="keys", help="default: keys")
     reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
     explain.set_defaults(run=_explain)
+    search.set_defaults(run=_search)
     reference.set_defaults(run=_reference)
     for command in added_commands():
         if command.name.startswith("config "):
@@ -54,6 +58,14 @@ def _reference(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
     else:
         args.out.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _search(args: argparse.Namespace) -> int:
+    from agentrl.cli.page import print_keys
+    from agentrl.config.schema import Config
+
+    print_keys(Config, args.word)
     return 0
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments
 from agentrl.cli.generate import answer, load
+from agentrl.config.checks.files import inputs
 from agentrl.core.errors import UserError
-from agentrl.core.outputs import check_file, writing
+from agentrl.core.outputs import check_apart, check_file, writing
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("data.path is not set: set it to stored answers, or with model.path to the rows to answer")
     if args.json is not None:
         check_file(args.json, "--json")
+        check_apart(args.json, "--json", inputs(config.model, config.data))
     from rich.console import Console
 
     from agentrl.evaluation.report import reports

@@ -105,8 +105,8 @@ def matching(schema: type, word: str) -> list[Key]:
     found = [key for key in keys.values() if word in key.path or word.lower() in key.doc.lower()]
     if not found:
         guess = nearest(word, keys)
-        fix = f"did you mean {guess}?" if guess else "--help-keys alone lists all"
-        raise UserError(f"--help-keys {word}: no key has this in its name or meaning; {fix}")
+        fix = f"did you mean {guess}?" if guess else "`agentrl train --help-keys` lists all"
+        raise UserError(f"{word}: no key has this in its name or meaning; {fix}")
     return found
 
 

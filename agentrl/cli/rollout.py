@@ -37,11 +37,13 @@ def run(args: argparse.Namespace) -> int:
     asked: Config = load_config(args, checks=SAMPLING)
     config = scoring_something(of_split(asked, args.split))
     use_idle_cores(config.trainer, config.rollout)
-    from agentrl.core.outputs import check_file
+    from agentrl.config.checks.files import inputs
+    from agentrl.core.outputs import check_apart, check_file
     from agentrl.doctor.preflight import preflight
 
     if args.out:
         check_file(args.out, "--out")
+        check_apart(args.out, "--out", inputs(config.model, config.data))
     print_notes(preflight(config))
     from rich.console import Console
 

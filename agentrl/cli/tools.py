@@ -11,9 +11,11 @@ fails.
 import argparse
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.resources import find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.yaml is None and args.functions is None:
         raise UserError("name a YAML file of tools, or a Python file with --functions")
+    if args.yaml is not None and Path(find(args.yaml, what="tools test")).suffix == ".py":
+        raise UserError(f"{args.yaml} is Python: write --functions {args.yaml}, or name the YAML file of its classes")
     tools = load_tools(args.yaml, args.functions, max_response=2000, unit="characters", side="middle")
     console = Console(highlight=False, soft_wrap=True)
     return asyncio.run(_test(tools, args, console))
@@ -60,6 +64,9 @@ async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") 
 
     try:
         names = args.only or list(tools.runners)
+        for name in names:
+            if name not in tools.runners:
+                raise UserError(f"--only {name}: no such tool; choose one of {', '.join(tools.runners)}")
         schemas = tools.schemas(names)
         given = _given(args.call, names)
         if args.model:
@@ -117,11 +124,11 @@ def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
 def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") -> None:
     """Show the tools as the chat template renders them."""
     from rich.text import Text
-    from transformers import AutoTokenizer
 
     from agentrl.chat import Chat
+    from agentrl.training.model.loading import load_tokenizer_from
 
-    chat = Chat(AutoTokenizer.from_pretrained(model))
+    chat = Chat(load_tokenizer_from(model, "--model", trust_remote_code=False))
     text = chat.decode(chat.prompt([{"role": "user", "content": "..."}], schemas))
     console.print(f"[bold]Prompt of {model}[/]")
     console.print(Text(text))

@@ -91,8 +91,8 @@ def _computed(schema: type) -> list[tuple[Field, Any]]:
     return [(field, hints[field.name]) for field in fields(schema)]
 
 
-def path_kinds(schema: type) -> dict[str, PathKind]:
-    """How the path of each field that holds one is found."""
+def path_kinds(schema: type) -> Mapping[str, PathKind]:
+    """The fields of a dataclass that name paths."""
     hints = get_type_hints(schema, include_extras=True)
     marks = {
         name: (part for hint in (hint, *get_args(hint)) for part in getattr(hint, "__metadata__", ()))

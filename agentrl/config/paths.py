@@ -9,8 +9,8 @@ Invariants:
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import partial, reduce
 from pathlib import Path
@@ -35,40 +35,44 @@ OBJECT = re.compile(r"([^:]+\.py)(:[\w.]+.*)")
 Folders = Sequence[Path]
 
 
+@dataclass(frozen=True)
+class Place:
+    """A setting that has a path, or a list of them."""
+
+    key: str
+    owner: Any
+    name: str
+    kind: PathKind
+
+    @property
+    def value(self) -> Any:
+        """The path; None where it is not set."""
+        return getattr(self.owner, self.name)
+
+
 def settle_paths(config: Any, folders: Folders = ()) -> None:
     """Make the paths of a configuration absolute, in place. `folders`: those of the user's YAML files."""
-    for key, kind in _kinds(config).items():
-        _set(config, key, _each(_get(config, key), partial(_settled, kind=kind, folders=folders)))
+    for place in _places(config):
+        setattr(place.owner, place.name, _each(place.value, partial(_settled, kind=place.kind, folders=folders)))
 
 
 def check_paths(config: Any, folders: Folders = ()) -> None:
     """Raises UserError, with the places looked at, for a path that must exist and does not."""
+    for place in _places(config):
+        _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
+
+
+def _places(config: Any) -> Iterator[Place]:
     schema: type = type(config)
-    keys = schema_keys(schema)
-    for key, kind in _kinds(config).items():
-        value = _get(config, key)
-        if key not in keys or value != keys[key].default:
-            _each(value, partial(_check, key=key, kind=kind, folders=folders))
-
-
-def _kinds(config: Any) -> dict[str, PathKind]:
-    schema: type = type(config)
-    keys = schema_keys(schema)
-    found = {key.path: key.path_kind for key in keys.values() if key.path_kind is not None}
-    named = {key: PathKind.CODE for key in OPEN if key in keys}
-    return found | named | _kinds_in_mappings(config, [key for key in keys if keys[key].is_open])
-
-
-def _kinds_in_mappings(config: Any, open_keys: Sequence[str]) -> dict[str, PathKind]:
-    """Paths in sections that the user names, as reward.functions.NAME.path."""
-    mappings = {key: value for key in open_keys if isinstance(value := _get(config, key), dict)}
-    sections = {f"{key}.{name}": each for key, value in mappings.items() for name, each in value.items()}
-    return {
-        f"{key}.{name}": kind
-        for key, section in sections.items()
-        if is_dataclass(section)
-        for name, kind in path_kinds(type(section)).items()
-    }
+    for key in schema_keys(schema).values():
+        *sections, name = key.path.split(".")
+        owner = reduce(getattr, sections, config)
+        kind = PathKind.CODE if key.path in OPEN else key.path_kind
+        if kind is not None:
+            yield Place(key.path, owner, name, kind)
+        for item, value in getattr(owner, name).items() if key.is_open else ():
+            for below, below_kind in path_kinds(type(value)).items() if is_dataclass(value) else ():
+                yield Place(f"{key.path}.{item}.{below}", value, below, below_kind)
 
 
 def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:
@@ -130,7 +134,7 @@ def _check_file(key: str, path: str, kind: PathKind, folders: Folders) -> None:
 
 def _check_model(key: str, path: str) -> None:
     folder = absolute(path)
-    if folder.exists():
+    if folder.exists() or (folder.name == "actor" and folder.parent.exists()):  # verl's name of a checkpoint's model
         return
     above = folder.parent
     local = path.partition("/")[0] in LOCAL_FOLDERS or (above != Path.cwd() and above.is_dir())
@@ -146,16 +150,3 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
     return None if value is None else change(value)
-
-
-def _get(config: Any, key: str) -> Any:
-    return reduce(_part, key.split("."), config)
-
-
-def _part(section: Any, name: str) -> Any:
-    return section[name] if isinstance(section, dict) else getattr(section, name)
-
-
-def _set(config: Any, key: str, value: Any) -> None:
-    *sections, name = key.split(".")
-    setattr(reduce(_part, sections, config), name, value)

@@ -45,6 +45,7 @@ SETTINGS: tuple[Check, ...] = (
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,
+    fit.learning_rate,
     staleness.bound,
     staleness.gap_limit,
     workers.rollout_workers,
@@ -53,15 +54,17 @@ SETTINGS: tuple[Check, ...] = (
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
+UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
-    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+    *(check for check in SETTINGS if check not in UPDATING),
 )
 """Mistakes that matter to a run which samples and does not update."""
 
@@ -69,6 +72,7 @@ ANSWERING: tuple[Check, ...] = (
     algorithm.sampling,
     algorithm.server_memory,
     check_paths,
+    files.answers_output,
 )
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
@@ -76,9 +80,11 @@ SUPERVISED: tuple[Check, ...] = (
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,
+    fit.sft_learning_rate,
     check_paths,
     files.custom_class,
     files.resume,
+    files.run_outputs,
 )
 """Mistakes that matter to `agentrl sft`."""
 

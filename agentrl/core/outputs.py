@@ -5,20 +5,23 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.paths import shown
+from agentrl.core.row_sources import split_source
 
 BLOCK = 4096
 """Bytes that are tried: an empty file fits on a full disk."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 DRAFT = ".new-model"
+ROWS = "rows"
+"""Folder of rows that were passed as objects, in the folder of the model that learns from them."""
 UNREAD = "model-unread.safetensors"
 """Tensors that transformers does not read, from the files of the model that training began with."""
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
@@ -53,6 +56,28 @@ def check_file(file: str | Path, what: str) -> None:
     if file.is_dir():
         raise UserError(f"{what}: {shown(file)} is a folder; name a file in it")
     check_folder(file.parent, what)
+
+
+def check_apart(output: str | Path, what: str, inputs: Mapping[str, Any]) -> None:
+    """Raises UserError where an output is an input, lies in one, or has one in it; links are followed.
+
+    `what`: the key that names the output. `inputs`: paths, sources of rows, or lists of them, by key; what is not on
+    this machine does not count, and neither do rows that agentrl wrote to the output itself.
+    """
+    out = _real(output)
+    for key, value in inputs.items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            source = split_source(each)
+            path = _real(source[1] if source else each or "")
+            if not str(each or "") or not path.exists() or path.is_relative_to(out / ROWS):
+                continue
+            if out.is_relative_to(path) or path.is_relative_to(out):
+                place = "is" if out == path else "is inside of" if out.is_relative_to(path) else "has in it"
+                raise UserError(f"{what}={output} {place} the input {key}={each}: name another place for the output")
+
+
+def _real(path: str | Path) -> Path:
+    return Path(os.path.realpath(Path(path).expanduser()))
 
 
 @contextmanager

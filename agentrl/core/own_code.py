@@ -5,6 +5,7 @@ Invariants: nothing is imported or run here; installed packages, Python's own mo
 
 import ast
 import inspect
+import linecache
 import re
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 OURS = {"agentrl", "agentrl_sandbox", "agentrl_verl", "verl"}
@@ -69,10 +70,12 @@ def own_sources(value: Any) -> Iterator[tuple[str, str | Path]]:
 
 
 def _text_of(found: Any, named: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The source of a function or class, and the constants that it names."""
-    with suppress(OSError, TypeError, AttributeError):
-        yield found.__qualname__, inspect.getsource(found)
-        yield from ((name, repr(each)) for name, each in named.items() if isinstance(each, PLAIN))
+    """The source of a function, or of a class's methods, and the constants that they name."""
+    for function in _functions(found):
+        code = function.__code__
+        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+        yield function.__qualname__, "".join(inspect.getblock(lines)) if lines else ""
+    yield from ((name, repr(each)) for name, each in named.items() if isinstance(each, PLAIN))
 
 
 def _imports(file: Path, folders: Sequence[Path]) -> Iterator[Path]:
@@ -120,17 +123,20 @@ def _definition(value: Any) -> Any:
 
 def _file_of(found: Any) -> Path | None:
     """The file of a definition; None for one of a notebook's cell or a terminal, and for a built-in one."""
-    try:
-        file = Path(inspect.getsourcefile(found) or "")
-    except TypeError:
-        return None
-    return file if file.is_file() else None
+    module = found if inspect.ismodule(found) else sys.modules.get(getattr(found, "__module__", ""))
+    name = found.__code__.co_filename if inspect.isfunction(found) else getattr(module, "__file__", None)
+    return Path(name) if name and Path(name).is_file() else None
+
+
+def _functions(found: Any) -> list[FunctionType]:
+    """A function itself, or the methods of a class."""
+    values = [found] if inspect.isfunction(found) else vars(found).values() if inspect.isclass(found) else ()
+    return [value for value in values if inspect.isfunction(value)]
 
 
 def _named_in(found: Any) -> dict[str, Any]:
     """The globals that a function, or the methods of a class, look up."""
-    functions = [found] if inspect.isfunction(found) else [f for f in vars(found).values() if inspect.isfunction(f)]
-    waiting: list[tuple[CodeType, dict[str, Any]]] = [(f.__code__, f.__globals__) for f in functions]
+    waiting: list[tuple[CodeType, dict[str, Any]]] = [(f.__code__, f.__globals__) for f in _functions(found)]
     named = dict[str, Any]()
     while waiting:
         code, known = waiting.pop()

@@ -67,8 +67,10 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
     return [_entry(file, f"{file}: {key}[{i}]", item) for i, item in enumerate(items)]
 
 
-def find_class(name: str, *, folder: Path, where: str) -> type:
-    """The class `module.Class`: first in the folder of the YAML, then on the import path. Raises UserError."""
+def find_class(name: str, *, folder: Path, where: str, key: str = "class_name") -> type:
+    """The class `module.Class`: first in the folder of the YAML, then on the import path.
+
+    `where`, `key`: of the name, for messages. Raises UserError."""
     ready_made = next(filter(None, (layer.ready_made(name) for layer in layers())), None)
     if ready_made is not None:
         file, class_name = ready_made
@@ -76,7 +78,7 @@ def find_class(name: str, *, folder: Path, where: str) -> type:
     else:
         module_name, _, class_name = name.rpartition(".")
         if not module_name:
-            raise UserError(f"{where}: class_name {name!r} has no module: write module.Class")
+            raise UserError(f"{where}: {key} {name!r} has no module: write module.Class")
         with ExitStack() as stack:
             for layer in layers():
                 stack.enter_context(layer.importing())
@@ -84,7 +86,7 @@ def find_class(name: str, *, folder: Path, where: str) -> type:
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         place = module.__file__ or module.__name__
-        raise UserError(f"{where}: {place} has no class {class_name!r}: correct class_name")
+        raise UserError(f"{where}: {place} has no class {class_name!r}: correct {key}")
     return found
 
 
@@ -95,22 +97,24 @@ def load_user_file(file: Path, *, where: str) -> ModuleType:
         return load_module(file, package=next(filter(None, (layer.package_of(file) for layer in layers())), None))
 
 
-def load_attribute(path: str, name: str | None, *, what: str) -> Any:
+def load_attribute(path: str, name: str | None, *, what: str, section: bool = False) -> Any:
     """The class or function `name` in a Python file, or in an importable module ("pkg.module", "pkg://pkg.module").
 
-    Raises UserError naming `what` (a section of the configuration) when file, module or name do not work out.
+    Raises UserError naming `what` (a key, or a `section` with the keys path and name) when file, module or name do not
+    work out.
     """
+    path_key, name_key = (f"{what}.path", f"{what}.name") if section else (what, what)
     if not name:
-        raise UserError(f"{what}.name is missing: name the class or function in {path}")
-    where = f"{what}.path: {path}"
+        raise UserError(f"{name_key} is missing: name the class or function in {path}")
+    where = f"{path_key}: {path}"
     if path.endswith(".py") or ("/" in path and not path.startswith("pkg://")):
-        module = load_user_file(find(path, what=f"{what}.path"), where=where)
+        module = load_user_file(find(path, what=path_key), where=where)
     else:
         _widen_import_path(Path.cwd())
         with reported_as(where):
             module = importlib.import_module(path.removeprefix("pkg://"))
     if not hasattr(module, name):
-        raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
+        raise UserError(f"{name_key}: {path} has no {name!r}: {_offers(module)}")
     return getattr(module, name)
 
 

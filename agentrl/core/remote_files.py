@@ -56,7 +56,7 @@ def fetch(url: str, what: str, *, into: Path | None = None, marker: str | None =
             inside(draft / name.removeprefix(remote).lstrip("/"), draft, links=False)
         place.get(remote.rstrip("/"), str(draft), recursive=folder)
 
-    return _once(local, get, f"{what}: {url} cannot be fetched")
+    return made_once(local, get, f"{what}: {url} cannot be fetched")
 
 
 def in_shared_memory(path: str, what: str) -> str:
@@ -78,10 +78,10 @@ def in_shared_memory(path: str, what: str) -> str:
     if size > free and not local.exists():
         raise UserError(f"{what}: {path} takes {size / 2**30:.1f} GiB, and {SHARED_MEMORY} has {free / 2**30:.1f}")
     copy = shutil.copytree if source.is_dir() else shutil.copyfile
-    return str(_once(local, lambda draft: copy(source, draft), f"{what}: {path} cannot be copied"))
+    return str(made_once(local, lambda draft: copy(source, draft), f"{what}: {path} cannot be copied"))
 
 
-def _once(local: Path, make: Callable[[Path], object], trouble: str) -> Path:
+def made_once(local: Path, make: Callable[[Path], object], trouble: str) -> Path:
     """`local`, which `make` writes where it is not there yet; whole or not at all. Raises UserError."""
     if local.exists():
         return local

@@ -17,6 +17,7 @@ from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.remote_files import in_shared_memory
+from agentrl.core.user_errors import reported_as
 from agentrl.data.files import first_record, paths
 from agentrl.data.lazy import LazyRows, joined
 from agentrl.data.rows import Columns, file_rows, make_row, read_rows
@@ -76,7 +77,7 @@ def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str
     custom_cls = data.custom_cls
     if custom_cls.path is None:
         return read_rows(files, Columns.of(data), what=what)
-    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION)
+    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION, section=True)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(
         cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
@@ -98,7 +99,9 @@ class CustomRows(LazyRows):
         return len(self.dataset)
 
     def row(self, index: int) -> Row:
-        item, where = self.dataset[index], f"{CUSTOM_SECTION}: {self.name}[{index}]"
+        where = f"{CUSTOM_SECTION}: {self.name}[{index}]"
+        with reported_as(where):
+            item = self.dataset[index]
         if not isinstance(item, Mapping):
             raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
         columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")

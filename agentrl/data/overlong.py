@@ -54,7 +54,9 @@ def filter_overlong(
             f"has {min(lengths)} tokens"
         )
     if dropped:
-        log.warning("dropped %d of %d rows: prompts over data.max_prompt_length=%d tokens", dropped, len(rows), limit)
+        first = rows[next(i for i, tokens in enumerate(lengths) if tokens > limit)].uid
+        where = f"data.max_prompt_length={limit} tokens (first: {first})"
+        log.warning("dropped %d of %d rows: prompts over %s", dropped, len(rows), where)
     return Subset(rows, indices) if dropped else rows
 
 

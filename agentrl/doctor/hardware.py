@@ -1,6 +1,6 @@
 """How many GPUs a model needs and how long a step takes, foretold from its configuration alone.
 
-Two shares are measured, on Qwen3-1.7B's shape and one H200 (docs/training.md): the rest is arithmetic. It assumes
+Two shares are measured, on Qwen3-1.7B's shape and one H200 (benchmarks/README.md): the rest is arithmetic. It assumes
 prompts and answers half as long as allowed, one answer of full length, and servers that span all the GPUs.
 """
 

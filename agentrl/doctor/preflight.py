@@ -5,21 +5,32 @@ for one that is not the default; what cannot be known yet (a hub id, files elsew
 """
 
 import json
-from collections.abc import Iterable
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.checks.files import as_list
 from agentrl.config.derived import has_critic, inherited, optimizer_name
 from agentrl.config.given import file_named, is_given
 from agentrl.core.errors import UserError
+from agentrl.core.model_files import language_config
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
+from agentrl.core.paths import shown
 from agentrl.core.plugins import import_external
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
+from agentrl.engines.gpus import device_kind, visible_gpus
 
+if TYPE_CHECKING:
+    from agentrl.rewards.function import RewardFn
+
+STARTED_CLUSTER = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+"""The file of a cluster that `ray start` made on this machine."""
 MOST_ROWS = 200_000
 """Rows whose prompts are looked at; those behind them are looked at as the run comes to them."""
 WHOLE_ROWS = 100
@@ -35,12 +46,13 @@ def preflight(config: Any, *, trains: bool = False) -> list[str]:
     `config`: of `agentrl train`, or of a command with the same sections.
     """
     check_model(config.model)
-    check_plugins(config)
-    return check_rows(config, trains=trains)
+    scorers = check_plugins(config)
+    return [*check_context(config), *check_rows(config, scorers, trains=trains)]
 
 
 def preflight_training(config: Any) -> list[str]:
     """`preflight` for a run that trains, which needs enough rows, and a place to write."""
+    check_machine(config)
     trainer = config.trainer
     check_folder(trainer.default_local_dir, "trainer.default_local_dir")
     for name in ("rollout_data_dir", "validation_data_dir"):
@@ -57,12 +69,29 @@ def preflight_sft(config: Any) -> None:
     """`preflight` for supervised training."""
     if not config.data.train_files:
         raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
+    check_machine(config)
     check_folder(config.trainer.output_dir, "trainer.output_dir")
     check_optimizer(config.optim, "optim", config.model)
     check_model(config.model)
     for name in ("train_files", "val_files"):
         if files := getattr(config.data, name):
             check_conversations(files, f"data.{name}")
+
+
+def check_machine(config: Any) -> None:
+    """Raises UserError where this machine has fewer GPUs, or CPU cores, than the run needs and joins no cluster."""
+    trainer, ray_init, each = config.trainer, config.ray_init, config.trainer.n_gpus_per_node
+    joins = ray_init.address not in (None, "local") or "RAY_ADDRESS" in os.environ or STARTED_CLUSTER.exists()
+    if each == 1 or joins or ray_init.num_cpus or "ray" in sys.modules:
+        return
+    on_gpus = device_kind(trainer.device) == "cuda"
+    there = len(visible_gpus()) if on_gpus else os.cpu_count() or 1
+    if each > there:
+        what = plural(there, "GPU") if on_gpus else f"no GPU and {plural(there, 'CPU core')}"
+        raise UserError(
+            f"trainer.n_gpus_per_node={each}: this machine has {what}; lower it, or join a Ray cluster "
+            "(ray_init.address)"
+        )
 
 
 def check_optimizer(optim: Any, key: str, model: Any) -> None:
@@ -74,8 +103,10 @@ def check_optimizer(optim: Any, key: str, model: Any) -> None:
         try_optimizer(optim, key)
 
 
-def check_plugins(config: Any) -> None:
-    """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
+def check_plugins(config: Any) -> "list[RewardFn]":
+    """Tools, interactions, agent loops and the reward functions: importable, and of a form that can be called.
+
+    Returns the reward functions that files have."""
     from agentrl.interactions.loading import check_interactions
     from agentrl.rewards.function import load_reward_function
     from agentrl.rewards.managers import manager_class, server_arguments, takes_lists
@@ -90,11 +121,14 @@ def check_plugins(config: Any) -> None:
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
     named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
-    load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered)
-    if not is_given(named.path):
-        load_reward_function(named.path, named.name, named.reward_kwargs, batch=takes_lists(reward), offered=offered)
     if reward.reward_manager.module.path is not None:
         manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
+    found = list(load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered).values())
+    if not is_given(named.path):
+        batch = takes_lists(reward)
+        one = load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch, offered=offered)
+        found += [] if one is None else [one]
+    return found
 
 
 def check_model(model: Any, *, template: bool = True) -> None:
@@ -114,8 +148,25 @@ def check_model(model: Any, *, template: bool = True) -> None:
         _check_template(folder if model.tokenizer_path is None else Path(model.tokenizer_path).expanduser())
 
 
-def check_rows(config: Any, *, trains: bool = False) -> list[str]:
-    """Every row has a prompt, and where a run `trains` there are enough for a batch."""
+def check_context(config: Any) -> list[str]:
+    """A sequence fits into the model's context: a note; an error for an engine that refuses it, and for a table of
+    positions, which ends there."""
+    model, rollout, data = config.model, config.rollout, config.data
+    known = language_config(model.path) | model.override_config
+    context = known.get("max_position_embeddings") or known.get("n_positions")
+    longest = rollout.max_model_len or data.max_prompt_length + data.max_response_length
+    scaled = known.get("rope_scaling") or "rope_parameters" in model.override_config
+    if not isinstance(context, int) or longest <= context or scaled:
+        return []
+    named = "rollout.max_model_len" if rollout.max_model_len else "data.max_prompt_length + data.max_response_length"
+    line = f"{named} = {longest} is over the {context} tokens that the model in {shown(model.path)} was made for"
+    if "n_positions" in known or rollout.name in ("sglang", "vllm"):
+        raise UserError(f"{line}; lower it to {context}")
+    return [f"{line}: longer texts come out worse; lower it to {context}"]
+
+
+def check_rows(config: Any, scorers: "Sequence[RewardFn]" = (), *, trains: bool = False) -> list[str]:
+    """Every row has a prompt, and what the `scorers` need; where a run `trains` there are enough for a batch."""
     data = config.data
     if data.custom_cls.path is not None:
         return []
@@ -123,7 +174,7 @@ def check_rows(config: Any, *, trains: bool = False) -> list[str]:
     for name in ("train_files", "val_files"):
         files = as_list(getattr(data, name))
         if files and not any(is_remote(str(file)) or is_given(file) for file in files):
-            notes += _check_rows(config, files, f"data.{name}", trains=trains)
+            notes += _check_rows(config, files, f"data.{name}", scorers, trains=trains)
     return notes
 
 
@@ -136,10 +187,13 @@ def check_conversations(files: Any, what: str) -> None:
             raise UserError(f"{what}: {file} has no rows; write a conversation a line")
 
 
-def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
+def _check_rows(
+    config: Any, files: Iterable[Any], what: str, scorers: "Sequence[RewardFn]", *, trains: bool
+) -> list[str]:
     from agentrl.data.dataset import plain_parts
     from agentrl.data.rows import FileRows
     from agentrl.doctor.containers import check_containers
+    from agentrl.rewards.truths import check_truths
     from agentrl.rollout.loops.registry import loop_class
 
     data, agent = config.data, config.rollout.agent
@@ -154,6 +208,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     for name in sorted(names) if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
     check_containers(config, first)
+    check_truths(first, scorers)
     some = f"{plural(len(silent), 'row')} {'has' if len(silent) == 1 else 'have'}"
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
 

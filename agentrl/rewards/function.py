@@ -84,7 +84,7 @@ def load_reward_function(
         return None
     if path is None:
         raise UserError(f"{section}.name={name} names no file; set {section}.path, or name=module:function")
-    function = load_attribute(path, name, what=section)
+    function = load_attribute(path, name, what=section, section=True)
     if not callable(function):
         raise UserError(f"{section}: {name} in {path} is no function but a {type(function).__name__}")
     kwargs = {**taken(function, offered), **reward_kwargs}

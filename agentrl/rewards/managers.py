@@ -248,7 +248,7 @@ def manager_class(name: str, path: str | None) -> type | None:
     """The class that the settings name, in the file `path`; None when `name` is one of REWARD_MANAGERS. Raises
     UserError."""
     if path is not None:
-        found = load_attribute(path, name, what=SECTION)
+        found = load_attribute(path, name, what=SECTION, section=True)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
         return found

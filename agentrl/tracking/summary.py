@@ -62,6 +62,9 @@ def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableTyp
         yield from () if decode is None else _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
+    if any((run_dir / CHECKPOINTS).glob("global_step_*")):
+        place = shown(run_dir)
+        yield Text(f"try it: agentrl rollout model.path={place} ...; export it: agentrl merge {place} FOLDER", "dim")
 
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:

@@ -39,36 +39,32 @@ class Run:
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
 
-    @property
-    def folders(self) -> dict[str, Path]:
-        """Folder of the dumps of each split."""
-        trainer = _config(self.path).get("trainer") or {}
-        home = trainer.get("default_local_dir")
-        return {split: self._folder(trainer.get(key), name, home) for split, (key, name) in FOLDERS.items()}
-
     def dumps(self, split: str) -> dict[int, Path]:
         """The dumps of a split by step, in order."""
         if self.only is not None and split != "rollout":
             return {}
         if self.only is not None and self.only.is_file():
             return {int(self.only.stem) if self.only.stem.isdecimal() else 0: self.only}
-        files = (self.only or self.folders[split]).glob("*.jsonl")
+        files = (self.only or self._folder(split)).glob("*.jsonl")
         return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
 
     def settings(self) -> dict[str, object]:
         """The configuration that the run started with, by dotted key; empty where it has none."""
         return dict(_flat("", _config(self.path)))
 
-    def _folder(self, configured: object, name: str, home: object) -> Path:
+    def _folder(self, split: str) -> Path:
         """The configured path is relative to where the run was started; a run that was copied or set aside has it
-        inside, and nothing elsewhere if it was inside of `home`, the folder that the run had."""
+        inside, and nothing elsewhere if it was inside of the folder that the run had."""
+        key, name = FOLDERS[split]
         named = self.path / name
-        if not configured or named.is_dir():
+        trainer = {} if named.is_dir() else _config(self.path).get("trainer")
+        if not isinstance(trainer, dict) or not trainer.get(key):
             return named
-        if home and Path(str(configured)).is_relative_to(str(home)):
-            return self.path / Path(str(configured)).relative_to(str(home))
-        moved = self.path / Path(str(configured)).name
-        return moved if moved.is_dir() else Path(str(configured))
+        configured, home = Path(str(trainer[key])), str(trainer.get("default_local_dir") or "")
+        if home and configured.is_relative_to(home):
+            return self.path / configured.relative_to(home)
+        moved = self.path / configured.name
+        return moved if moved.is_dir() else configured
 
 
 def find_runs(paths: Sequence[str]) -> list[Run]:

@@ -4,7 +4,7 @@ it. The scorers themselves are those of `agentrl_verl.scorers`.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,6 +57,29 @@ def prime_code(completion: str, test_cases: Any, continuous: bool = False) -> tu
     if verdict.score == 1.0:
         return True, verdict.metadata[0]
     return (verdict.score if continuous else False), [*verdict.metadata]
+
+
+async def parallel_compute_score_async(
+    evaluation_func: Callable[..., Any],
+    completions: Sequence[str],
+    references: Sequence[Any],
+    tasks: Sequence[str],
+    extra_info: Sequence[Any] | None = None,
+    num_processes: int = 64,
+) -> list[float]:
+    """A score of each completion, 0 for a call that fails; calls run in threads, `num_processes` at once."""
+    slots = asyncio.Semaphore(num_processes)
+
+    async def score(task: str, completion: str, reference: Any, extra: Any) -> float:
+        async with slots:
+            try:
+                said = await asyncio.to_thread(evaluation_func, task, completion, reference, extra)
+            except Exception:  # verl's counts it as wrong
+                return 0.0
+        return float(said["score"] if isinstance(said, dict) else said[0] if isinstance(said, tuple) else said)
+
+    rows = zip(tasks, completions, references, extra_info or [None] * len(tasks), strict=True)
+    return list(await asyncio.gather(*(score(*row) for row in rows)))
 
 
 def run_test(in_outs: Any, test: Any = None, debug: bool = False, timeout: float = 15) -> tuple[list[Any], Any]:

@@ -21,7 +21,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.threads import DaemonThreads
 
 THREADS = DaemonThreads()
-MISSING = "a tool asks for ray.{}, which takes Ray itself: pip install 'agentrl[ray]'"
+MISSING = "a tool asks for {}, which takes Ray itself: pip install 'agentrl[ray]'"
 
 
 class Reference(Future[Any]):
@@ -184,7 +184,7 @@ def _of_ray(name: str, module: str = "ray") -> Any:
         try:
             return getattr(importlib.import_module(module), name)
         except ImportError:
-            raise UserError(MISSING.format(name)) from None
+            raise UserError(MISSING.format(f"{module}.{name}")) from None
 
 
 def _stubs() -> dict[str, ModuleType]:

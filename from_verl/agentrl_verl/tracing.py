@@ -28,6 +28,11 @@ def simple_timer(name: str, timing_raw: dict[str, float], *_: Any, **__: Any) ->
     timing_raw[name] = timing_raw.get(name, 0.0) + time.perf_counter() - start
 
 
+def tqbridge(*_: Any, **__: Any) -> Callable[[Decorated], Decorated]:
+    """Decorates what verl may give batches of its transfer queue."""
+    return lambda fn: fn
+
+
 def register_tool(name: str) -> Callable[[type], type]:
     """verl's registry of tool classes; agentrl finds them by class_name."""
     return lambda kind: kind

@@ -1,5 +1,6 @@
 """Python objects in the settings, wherever a name or a path is accepted."""
 
+import linecache
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -277,3 +278,17 @@ def test_one_that_cannot_travel_is_one_line() -> None:
     with pytest.raises(UserError, match="actor.kl_loss_type=<python: Locked> cannot be sent to other processes") as e:
         check_travels(composed(actor__kl_loss_type=Locked()))
     assert "\n" not in str(e.value)
+
+
+def test_an_edited_object_is_another_experiment_and_an_edited_callback_is_not() -> None:
+    from agentrl.training.checkpoint.contents import contents_of
+
+    def digests(body: str) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        linecache.cache["<edit>"] = (1, None, [f"def mine(*columns): return {body}\n"], "<edit>")
+        exec(compile(linecache.cache["<edit>"][2][0], "<edit>", "exec"), names)
+        found = contents_of(composed(actor__policy_loss__loss_mode=names["mine"], trainer__callbacks=[names["mine"]]))
+        assert "trainer.callbacks" not in found
+        return found["actor.policy_loss.loss_mode"]
+
+    assert digests("1") == digests("1") != digests("2")

@@ -71,7 +71,9 @@ def test_a_run_of_objects(settings: Settings, rows: Rows, tmp_path: Path) -> Non
         on_step=steps.append,
     )
     assert [step.number for step in steps] == [1, 2]
-    assert [entry["step"] for entry in result.history] == [0, 1, 2]
+    assert [entry["step"] for entry in result.history] == [1, 2]
+    assert result.initial_validation["step"] == 0
+    assert result.initial_validation.keys() >= {"val/reward_mean"}
     assert {(row["answer"], row["level"]) for row in rows} == set(asked)
     assert result.metrics.keys() >= {"rollout/reward_mean", "val/reward_mean", "time/step"}
     assert len(result.trajectories) == 4
@@ -89,7 +91,13 @@ def test_a_second_run_resumes_and_leaves_nothing_behind(settings: Settings, rows
     threads, files = {*threading.enumerate()}, open_files()
     settings["trainer"]["total_training_steps"] = 2
     result = agentrl.train(settings, rows=rows, reward=score)
-    assert [entry["step"] for entry in result.history] == [2]
+    assert [entry["step"] for entry in result.history] == [1, 2]
+    again = agentrl.train(settings, rows=rows, reward=score)
+    assert (again.history, again.checkpoint) == (result.history, result.checkpoint)
+    settings["actor.optim.lr"] = 0.5
+    with pytest.raises(agentrl.UserError, match=r"has finished, after 2 steps under other settings: actor\.optim\.lr"):
+        agentrl.train(settings, rows=rows, reward=score)
+    settings["trainer"]["total_training_steps"] = 3
     assert not [thread for thread in threading.enumerate() if not thread.daemon and thread not in threads]
     assert open_files() <= files
     with pytest.raises(agentrl.UserError, match=r"another experiment.*data.train_files: <python: 4 rows"):

@@ -1,5 +1,6 @@
 """`agentrl config explain` and the generated reference."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,20 @@ def test_an_old_name_leads_to_its_key() -> None:
     assert explain("custom_reward_function.path", SCHEMAS)[0].name == "reward.custom_reward_function.path"
     assert explain("trainer.default_local_dir", SCHEMAS)[0].name == "trainer.default_local_dir"
     assert {e.name for e in explain("trainer.default_local_dir", SCHEMAS)} >= {"trainer.output_dir"}
+
+
+def test_search_lists_keys_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "search", "likeliest"]) == 0
+    assert "rollout.min_p = 0.0" in capsys.readouterr().out
+    assert main(["config", "search", "min_q"]) == 2
+    assert capsys.readouterr().err.startswith("error: min_q: no key has this")
+
+
+def test_the_reference_has_an_anchor_for_each_key() -> None:
+    text = reference()
+    keys = [key for key in schema_keys(Config) if f'<a id="{key}"></a>' not in text]
+    assert keys == []
+    assert text.count("<a id=") == len(set(re.findall(r'<a id="([^"]+)">', text)))
 
 
 def test_a_name_without_a_home_gives_its_reason() -> None:
@@ -90,7 +105,7 @@ def test_the_reference_has_every_key() -> None:
     text = reference()
     for schema in SCHEMAS.values():
         for path in schema_keys(schema):
-            assert f"| `{path.rpartition('.')[2]}` |" in text
+            assert f"</a>`{path.rpartition('.')[2]}` |" in text
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ def heading_id(heading: str) -> str:
 
 
 def heading_ids(page: Path) -> set[str]:
-    return {heading_id(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    """Headings and anchors."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {*map(heading_id, headings), *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def commands(page: Path) -> list[str]:

@@ -63,3 +63,13 @@ def test_what_is_no_run(tmp_path):
         find_runs([str(tmp_path / "none")])
     with pytest.raises(UserError, match="no run in there"):
         find_runs([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "config", ["trainer: 3\n", "trainer: [a]\n", "trainer: {rollout_data_dir: [1]}\n", "- 1\n", "\0"]
+)
+def test_a_configuration_that_is_none(tmp_path, config):
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "config.yaml").write_text(config)
+    (found,) = find_runs([str(tmp_path)])
+    assert found.dumps("rollout") == {}

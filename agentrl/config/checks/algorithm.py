@@ -188,15 +188,22 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
     )
 
 
-def loss_options(actor: Actor) -> None:
-    """Options that a policy loss reads, and that no key of their own sets."""
+def loss_options(actor: Actor) -> str | None:
+    """Options that a policy loss reads, and that no key of their own sets: numbers where they are built in."""
     policy_loss = actor.policy_loss
+    for name, value in policy_loss.options.items():
+        if name in POLICY_LOSS_OPTIONS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UserError(f"actor.policy_loss.options.{name}={value}: must be a number")
     read = POLICY_LOSSES.keywords(policy_loss.loss_mode, LOSS)
     for name in policy_loss.options.keys() - POLICY_LOSS_OPTIONS:
         if name in POLICY_LOSS_OFFERED or name not in read:
             free = sorted(read.difference(POLICY_LOSS_OFFERED))
             reads = f"it reads {', '.join(free)}" if free else "it reads none"
             raise UserError(f"actor.policy_loss.options.{name}: {policy_loss.loss_mode} has no such option; {reads}")
+    changed = {name for name, value in policy_loss.options.items() if value != POLICY_LOSS_OPTIONS.get(name)}
+    if dead := sorted(changed.intersection(POLICY_LOSS_OPTIONS) - read):
+        return f"actor.policy_loss.options.{dead[0]} has no effect: {policy_loss.loss_mode} does not read it"
+    return None
 
 
 def needs_critic(estimator: str) -> bool:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from agentrl.config.schema import Data, Trainer
-from agentrl.config.schema.sft import SftData
+from agentrl.config.schema import Data, Model, Trainer
+from agentrl.config.schema.sft import SftData, SftTrainer
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import check_apart
 
 
 def custom_class(data: Data | SftData) -> None:
@@ -32,3 +33,22 @@ def resume(trainer: Trainer) -> None:
             f"trainer.resume_from_path is set, but trainer.resume_mode={trainer.resume_mode} does not look at it: "
             "set trainer.resume_mode=resume_path"
         )
+
+
+def run_outputs(trainer: Trainer | SftTrainer, model: Model, data: Data) -> None:
+    """The folders that a run writes to have no input in them, and are in none."""
+    for name in ("default_local_dir", "output_dir", "rollout_data_dir", "validation_data_dir"):
+        if folder := getattr(trainer, name, None):
+            check_apart(folder, f"trainer.{name}", inputs(model, data))
+
+
+def answers_output(model: Model, data: Data) -> None:
+    """The file of answers is none of the inputs."""
+    if file := getattr(data, "output_path", None):
+        check_apart(file, "data.output_path", inputs(model, data))
+
+
+def inputs(model: Any, data: Any) -> dict[str, Any]:
+    """Models and rows by key."""
+    rows = {f"data.{name}": getattr(data, name, None) for name in ("train_files", "val_files", "path")}
+    return {"model.path": model.path, "model.tokenizer_path": model.tokenizer_path, **rows}

@@ -1,11 +1,16 @@
 """Sizes and switches that are fine alone and do not fit each other."""
 
 from agentrl.config.checks.algorithm import compares_in_groups
-from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Optim, Rollout, Trainer
+from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
 
 CROWDED = 0.6
 """Share of a GPU's free memory from which on an engine that never gives it back is worth a word."""
+
+LARGEST_RATE = 0.1
+"""Learning rate from which on Adam destroys a model in its first step."""
+SMALLEST_ADAPTER_RATE = 5e-6
 
 
 def lengths(data: Data, rollout: Rollout) -> str | None:
@@ -96,6 +101,40 @@ def validation(data: Data, trainer: Trainer) -> str | None:
     if data.val_files is None and trainer.test_freq > 0:
         return f"trainer.test_freq={trainer.test_freq} has no effect without data.val_files"
     return None
+
+
+def learning_rate(actor: Actor, critic: Critic, model: Model) -> str | None:
+    """Rates that Adam can take, and one that an adapter learns with."""
+    adam_rate("actor.optim", actor.optim)
+    adam_rate("critic.optim", critic.optim)
+    return adapter_rate("actor.optim", actor.optim, model)
+
+
+def sft_learning_rate(optim: Optim, model: Model) -> str | None:
+    """The same for supervised training."""
+    adam_rate("optim", optim)
+    return adapter_rate("optim", optim, model)
+
+
+def adam_rate(key: str, optim: Optim | CriticOptim) -> None:
+    """Raises UserError for a rate at which Adam's first step changes each weight by more than weights are large."""
+    if optim.lr < 0:
+        raise UserError(f"{key}.lr={optim.lr}: must be at least 0")
+    if optim.lr >= LARGEST_RATE and "sgd" not in str(getattr(optim, "optimizer", "")).lower():
+        raise UserError(
+            f"{key}.lr={optim.lr}: Adam changes each weight by about that much in a step, which destroys the model; "
+            "1e-6 is usual for full training, 1e-5 to 1e-4 for LoRA"
+        )
+
+
+def adapter_rate(key: str, optim: Optim, model: Model) -> str | None:
+    """Whether an adapter learns: it needs about ten times the rate of full training."""
+    if not model.lora_rank or not 0 < optim.lr < SMALLEST_ADAPTER_RATE:
+        return None
+    return (
+        f"{key}.lr={optim.lr:g} with model.lora_rank={model.lora_rank}: an adapter hardly learns at the rate of full "
+        f"training; set {key}.lr=1e-5 to 1e-4"
+    )
 
 
 def warm_up(actor: Actor, trainer: Trainer) -> str | None:

@@ -26,7 +26,7 @@ class RewardTerm:
 
     path: CodePath | None = None
     """Python file or importable module; null: `name` is module:function."""
-    name: str | None = None
+    name: CodePath | None = None
     """The function, called as that of `reward.custom_reward_function`; null: it has the term's name."""
     weight: float = 1.0
     """Factor of its score; 0: it is only logged."""

@@ -90,7 +90,7 @@ def _named(entry: Any, i: int, file: Path) -> tuple[str, type[AgentLoop]]:
 
 def _load(path: str, *, folder: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
     """The class `module.Class`, whose file may lie in `folder`."""
-    return _fitting(find_class(path, folder=folder, where="agent loop"), path, kwargs)
+    return _fitting(find_class(path, folder=folder, where="agent loop", key="the path"), path, kwargs)
 
 
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:

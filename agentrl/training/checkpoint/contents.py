@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from agentrl.config import to_yaml
-from agentrl.config.given import is_given
+from agentrl.config.given import given_objects, is_given
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import read_inside
@@ -32,7 +32,10 @@ from agentrl.trajectory.row import Row
 
 PATHS = re.compile(r"(path|files|file|template|lib)$")
 """Last part of the keys that name files."""
-OUTPUTS = ("trainer.default", "trainer.output", "trainer.resume", "trainer.rollout", "trainer.validation", "ray")
+OUTPUTS = (
+    *("trainer.callbacks", "trainer.default", "trainer.logger", "trainer.output", "trainer.resume"),
+    *("trainer.rollout", "trainer.validation", "ray"),
+)
 """First part of the keys that name no input."""
 CODE = re.compile(r"(.+\.py)(?::.*)?")
 LARGE = 2**26
@@ -52,6 +55,8 @@ def contents_of(config: Any, objects: Any = None) -> Contents:
     found = {key: list(_digests(key, value)) for key, value in _leaves("", read_yaml(to_yaml(config)))}
     passed = () if objects is None else ((field.name, getattr(objects, field.name)) for field in fields(objects))
     found |= {name: list(_of_object(value)) for name, value in passed if value is not None}
+    for key, item in given_objects(config):
+        found[key] = found.get(key, []) + ([] if key.startswith(OUTPUTS) else list(_of_object(item.value)))
     return {key: digests for key, digests in found.items() if digests}
 
 
@@ -97,7 +102,7 @@ def _named(key: str, text: str) -> Iterator[Digest]:
     """Digests of what a setting names: code, a source of rows, or where the key is one of files, a file or folder."""
     source, code, here = split_source(text), CODE.fullmatch(text), [Path.cwd()]
     file = _found(code[1]) if code else None
-    path = _found(source[1] if source else text) if source or PATHS.search(key) else None
+    path = _found(source[1] if source else text) if PATHS.search(key) else None
     if file is not None:
         yield from map(_of_file, own_files(file, here))
     elif path is None:
@@ -153,7 +158,8 @@ def _of_object(value: Any) -> Iterator[Digest]:
 
 def _found(text: str) -> Path | None:
     try:
-        return find(text, what="")
+        path = find(text, what="") if text else None
+        return None if path is None or Path.cwd().is_relative_to(path) else path
     except (UserError, OSError, ValueError):
         return None  # a hub id, say; a missing file is told where it is read
 

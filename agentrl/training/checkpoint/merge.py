@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.inside import check_links
-from agentrl.core.outputs import model_folder
+from agentrl.core.outputs import check_apart, model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
@@ -33,6 +33,7 @@ def merge(
     """
     if model_files(out) and not overwrite:
         raise UserError(f"{out} has a model already: name another folder, or replace it with --overwrite")
+    check_apart(out, "OUT", {"CHECKPOINT": checkpoint})
     check_links(checkpoint)  # its files are copied
     step, state = checkpoints.load(checkpoint)
     trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})

@@ -1,16 +1,18 @@
 """Save a run whose step fails or is interrupted.
 
-Invariant: a step that ends early returns its rows, and the checkpoint of the step before is written.
+Invariant: a step that ends early returns its rows, and the checkpoint of the step before is written, unless its update
+had begun.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from agentrl.core.errors import UserError
 from agentrl.core.stopping import Interrupted
 from agentrl.tracking.resume_notes import how_to_resume
 from agentrl.training.checkpoint.run_state import Checkpoints
-from agentrl.trajectory.drops import SamplingStopped, TooManyDrops
+from agentrl.trajectory.drops import TooManyDrops
 
 
 class Rows(Protocol):
@@ -32,18 +34,25 @@ Recover = Callable[[int], AbstractContextManager[None]]
 
 
 @contextmanager
-def recovery(checkpoints: Checkpoints, rows: Rows, save: Save, start: int) -> Iterator[Recover]:
+def recovery(
+    checkpoints: Checkpoints, rows: Rows, save: Save, start: int, updating: Callable[[], bool] = lambda: False
+) -> Iterator[Recover]:
     """Context of all steps after `start`; yields the context manager of one step. Raises Interrupted with a command to
-    resume."""
+    resume.
+
+    `updating`: whether the weights may be no longer those of the step before.
+    """
     taken = start
 
     @contextmanager
     def recover(step: int) -> Iterator[None]:
-        """Save the step before, then raise the step's TooManyDrops, SamplingStopped or Interrupted."""
+        """Save the step before, then raise the step's TooManyDrops, UserError or Interrupted."""
         nonlocal taken
         try:
             yield
-        except (TooManyDrops, SamplingStopped, Interrupted) as early:
+        except (TooManyDrops, UserError, Interrupted) as early:
+            if updating():
+                raise
             rows.undo()
             if step > 1 and not checkpoints.has(step - 1):
                 save(step - 1, last=True)

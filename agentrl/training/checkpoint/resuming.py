@@ -132,6 +132,7 @@ def newest(path: str) -> Path:
 
 
 def _newest_local(path: Path) -> Path:
+    path = path.parent if path.name in ("actor", "huggingface") else path
     if (path / MANIFEST).is_file() or (step_of(path.name) is not None and path.is_dir()):
         return path
     return latest(path / FOLDER) or latest(path) or _none(path)

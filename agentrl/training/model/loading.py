@@ -1,9 +1,14 @@
 """Load models, tokenizers and processors."""
 
+import logging
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -24,11 +29,14 @@ from agentrl.config.schema import Model, Pretrained
 from agentrl.core import resources
 from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
+from agentrl.core.model_files import language_config
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import in_float32
+
+log = logging.getLogger(__name__)
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -36,9 +44,25 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
+    _check_vocabulary(tokenizer, model, key)
     if model.chat_template is not None:
         tokenizer.chat_template = _template(model.chat_template)
     return tokenizer
+
+
+def _check_vocabulary(tokenizer: Any, model: Model, key: str) -> None:
+    """Raises UserError for a tokenizer with more tokens than the model has embeddings; logs that it is another's."""
+    known = language_config(model.path) | model.override_config
+    size, last = known.get("vocab_size"), known.get("eos_token_id")
+    over = [name for name in ("bos", "eos") if (getattr(tokenizer, f"{name}_token_id", None) or 0) >= (size or 1e9)]
+    if isinstance(size, int) and (tokenizer.vocab_size > size or over):
+        raise UserError(
+            f"{key}: the tokenizer has {len(tokenizer)} tokens, and the model in {model.path} knows {size}: it is "
+            "another model's; use the model's own"
+        )
+    if model.tokenizer_path and isinstance(last, int) and last not in tokenizer.all_special_ids:
+        word = tokenizer.convert_ids_to_tokens(last)
+        log.warning("%s: token %d ends the model's texts, and is %r there: is it another model's?", key, last, word)
 
 
 def stop_token_ids(model: Model) -> tuple[int, ...]:
@@ -72,6 +96,8 @@ def _text_part(config: PretrainedConfig) -> str | None:
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder or hub id that `key` names. Raises UserError."""
     source = folder_or_id(path, key)
+    if source == path and not Path(source).is_dir():
+        _check_hub(path, key)
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
@@ -81,6 +107,22 @@ def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) 
             else f"; correct the name, or set {key} to a folder (HF_HUB_OFFLINE=1 asks no hub)"
         )
         raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{fix}") from error
+
+
+def _check_hub(path: str, key: str) -> None:
+    """Raises UserError where a hub id is not on this machine and its hub cannot be reached, without a retry."""
+    if any(getproxies().get(kind) for kind in ("https", "all")) or constants.HF_HUB_OFFLINE:
+        return
+    if isinstance(try_to_load_from_cache(path, "config.json"), str):
+        return
+    host = urlsplit(constants.ENDPOINT).hostname
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        raise UserError(
+            f"{key}: there is no folder {path} here, and {host} cannot be reached; name a model's folder, or a hub id "
+            "that is downloaded (HF_HUB_OFFLINE=1 asks no hub)"
+        ) from None
 
 
 def _template(chat_template: str) -> str:

@@ -24,7 +24,7 @@ SECTION = "data.custom_cls"
 
 def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
     """The items of the user's dataset as ledgers, each with its class and index. Raises UserError."""
-    cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=SECTION)
+    cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=SECTION, section=True)
     dataset = _made(cls, data, chat, [str(path) for path in paths(files, what)])
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")

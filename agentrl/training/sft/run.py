@@ -5,7 +5,6 @@ tokens, for every split into micro-batches and every number of ranks; a resumed 
 would have taken.
 """
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from math import isfinite
@@ -143,8 +142,7 @@ class Run:
         """Files of an existing model, unless the same settings made it."""
         settings = output / CONFIG_FILE
         same = settings.is_file() and not changes_since(settings, self.config)
-        in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
-        return [] if same or in_place else model_files(output)
+        return [] if same else model_files(output)
 
     def _due(self, every: int | str) -> bool:
         steps = self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)

@@ -117,11 +117,12 @@ async function fetchRows(offset) {
 }
 
 async function load() {
+  const sum = root.querySelector("#sum"); // another page may be shown when the answer comes
   const answer = await fetchRows(0);
   [rows, total] = [answer.rows, answer.total];
   list.replaceChildren(...items(0));
   list.scrollTop = 0;
-  root.querySelector("#sum").replaceChildren(plural(total, "trajectory"),
+  sum.replaceChildren(plural(total, "trajectory"),
     answer.reward === null ? "" : h("span", {}, "mean reward ", h("b", {}, figure(answer.reward))));
   if (!total) list.replaceChildren(h("p", { className: "empty" }, "None fits these filters."));
 }

@@ -107,7 +107,8 @@ async function follow() {
   runs.splice(0, runs.length, ...(await ask("runs")).runs);
   if (JSON.stringify(runs) === before) return;
   title();
-  await shown?.grown?.(runs);
+  queue = queue.then(() => shown?.grown?.(runs)).catch(() => {});
+  await queue;
 }
 
 async function start() {

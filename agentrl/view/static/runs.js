@@ -5,7 +5,9 @@ import { ask, badge, dot, duration, explain, figure, go, h, hideTip, joined, not
 const METRICS = ["val/success", "val/reward_mean", "rollout/success", "rollout/reward_mean", "val/loss", "train/loss", "time/step"];
 const MOST_SETTINGS = 12;
 
-let root, runs, view, meanings, settings, differing;
+const AT_ONCE = 8;
+
+let root, runs, view, meanings, settings = {}, differing = [];
 
 export async function render(page, allRuns, query) {
   root = page;
@@ -18,12 +20,14 @@ export async function render(page, allRuns, query) {
 export async function grown(allRuns) { runs = allRuns; await load(); }
 
 async function load() {
-  const names = [...new Set([...METRICS, view.metric])].filter(Boolean).join(",");
+  const metrics = [...new Set([...METRICS, view.metric])].filter(Boolean).join(",");
   let given;
-  [{ runs: given }, meanings] = await Promise.all([ask("runs", { last: names }), ask("meanings")]);
+  [{ runs: given }, meanings] = await Promise.all([ask("runs", { last: metrics }), ask("meanings")]);
   runs = given;
-  const shown = visible();
-  ({ runs: settings, differing } = shown.length ? await ask("settings", { runs: joined(shown.map((run) => run.name)) }) : { runs: {}, differing: [] });
+  const names = visible().map((run) => run.name);
+  if (names.length > AT_ONCE) draw(); // reading settings takes a while the first time
+  for (let i = 0; names.length > AT_ONCE && i < names.length; i += AT_ONCE) await ask("settings", { runs: joined(names.slice(i, i + AT_ONCE)) });
+  ({ runs: settings, differing } = names.length ? await ask("settings", { runs: joined(names) }) : { runs: {}, differing: [] });
   draw();
 }
 
@@ -71,6 +75,7 @@ function save() {
 }
 
 function draw() {
+  if (document.body.dataset.page !== "runs") return; // another page was opened meanwhile
   hideTip();
   save();
   const shown = visible();

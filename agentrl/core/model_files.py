@@ -1,0 +1,20 @@
+"""A model's folder, read without transformers."""
+
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.foreign import read_json
+from agentrl.core.resources import read_text
+
+
+def language_config(path: str | None) -> dict[str, Any]:
+    """The fields of config.json about the language model; empty where there is no folder, or no such file.
+
+    Raises ValueError where it is no JSON.
+    """
+    file = Path(path or "") / "config.json"
+    found = read_json(read_text(file)) if path and file.is_file() else {}
+    if not isinstance(found, dict):
+        return {}
+    text = found.get("text_config")
+    return {**found, **text} if isinstance(text, dict) else found
