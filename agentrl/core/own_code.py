@@ -104,7 +104,8 @@ def _installed(name: str) -> Path | None:
     with suppress(ImportError, ValueError, AttributeError):
         spec = find_spec(name)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-        return next((path for path in map(Path, filter(None, places)) if path.suffix == ".py" or path.is_dir()), None)
+        paths = [Path(place) for place in places if place]
+        return next((path for path in paths if path.suffix == ".py" or path.is_dir()), None)
     return None
 
 
