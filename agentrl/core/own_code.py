@@ -112,8 +112,8 @@ def _installed(name: str) -> Path | None:
 def _is_own(path: Path) -> bool:
     path = path.resolve()
     layer_files = [sys.modules[type(layer).__module__].__file__ for layer in layers()]
-    folders = [sysconfig.get_path("stdlib"), Path(__file__).parents[1], *(Path(f).parent for f in layer_files if f)]
-    theirs = [Path(folder).resolve() for folder in folders]
+    folders = [Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]]
+    theirs = [folder.resolve() for folder in (*folders, *(Path(file).parent for file in layer_files if file))]
     return not INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in theirs)
 
 
