@@ -4,6 +4,7 @@ from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
+from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
@@ -143,7 +144,7 @@ def reward_manager(reward: Reward, model: Model) -> None:
     """Check that the reward manager is built in or a user's class."""
     reward_manager = reward.reward_manager
     known = reward_manager.name in REWARD_MANAGERS or reward_manager.module.path or model.external_lib
-    if not known:
+    if not known and not any(reward_manager.name in layer.reward_managers() for layer in layers()):
         raise UserError(
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
             "your own with reward.reward_manager.module.path"
