@@ -48,7 +48,7 @@ def gdpo(
     component_weights: Tensor | None = None,
     norm_by_std: bool = True,
 ) -> Tensor:
-    """Sum of the advantages of each part of the reward, whitened over the batch's model tokens (GDPO, arXiv 2601.05242).
+    """Sum of the advantages by each part of the reward, whitened over the batch's tokens (GDPO, arXiv 2601.05242).
 
     `components` [B, K]: the parts of the reward of each sequence's trajectory; None: the score alone. Each has its
     advantage in the group as in grpo, times its entry of `component_weights` [K] (None: 1). No part drowns another.

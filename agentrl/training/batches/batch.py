@@ -193,7 +193,8 @@ class Batch:
             sample = self.select([self.media.first])
             masked: dict[str, Any] = {n: torch.zeros_like(c) for n, c in sample.columns.items() if n in _SCORED}
             return replace(sample, **masked)
-        blank: dict[str, Any] = {n: c.new_zeros(1 if n in _PER_SEQUENCE else 2, *c.shape[1:]) for n, c in self.columns.items()}
+        rows = {n: 1 if n in _PER_SEQUENCE else 2 for n in self.columns}
+        blank: dict[str, Any] = {n: c.new_zeros(rows[n], *c.shape[1:]) for n, c in self.columns.items()}
         return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
     def to(self, device: torch.device) -> "Batch":
