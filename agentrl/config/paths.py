@@ -21,7 +21,7 @@ from agentrl.config.given import is_given
 from agentrl.config.keys import path_kinds, schema_keys
 from agentrl.config.schema.paths import PathKind
 from agentrl.core.errors import UserError
-from agentrl.core.paths import absolute, shown
+from agentrl.core.paths import absolute, expanded, shown
 from agentrl.core.remote_files import is_remote, known_scheme
 from agentrl.core.resources import find, lookup
 from agentrl.core.row_sources import BY_PATH, split_source
@@ -87,7 +87,7 @@ def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:
     if not _names_file(path, kind):
         return path
     found = lookup(path, folders, ours=kind is not PathKind.MODEL)
-    return str(found) if found is not None else str(Path(path).expanduser()) if path.startswith("~") else path
+    return str(found) if found is not None else str(expanded(path)) if path.startswith("~") else path
 
 
 def _settled_source(path: str, name: str, argument: str, folders: Folders) -> str:

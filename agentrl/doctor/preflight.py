@@ -20,7 +20,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.model_files import language_config
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
-from agentrl.core.paths import shown
+from agentrl.core.paths import expanded, shown
 from agentrl.core.plugins import import_external
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
@@ -133,7 +133,7 @@ def check_plugins(config: Any) -> "list[RewardFn]":
 
 def check_model(model: Any, *, template: bool = True) -> None:
     """A folder in Hugging Face format. A hub id, a URL and an adapter are left to the run."""
-    folder = Path(model.path or "").expanduser()
+    folder = expanded(model.path or "")
     if not model.path or not folder.exists() or (folder / "adapter_config.json").exists():
         return
     if not folder.is_dir():
@@ -145,7 +145,7 @@ def check_model(model: Any, *, template: bool = True) -> None:
     if model.tokenizer_path is None and not any((folder / name).exists() for name in TOKENIZERS):
         raise UserError(f"model.path: {folder} has no tokenizer; put it there, or set model.tokenizer_path")
     if template and model.chat_template is None:
-        _check_template(folder if model.tokenizer_path is None else Path(model.tokenizer_path).expanduser())
+        _check_template(folder if model.tokenizer_path is None else expanded(model.tokenizer_path))
 
 
 def check_context(config: Any) -> list[str]:
