@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     file = find(args.file, what="agentrl config check")
     console = Console(highlight=False, soft_wrap=True)
-    found = list(check_sources(read_sources(file, args.arguments), args.command))
+    found = list(check_sources(read_sources(file, args.arguments), args.command, files=True))
     if not found:
         console.print(f"[bold]{file.name}[/] starts no program with settings")
     shown: set[tuple[str, str, str]] = set()

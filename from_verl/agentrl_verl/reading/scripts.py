@@ -137,7 +137,7 @@ class _Programs:
     def _program(self, launch: Launch, file: Path, folder: str, line: int, certain: bool) -> Source:
         words = tuple(word.text for word in launch.arguments)
         source = Source(program=launch.program, line=line, launcher=launch.launcher, words=words, unset=self.unset)
-        source.certain = certain
+        source.certain, source.folders = certain, (Path(folder),)
         options: dict[str, Word] = {}
         rest = list(_without_options(launch.arguments, options))
         _read_chosen(source, [Path(folder), *file.resolve().parents], launch, options)
