@@ -117,7 +117,7 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
 def _standing_in(name: str) -> str:
     from agentrl_verl.reading.defaults import table
 
-    return "verl's" if name in table()["files"] else "agentrl's own"
+    return "verl's" if name.partition(".yaml")[0] in table()["files"] else "agentrl's own"
 
 
 def _setting(verdict: "Verdict") -> str:

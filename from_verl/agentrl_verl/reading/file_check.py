@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.commands import SCHEMAS
+from agentrl.core.errors import UserError
 from agentrl_verl.programs import Program, find_program, not_served
 from agentrl_verl.reading.defaults import of_source
 from agentrl_verl.reading.program_settings import Source
@@ -63,7 +64,10 @@ def _checked(source: Source, command: str, *, files: bool) -> Checked:
     schema = SCHEMAS[CHECKED_AS[command]]
     verl = of_source(source, schema)
     verdicts = judge(source, schema, open_files=verl is not None)
-    config, notes = composed(verdicts, schema, verl, source.base)
+    try:
+        config, notes = composed(verdicts, schema, verl, source.base)
+    except UserError as error:
+        return Checked(source, command, "", verdicts, [(str(error), True)])
     found = Checked(source, command, "", verdicts, list(complaints(config)), notes)
     if files and not found.stops:
         folders = dict.fromkeys([*source.folders, *(given.file.absolute().parent for given in source.settings)])
