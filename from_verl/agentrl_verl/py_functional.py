@@ -146,3 +146,20 @@ def initialize_system_prompt(tokenizer: Any, **apply_chat_template_kwargs: Any) 
 def apply_chat_template(processing_class: Any, messages: Any, **kwargs: Any) -> Any:
     """The template's text or tokens."""
     return processing_class.apply_chat_template(messages, **kwargs)
+
+
+def format_gpt_oss_tool_response_manually(tool_response: str, tool_call_name: str) -> str:
+    """A tool's result as a message of gpt-oss."""
+    return f"<|start|>functions.{tool_call_name} to=assistant<|channel|>commentary<|message|>{tool_response}<|end|>"
+
+
+def add_generation_prompt_for_gpt_oss(message_content: str) -> str:
+    """The text, and the beginning of the model's next message."""
+    return f"{message_content}<|start|>assistant"
+
+
+def build_gpt_oss_tool_response_text(messages: Sequence[Mapping[str, Any]], tool_call_names: Sequence[str]) -> str:
+    """The results of several tools, and the beginning of the model's next message."""
+    pairs = zip(messages, tool_call_names, strict=True)
+    results = [format_gpt_oss_tool_response_manually(message["content"], name) for message, name in pairs]
+    return add_generation_prompt_for_gpt_oss("".join(results))
