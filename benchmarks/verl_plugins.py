@@ -79,7 +79,11 @@ def plugins(folder: Path) -> Iterator[Plugin]:
         except SyntaxError:
             continue
         text = file.read_text(errors="replace")
-        known = {name: kind for name, kind in BASES.items() if re.search(rf"from verl\b.*\n?.*\b{name}\b", text)}
+        known = {
+            name: kind
+            for name, kind in BASES.items()
+            if re.search(rf"from (?:verl\b|\.base_tool\b).*\n?.*\b{name}\b", text)
+        }
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 kind = next((known[name] for base in node.bases if (name := _last(base)) in known), None)

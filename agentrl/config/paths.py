@@ -62,6 +62,18 @@ def check_paths(config: Any, folders: Folders = ()) -> None:
         _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
 
 
+def forget_missing(config: Any, folders: Folders = ()) -> set[str]:
+    """Give each key whose path leads nowhere its default, in place; returns these keys."""
+    missing = set()
+    for place in _places(config):
+        try:
+            _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
+        except UserError:
+            missing.add(place.key)
+            setattr(place.owner, place.name, getattr(type(place.owner)(), place.name))
+    return missing
+
+
 def _places(config: Any) -> Iterator[Place]:
     schema: type = type(config)
     for key in schema_keys(schema).values():

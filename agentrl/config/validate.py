@@ -31,6 +31,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.one_kl,
     algorithm.refreshed_reference,
     algorithm.critic_fits,
+    algorithm.reward_parts,
     algorithm.loss_options,
     algorithm.bypassed,
     algorithm.correction_cap,

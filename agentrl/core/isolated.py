@@ -101,11 +101,11 @@ class IsolatedFunction:
                 if process.popen.poll() is None:
                     return process
                 self._end(process)  # it died without a call
-            if self._may_start() and self._starting.acquire(blocking=False):
+            if self._starting.acquire(blocking=False):
                 try:
-                    return self._started()
+                    if self._may_start():  # asked under the lock: another start may just have ended
+                        return self._started()
                 finally:
-                    self._latest = monotonic()
                     self._starting.release()
 
     def _may_start(self) -> bool:
@@ -125,6 +125,8 @@ class IsolatedFunction:
         except (TimeoutError, InfraError, UserError) as error:
             self._end(process)
             raise NotThere(f"it does not load in another process: {error}") from error
+        finally:
+            self._latest = monotonic()
         return process
 
     def _answer(self, process: "Process", message: bytes, timeout: float) -> tuple[str, Any]:

@@ -41,7 +41,10 @@ ADVANTAGES: Registry[Any] = Registry(
     "an advantage estimator",
     decorator="advantage_estimator",
     places=("algorithms/advantages",),
-    contract=FunctionContract(ESTIMATOR_COLUMNS, ("values", "baselines", "gamma", "lam", "norm_by_std", "config")),
+    contract=FunctionContract(
+        ESTIMATOR_COLUMNS,
+        ("values", "baselines", "components", "component_weights", "gamma", "lam", "norm_by_std", "config"),
+    ),
     marks=("grouped",),
 )
 """`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its

@@ -138,11 +138,12 @@ class VerlLayer(Layer):
 
     def reward_managers(self) -> Mapping[str, type]:
         """Managers registered with agentrl's stand-in for verl's decorator, or with an installed verl."""
+        from agentrl_verl.reward_managers import REWARD_MANAGERS
+
         found: dict[str, type] = {}
         for module, registry in MANAGERS.items():
             found |= getattr(sys.modules.get(module), registry, {}) if module in sys.modules else {}
-        own = sys.modules.get("agentrl_verl.reward_managers")
-        return found | (own.REWARD_MANAGERS if own else {})
+        return found | REWARD_MANAGERS
 
     def reward_manager(self, kind: type, function: Any, config: Any, tokenizer: Any, offered: Mapping[str, Any]) -> Any:
         """A manager that calls `run_single` or `__call__` with verl's batch."""

@@ -124,9 +124,13 @@ class NaiveRewardLoop(RewardManagerBase):
         self.reward_router_address = reward_router_address
         self.reward_model_tokenizer = reward_model_tokenizer
 
+    def arguments(self, item: Any) -> dict[str, Any]:
+        """The arguments of the reward function, of one sample."""
+        return told_of(item, self.tokenizer, "data_source")
+
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """The function's score; other values of its dict as extra info."""
-        given, function = told_of(data[-1], self.tokenizer, "data_source"), self.compute_score
+        given, function = self.arguments(data[-1]), self.compute_score
         assert function is not None
         if self.reward_router_address is not None:
             given["reward_router_address"] = self.reward_router_address
@@ -134,6 +138,17 @@ class NaiveRewardLoop(RewardManagerBase):
         said = await function(**given) if self.is_async_reward_score else await asyncio.to_thread(function, **given)
         score = said["score"] if isinstance(said, Mapping) else said
         return {"reward_score": score, "reward_extra_info": dict(said) if isinstance(said, Mapping) else {"acc": said}}
+
+
+@register("gdpo")
+class GDPORewardManager(NaiveRewardLoop):
+    """Tells the reward function the name of the run, as `extra_info["experiment_name"]`."""
+
+    def arguments(self, item: Any) -> dict[str, Any]:
+        """The arguments of the reward function, of one sample."""
+        given = super().arguments(item)
+        given["extra_info"]["experiment_name"] = self.config.trainer.experiment_name
+        return given
 
 
 def told_of(item: Any, tokenizer: Any, reward_fn_key: str) -> dict[str, Any]:

@@ -303,6 +303,33 @@ def test_turn_rewards_add_up_to_the_score():
     assert not ADVANTAGES["grpo"](*packing.columns).abs().max() > 1e-2
 
 
+@given(packings(), st.data())
+def test_gdpo_compares_each_part_of_the_reward_by_itself(packing, data):
+    trajectories = [*dict.fromkeys(packing.trajectory.tolist())]
+    values = st.lists(st.sampled_from([0.0, 1.0, -0.5, 3.0]), min_size=2, max_size=2)
+    parts = {t: data.draw(values) for t in trajectories}
+    weights = [1.0, 0.25]
+    summed = dict.fromkeys(trajectories, 0.0)
+    for part, weight in enumerate(weights):
+        for members in groups_of(packing).values():
+            given = [parts[t][part] for t in members]
+            for t, value in zip(members, given, strict=True):
+                summed[t] += 0.0 if silent(given) else weight * (value - mean(given)) / (stdev(given) + 1e-6)
+    spread = torch.tensor([summed[t] for t in _owners(packing)], dtype=torch.float64)
+    kept = spread[packing.mask]
+    expected = torch.zeros(len(spread))
+    if kept.numel() > 1 and kept.std() > 1e-6:
+        expected = ((spread - kept.mean()) * torch.rsqrt(kept.var() + 1e-8) * packing.mask).float()
+    components = torch.tensor([parts[t] for t in packing.trajectory.tolist()])
+    options = {"components": components, "component_weights": torch.tensor(weights)}
+    got, _ = estimate("gdpo", *packing.columns, **options)
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+
+
+def _owners(packing: Packing) -> list[int]:
+    return [t for span, t in zip(packing.spans, packing.trajectory.tolist(), strict=True) for _ in span]
+
+
 def columns_for(packing: Packing) -> dict[str, torch.Tensor]:
     return {"values": torch.zeros(len(packing.rewards)), "baselines": torch.zeros(len(packing.trajectory))}
 

@@ -31,6 +31,7 @@ algorithm.lam=-1 | must be from 0 to 1
 algorithm.kl_penalty=k9 | choose full, kl
 algorithm.kl_ctrl.kl_coef=-1 | must be at least 0
 algorithm.adv_estimator=reward.py:nope | has no 'nope': it has compute_score
+algorithm.adv_estimator=gdpo | set reward.functions, or algorithm.gdpo_reward_keys
 algorithm.filter_groups.keep=nope | choose differing
 algorithm.rollout_correction.rollout_is=word | choose token or sequence
 algorithm.rollout_correction.rollout_is_threshold=0.1 | must be at least 1

@@ -178,3 +178,16 @@ def test_arguments_without_a_manager_of_ones_own_are_refused():
     settings = ["reward.reward_kwargs={factor: 2.0}"]
     with pytest.raises(UserError, match="those of the reward function are"):
         compose(settings, config_name="train", checks=[reward_manager])
+
+
+async def test_the_manager_gdpo_gives_the_name_of_the_run(tmp_path):
+    (tmp_path / "score.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return {'score': 1.0, 'format': float(extra_info['experiment_name'] == 'qwen')}\n"
+    )
+    settings = ["reward.reward_manager.name=gdpo", "trainer.experiment_name=qwen", "algorithm.adv_estimator=gdpo"]
+    settings += ["algorithm.gdpo_reward_keys=[format]", f"reward.custom_reward_function.path={tmp_path / 'score.py'}"]
+    config = compose([*settings, "model.path=m", "data.train_files=x"], config_name="train", checks=(reward_manager,))
+    subject = trajectory()
+    await scorer_of(config, tokenizer(), WORDS).score(subject)
+    assert (subject.reward, subject.reward_extra["format"]) == (1.0, 1.0)

@@ -79,7 +79,8 @@ async def outcomes(scoring: Scorer, count: int) -> list:
     return subjects
 
 
-async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
+async def test_prime_scores_in_processes_of_its_own(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "IDLE_WAIT_SECONDS", 60.0)  # on a busy machine a quick call may take long
     subjects = await outcomes(scorer(module, "compute_score", "prime", bonus=0.5), 4)
     assert [t.reward for t in subjects] == [len("call\nanswer-7\nanswer-9") + 0.5] * 4
     workers = {t.reward_extra["pid"] for t in subjects}

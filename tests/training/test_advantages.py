@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from agentrl.algorithms import estimate
-from agentrl.config.schema import PFPPO, Algorithm, KLControl
+from agentrl.config.schema import PFPPO, Algorithm, KLControl, Reward
+from agentrl.config.schema.reward import RewardTerm
+from agentrl.core.errors import UserError
 from agentrl.training import ComputeAdvantages, pack, pack_tokens
 from agentrl.training.update.advantages import _of_first_sides
 from agentrl.trajectory.trajectory import Outcome
@@ -98,6 +100,30 @@ def test_a_prompt_without_a_baseline_gets_no_advantages():
     compute = ComputeAdvantages(Algorithm(adv_estimator="remax"), seed=0)
     batch, _ = compute(pack_tokens(trajectories), trajectories, {"a": 0.25}, 1)
     assert [bool(column.any()) for column in batch.advantages.split(batch.lengths)] == [True, False]
+
+
+def of_parts(*parts: dict[str, float], functions=(), **settings):
+    """Advantages of one prompt's trajectories whose reward functions gave `parts`, each on its first model token."""
+    trajectories = [trajectory(ledger(2, seed=i), uid="a", reward=0.0) for i in range(len(parts))]
+    for one, extra in zip(trajectories, parts, strict=True):
+        one.reward_extra |= extra
+    reward = Reward(functions={name: RewardTerm(weight=weight) for name, weight in functions})
+    compute = ComputeAdvantages(Algorithm(adv_estimator="gdpo", **settings), reward, seed=0)
+    batch, _ = compute(pack_tokens(trajectories), trajectories, None, 1)
+    return [column[column != 0].mean().item() for column in batch.advantages.split(batch.lengths)]
+
+
+def test_gdpo_reads_the_values_of_reward_functions():
+    parts = [{"right": 1.0, "short": 0.0}, {"right": 0.0, "short": 0.1}, {"right": 0.0, "short": 0.0}]
+    both = of_parts(*parts, gdpo_reward_keys=["right", "short"])
+    assert both[0] == pytest.approx(both[1], abs=1e-4)  # a tenth counts as much as a whole
+    more = of_parts(*parts, gdpo_reward_keys=["right", "short"], gdpo_reward_weights=[1.0, 0.2])
+    assert more[0] > more[1]
+    assert of_parts(*parts, functions=[("right", 1.0), ("short", 0.2)]) == more
+    without_verdict = of_parts(*parts[:2], {}, gdpo_reward_keys=["right", "short"])
+    assert without_verdict == both
+    with pytest.raises(UserError, match="gave no number 'brief', but right, short"):
+        of_parts(*parts, gdpo_reward_keys=["right", "brief"])
 
 
 def test_a_failed_baseline_gives_no_advantages():

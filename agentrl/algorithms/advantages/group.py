@@ -14,6 +14,7 @@ from agentrl.algorithms.advantages.scores import (
     groups_of,
     spread,
     trajectory_scores,
+    whiten,
 )
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.core.points import advantage_estimator
@@ -33,6 +34,38 @@ def grpo(
     if norm_by_std:
         advantages = advantages / (std + EPSILON)
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+
+
+@advantage_estimator("gdpo", grouped=True)
+def gdpo(
+    rewards: Tensor,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    trajectory: Tensor,
+    group: Tensor,
+    *,
+    components: Tensor | None = None,
+    component_weights: Tensor | None = None,
+    norm_by_std: bool = True,
+) -> Tensor:
+    """Sum of the advantages by each part of the reward, whitened over the batch's tokens (GDPO, arXiv 2601.05242).
+
+    `components` [B, K]: the parts of the reward of each sequence's trajectory; None: the score alone. Each has its
+    advantage in the group as in grpo, times its entry of `component_weights` [K] (None: 1). No part drowns another.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    owner, groups = groups_of(index, group, scores.numel())
+    parts = scores[:, None]
+    if components is not None:
+        parts = scores.new_empty(scores.numel(), components.shape[1])
+        parts[index] = components.to(parts)
+    weights = parts.new_ones(parts.shape[1]) if component_weights is None else component_weights.to(parts)
+    total = torch.zeros_like(scores)
+    for part, weight in zip(parts.unbind(1), weights, strict=True):
+        count, mean, std = group_statistics(part, owner, groups)
+        advantages = (part - mean) / (std + EPSILON) if norm_by_std else part - mean
+        total += weight * comparable(advantages, count, std, mean)
+    return whiten(spread(total, index, mask, cu_seqlens), mask)
 
 
 @advantage_estimator("grpo_passk", grouped=True)

@@ -4,7 +4,9 @@ from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
+from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
 
 ESTIMATOR = "algorithm.adv_estimator"
@@ -139,10 +141,11 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
 
 
 def reward_manager(reward: Reward, model: Model) -> None:
-    """Check that the reward manager is built in or a user's class."""
+    """Check that the reward manager is built in, or that a file of the user's may have it."""
     reward_manager = reward.reward_manager
-    known = reward_manager.name in REWARD_MANAGERS or reward_manager.module.path or model.external_lib
-    if not known:
+    own = reward_manager.module.path or reward.custom_reward_function.path or model.external_lib
+    known = own or reward_manager.name in REWARD_MANAGERS
+    if not known and not any(reward_manager.name in layer.reward_managers() for layer in layers()):
         raise UserError(
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
             "your own with reward.reward_manager.module.path"
@@ -186,6 +189,32 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
     at_least(
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
+
+
+def reward_parts(algorithm: Algorithm, reward: Reward) -> str | None:
+    """Check that an estimator which compares parts of the reward has some."""
+    if not components_of(algorithm, reward) and (algorithm.gdpo_reward_keys or algorithm.gdpo_reward_weights):
+        return f"algorithm.gdpo_reward_keys and _weights have no effect without {ESTIMATOR}=gdpo"
+    return None
+
+
+def components_of(algorithm: Algorithm, reward: Reward) -> dict[str, float]:
+    """The parts of the reward that the estimator reads, with their weights. Raises UserError where there are none."""
+    estimator, weights = algorithm.adv_estimator, algorithm.gdpo_reward_weights
+    if "components" not in ADVANTAGES.keywords(estimator, ESTIMATOR):
+        return {}
+    names = algorithm.gdpo_reward_keys or [*reward.functions]
+    if not names:
+        raise UserError(
+            f"{ESTIMATOR}={estimator} compares parts of the reward: set reward.functions, or "
+            "algorithm.gdpo_reward_keys=[accuracy,format], names of values in the reward function's dict"
+        )
+    if weights and len(weights) != len(names):
+        raise UserError(
+            f"algorithm.gdpo_reward_weights has {plural(len(weights), 'weight')} for {', '.join(names)}: give one each"
+        )
+    default = [term.weight if (term := reward.functions.get(name)) else 1.0 for name in names]
+    return dict(zip(names, weights or default, strict=True))
 
 
 def loss_options(actor: Actor) -> str | None:

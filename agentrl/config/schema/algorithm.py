@@ -87,7 +87,11 @@ class Algorithm:
     adv_estimator: str = "grpo"
     """Estimator of advantages; docs/algorithms.md compares them."""
     norm_adv_by_std_in_grpo: bool = True
-    """grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
+    """gdpo, grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false: Dr.GRPO (arXiv 2503.20783)."""
+    gdpo_reward_keys: list[str] = field(default_factory=list)
+    """gdpo: parts of the reward, values of the reward function's dict; by default the scores of `reward.functions`."""
+    gdpo_reward_weights: list[float] = field(default_factory=list)
+    """gdpo: weight of each of these parts; by default 1, or the weights of `reward.functions`."""
     gamma: float = 1.0
     """Discount per model token, for gae, reinforce_plus_plus and remax; per turn for gae_turn and grpo_turn."""
     lam: float = 1.0

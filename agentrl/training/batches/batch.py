@@ -19,7 +19,7 @@ from torch import Tensor
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
 
-_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "truncated", "key", "media")
+_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -53,6 +53,8 @@ class Batch:
     """f32 [T]; the exact KL from the policy before the step to the reference, where it is part of the reward."""
     baselines: Tensor | None = None
     """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
+    components: Tensor | None = None
+    """f32 [B, K]; the parts of the reward of its trajectory, where the estimator reads them."""
     truncated: Tensor | None = None
     """bool [B]; whether its trajectory ended at the length limit."""
     key: Tensor | None = None
@@ -191,7 +193,8 @@ class Batch:
             sample = self.select([self.media.first])
             masked: dict[str, Any] = {n: torch.zeros_like(c) for n, c in sample.columns.items() if n in _SCORED}
             return replace(sample, **masked)
-        blank: dict[str, Any] = {n: c.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, c in self.columns.items()}
+        rows = {n: 1 if n in _PER_SEQUENCE else 2 for n in self.columns}
+        blank: dict[str, Any] = {n: c.new_zeros(rows[n], *c.shape[1:]) for n, c in self.columns.items()}
         return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
     def to(self, device: torch.device) -> "Batch":

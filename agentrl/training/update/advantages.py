@@ -1,6 +1,6 @@
 """Advantages of a batch's tokens, from the rewards of its trajectories; how they fall on several ledgers of one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite, nan
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
+from agentrl.config.checks.algorithm import components_of
 from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
@@ -61,6 +62,8 @@ class ComputeAdvantages:
         """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected.
         `kl`: the controller of `algorithm.kl_ctrl`; None: a new one."""
         self.algorithm, self.reward = algorithm, reward or Reward()
+        self.components = components_of(self.algorithm, self.reward)
+        """Parts of the reward that the estimator reads, and their weights."""
         self.seed = seed
         self.on_advantages = on_advantages
         correction = algorithm.rollout_correction
@@ -104,6 +107,8 @@ class ComputeAdvantages:
         """The batch with its rewards, without groups below `min_group_size`; the number of these."""
         tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
         batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        if self.components:
+            batch.components = _components(batch, trajectories, self.components, self.algorithm.adv_estimator)
         least = self.algorithm.min_group_size
         return (batch, {}) if least <= 1 else without_small_groups(batch, least)
 
@@ -129,6 +134,8 @@ class ComputeAdvantages:
             *batch.players(),
             values=batch.values,
             baselines=batch.baselines,
+            components=batch.components,
+            component_weights=torch.tensor([*self.components.values()]),
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
             gamma=algorithm.gamma,
             lam=algorithm.lam,
@@ -189,6 +196,21 @@ def _of_first_sides(batch: Batch) -> torch.Tensor:
     firsts.scatter_reduce_(0, batch.trajectory, batch.side, "amin")
     mine = batch.side == firsts[batch.trajectory]
     return batch.rewards * mine.repeat_interleave(batch.cu_seqlens.diff())
+
+
+def _components(
+    batch: Batch, trajectories: Sequence[Trajectory], names: Collection[str], estimator: str
+) -> torch.Tensor:
+    """The values `names` of each sequence's trajectory: f32 [B, K]. One whose reward function gave no score has 0."""
+    given = [trajectories[i].reward_extra for i in batch.trajectory.tolist()]
+    for extra in filter(None, given):
+        if unknown := [name for name in names if not isinstance(extra.get(name), Real)]:
+            raise UserError(
+                f"algorithm.adv_estimator={estimator}: the reward function gave no number {unknown[0]!r}, but "
+                f"{', '.join(extra)}; add it to its dict, or correct algorithm.gdpo_reward_keys"
+            )
+    rows = [[float(extra.get(name, 0.0)) for name in names] for extra in given]
+    return torch.tensor(rows, dtype=torch.float32, device=batch.ids.device)
 
 
 def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
