@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.paths import absolute
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -83,8 +84,8 @@ class Result:
         from agentrl.training.checkpoint.merge import merge
 
         adapter = self.config.model.lora_rank > 0
-        merge(self._saved(), Path(folder), dtype=dtype, adapter=adapter, overwrite=overwrite)
-        return Path(folder)
+        merge(self._saved(), out := absolute(folder), dtype=dtype, adapter=adapter, overwrite=overwrite)
+        return out
 
     def _saved(self) -> Path:
         if self.checkpoint is None:

@@ -58,7 +58,7 @@ class TrainingRun:
     @short_errors
     def __enter__(self) -> Self:
         if self._trainer is None:
-            self._folder.enter_context(run_folder(self.config, KEY, self._objects))
+            self._folder.enter_context(run_folder(self.config, KEY, self._objects)).say_changes()
             try:
                 self._open()
             except BaseException:

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.engine not in RECIPES:
         raise UserError(f"{args.engine}: no such engine; choose one of {', '.join(RECIPES)}")
-    folder = (args.dir or environments() / args.engine).expanduser().resolve()
+    folder = expanded(args.dir or environments() / args.engine).resolve()
     with console.status(f"installing {args.engine} in {folder}") as status:
         install(args.engine, folder, cpu=args.cpu, python=args.python, say=status.update)
     console.print(f"{args.engine} is ready: {installed(folder, args.engine)}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 
 if TYPE_CHECKING:
     from agentrl.tasks.harbor.table import CheckTable
@@ -66,7 +67,7 @@ def _check(args: argparse.Namespace) -> int:
 
     if args.jobs < 1:
         raise UserError("--jobs must be 1 or more")
-    tasks = find_tasks(Path(args.folder).expanduser())
+    tasks = find_tasks(expanded(args.folder))
     chosen = {name: tasks[name] for name in tasks if any(fnmatch(name, wanted) for wanted in args.task or ["*"])}
     if not chosen:
         raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")

@@ -17,6 +17,8 @@ from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
 
 QUOTIENT = re.compile(r"=\$\{quotient:\{value\},\$\{([\w.]+)\}\}")
+KINDS = {"merged": "moved", "internal": "silent"}
+"""Further actions in a table of names, and those that they are."""
 OLD_NAMES = Path(__file__).with_name("old_names.yaml")
 
 
@@ -47,7 +49,7 @@ def read_table(file: Path) -> dict[str, Rename]:
     """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
     entries: dict[str, Rename] = {}
     for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
-        kind, merged = ("moved", True) if action == "merged" else (action, False)
+        kind, merged = KINDS.get(action, action), action == "merged"
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
         entries |= {name: Rename(name, kind, text, merged) for names, text in items for name in _each(names)}
     return entries

@@ -21,7 +21,7 @@ from agentrl.config.given import is_given
 from agentrl.config.keys import path_kinds, schema_keys
 from agentrl.config.schema.paths import PathKind
 from agentrl.core.errors import UserError
-from agentrl.core.paths import absolute, shown
+from agentrl.core.paths import absolute, expanded, shown
 from agentrl.core.remote_files import is_remote, known_scheme
 from agentrl.core.resources import find, lookup
 from agentrl.core.row_sources import BY_PATH, split_source
@@ -62,6 +62,18 @@ def check_paths(config: Any, folders: Folders = ()) -> None:
         _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
 
 
+def forget_missing(config: Any, folders: Folders = ()) -> set[str]:
+    """Give each key whose path leads nowhere its default, in place; returns these keys."""
+    missing = set()
+    for place in _places(config):
+        try:
+            _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
+        except UserError:
+            missing.add(place.key)
+            setattr(place.owner, place.name, getattr(type(place.owner)(), place.name))
+    return missing
+
+
 def _places(config: Any) -> Iterator[Place]:
     schema: type = type(config)
     for key in schema_keys(schema).values():
@@ -87,7 +99,7 @@ def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:
     if not _names_file(path, kind):
         return path
     found = lookup(path, folders, ours=kind is not PathKind.MODEL)
-    return str(found) if found is not None else str(Path(path).expanduser()) if path.startswith("~") else path
+    return str(found) if found is not None else str(expanded(path)) if path.startswith("~") else path
 
 
 def _settled_source(path: str, name: str, argument: str, folders: Folders) -> str:

@@ -20,6 +20,7 @@ from agentrl.config.keys import nearest
 from agentrl.config.names import table
 from agentrl.core import resources
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 
 MISSING_FOLDER = re.compile(r"provider=hydra\.searchpath.*, path=(.+) is not available\.")
 OTHERS: ContextVar[Sequence[Path]] = ContextVar("folders after the first", default=())
@@ -165,7 +166,7 @@ def shipped() -> dict[str, list[str]]:
 
 
 def _folder(path: str) -> Path:
-    folder = Path(path).expanduser().resolve()
+    folder = expanded(path).resolve()
     if not folder.is_dir():
         raise UserError(f"--config-dir {path}: no such folder")
     return folder

@@ -8,12 +8,13 @@ from agentrl.core.resources import read_text
 
 
 def language_config(path: str | None) -> dict[str, Any]:
-    """The fields of config.json about the language model; empty where there is no folder, or no such file.
-
-    Raises ValueError where it is no JSON.
-    """
+    """The fields of config.json about the language model; empty without such a file, or where it is no JSON, which
+    loading the model reports."""
     file = Path(path or "") / "config.json"
-    found = read_json(read_text(file)) if path and file.is_file() else {}
+    try:
+        found = read_json(read_text(file)) if path and file.is_file() else {}
+    except ValueError:
+        return {}
     if not isinstance(found, dict):
         return {}
     text = found.get("text_config")

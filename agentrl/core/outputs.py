@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.paths import shown
+from agentrl.core.paths import expanded, shown
 from agentrl.core.row_sources import split_source
 
 BLOCK = 4096
@@ -78,7 +78,7 @@ def check_apart(output: str | Path, what: str, inputs: Mapping[str, Any]) -> Non
 
 
 def _real(path: str | Path) -> Path:
-    return Path(os.path.realpath(Path(path).expanduser()))
+    return Path(os.path.realpath(expanded(path)))
 
 
 @contextmanager

@@ -104,15 +104,16 @@ def _installed(name: str) -> Path | None:
     with suppress(ImportError, ValueError, AttributeError):
         spec = find_spec(name)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-        return next((path for path in map(Path, filter(None, places)) if path.suffix == ".py" or path.is_dir()), None)
+        paths = [Path(place) for place in places if place]
+        return next((path for path in paths if path.suffix == ".py" or path.is_dir()), None)
     return None
 
 
 def _is_own(path: Path) -> bool:
     path = path.resolve()
     layer_files = [sys.modules[type(layer).__module__].__file__ for layer in layers()]
-    folders = [sysconfig.get_path("stdlib"), Path(__file__).parents[1], *(Path(f).parent for f in layer_files if f)]
-    theirs = [Path(folder).resolve() for folder in folders]
+    folders = [Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]]
+    theirs = [folder.resolve() for folder in (*folders, *(Path(file).parent for file in layer_files if file))]
     return not INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in theirs)
 
 

@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with its `~` expanded; unlike in `Path.expanduser`, `~name` of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def absolute(path: str | Path) -> Path:
     """A path with `~` expanded, in the current folder if it is relative; links stay links."""
     return Path(os.path.abspath(os.path.expanduser(path)))

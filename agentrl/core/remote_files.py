@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.inside import inside
+from agentrl.core.paths import expanded
 
 SHARED_MEMORY = Path("/dev/shm")
 CACHE = "AGENTRL_CACHE"
@@ -66,7 +67,7 @@ def in_shared_memory(path: str, what: str) -> str:
     """
     if not SHARED_MEMORY.is_dir():
         raise UserError(f"{what}: this machine has no {SHARED_MEMORY}; set it to false")
-    source = Path(path).expanduser().resolve()
+    source = expanded(path).resolve()
     if not source.exists():
         raise UserError(f"{what}: {path} is no folder on this machine, so there is nothing to copy; set it to false")
     files = [file for file in sorted(source.rglob("*")) if file.is_file()] if source.is_dir() else [source]

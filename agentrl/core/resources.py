@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from agentrl.core.errors import UserError
-from agentrl.core.paths import absolute
+from agentrl.core.paths import absolute, expanded
 
 
 def share() -> Path:
@@ -38,7 +38,7 @@ def lookup(path: str | Path, folders: Sequence[Path] = (), *, ours: bool = True)
 
 
 def _places(path: str | Path, folders: Sequence[Path], *, ours: bool = True) -> list[Path]:
-    path = Path(path).expanduser()
+    path = expanded(path)
     return [absolute(folder / path) for folder in (Path.cwd(), *folders, *[share()] * ours)]
 
 

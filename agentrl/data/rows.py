@@ -99,6 +99,8 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
     Further columns are in `extra_info`, where the reward function finds them.
     """
     record = _completed(record, columns.prompt)
+    if columns.prompt not in record:
+        raise UserError(f"{uid} has no {columns.prompt!r}: it has {', '.join(record) or 'nothing'}")
     fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
     extra_info = fields["extra_info"]
     for key in ("tools_kwargs", "interaction_kwargs"):

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.checks.files import as_list
 from agentrl.config.derived import has_critic, inherited, optimizer_name
 from agentrl.config.given import file_named, is_given
+from agentrl.config.paths import forget_missing, settle_paths
 from agentrl.core.errors import UserError
 from agentrl.core.model_files import language_config
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
-from agentrl.core.paths import shown
+from agentrl.core.paths import expanded, shown
 from agentrl.core.plugins import import_external
 from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
@@ -29,6 +30,10 @@ from agentrl.engines.gpus import device_kind, visible_gpus
 if TYPE_CHECKING:
     from agentrl.rewards.function import RewardFn
 
+NAMING = ("rollout.agent.agent_loop_config_path", "data.custom_cls.path")
+"""Files that decide how rows are read."""
+MANAGERS = ("reward.reward_manager.module.path", "reward.custom_reward_function.path")
+"""Files that may have the reward manager."""
 STARTED_CLUSTER = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
 """The file of a cluster that `ray start` made on this machine."""
 MOST_ROWS = 200_000
@@ -72,6 +77,29 @@ def preflight_sft(config: Any) -> None:
     check_machine(config)
     check_folder(config.trainer.output_dir, "trainer.output_dir")
     check_optimizer(config.optim, "optim", config.model)
+    _check_sft_files(config)
+
+
+def preflight_here(config: Any, folders: Sequence[Path] = ()) -> list[str]:
+    """`preflight` for settings that may be of another machine: what they name and is not on this one is left out.
+
+    `folders`: those in which paths are looked for, after the current one. The settings change in place.
+    """
+    settle_paths(config, folders)
+    missing = forget_missing(config, folders)
+    if not hasattr(config, "rollout"):
+        _check_sft_files(config)
+        return []
+    if "rollout.agent.agent_loop_config_path" in missing:  # which gives loops their names
+        config.rollout.agent.default_agent_loop = None
+    if not missing.isdisjoint(MANAGERS):
+        config.reward.reward_manager = type(config.reward.reward_manager)()
+    scorers, whole = check_plugins(config), missing.isdisjoint(NAMING)
+    check_model(config.model)
+    return [*check_context(config), *(check_rows(config, scorers) if whole and not config.model.external_lib else [])]
+
+
+def _check_sft_files(config: Any) -> None:
     check_model(config.model)
     for name in ("train_files", "val_files"):
         if files := getattr(config.data, name):
@@ -121,19 +149,19 @@ def check_plugins(config: Any) -> "list[RewardFn]":
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
     named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
-    if reward.reward_manager.module.path is not None:
-        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
     found = list(load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered).values())
     if not is_given(named.path):
         batch = takes_lists(reward)
         one = load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch, offered=offered)
         found += [] if one is None else [one]
+    if config.model.external_lib is None:  # which may give names to managers
+        manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
     return found
 
 
 def check_model(model: Any, *, template: bool = True) -> None:
     """A folder in Hugging Face format. A hub id, a URL and an adapter are left to the run."""
-    folder = Path(model.path or "").expanduser()
+    folder = expanded(model.path or "")
     if not model.path or not folder.exists() or (folder / "adapter_config.json").exists():
         return
     if not folder.is_dir():
@@ -145,7 +173,7 @@ def check_model(model: Any, *, template: bool = True) -> None:
     if model.tokenizer_path is None and not any((folder / name).exists() for name in TOKENIZERS):
         raise UserError(f"model.path: {folder} has no tokenizer; put it there, or set model.tokenizer_path")
     if template and model.chat_template is None:
-        _check_template(folder if model.tokenizer_path is None else Path(model.tokenizer_path).expanduser())
+        _check_template(folder if model.tokenizer_path is None else expanded(model.tokenizer_path))
 
 
 def check_context(config: Any) -> list[str]:

@@ -1,12 +1,12 @@
 """Makes the backend of a server engine from the settings."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from agentrl.chat.media.loading import takes_images
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.installation import engine_python
@@ -48,7 +48,7 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
     rollout, model = config.rollout, config.model
     if rollout.deterministic and kind == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
-    place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
+    place = str(expanded(model.path)) if model.path and expanded(model.path).is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
     dtype = server_dtype(config, kind)

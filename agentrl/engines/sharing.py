@@ -10,6 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 from agentrl.config.derived import has_critic, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
+from agentrl.core.paths import expanded
 from agentrl.training.model.adapter import base_and_adapter
 
 IN_PROCESS_SEQUENCES = 64
@@ -124,7 +125,7 @@ def text_config(path: str, lora_rank: int) -> dict[str, Any]:
 def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:
     """The folder of a model, of an adapter's base too, and its configuration; empty: it is not there yet."""
     base, _ = base_and_adapter(path, lora_rank)
-    folder = Path(base).expanduser()
+    folder = expanded(base)
     try:
         downloaded = None if folder.is_dir() else try_to_load_from_cache(base, "config.json")
         folder = Path(downloaded).parent if isinstance(downloaded, str) else folder

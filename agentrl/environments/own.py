@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
 
@@ -44,7 +45,7 @@ def interpreter(written: str | None, folder: str, package: str, further: str = "
         )
     if written is None:
         return sys.executable
-    path = Path(folder, Path(written).expanduser()).absolute()
+    path = Path(folder, expanded(written)).absolute()
     if not path.exists():
         raise UserError(f"python: there is no {path}; {_how_to_make(path.parents[1], package, further)}")
     return str(path)

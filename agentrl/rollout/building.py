@@ -165,10 +165,9 @@ def _reward_function(
     config: Config, tokenizer: Any, given: Callable[..., Any] | None
 ) -> tuple[RewardFn | None, Manager | None]:
     """The reward function, `given` or named, and its manager where `reward.reward_manager.name` does not decide."""
-    reward_manager = config.reward.reward_manager
+    reward_manager, served = config.reward.reward_manager, _served(config.reward.reward_model)
+    function = _own_function(config.reward, given, served)  # its file may register the manager
     kind = manager_class(reward_manager.name, reward_manager.module.path)
-    served = _served(config.reward.reward_model)
-    function = _own_function(config.reward, given, served)
     if kind is not None:
         return None, custom_manager(kind, function, config, tokenizer, served)
     if function is None and not config.reward.functions and known_source(config.data):

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin
 from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.numbers import is_reward
+from agentrl.core.paths import expanded
 from agentrl.core.points import task_format
 from agentrl.core.user_errors import did_you_mean, last_line
 from agentrl.data.plain import plain
@@ -46,7 +47,7 @@ TEXT = FieldKind("text", lambda value: isinstance(value, str) and bool(value.str
 NUMBER = FieldKind("a number above 0", _is_number, float)
 KINDS: dict[Any, FieldKind] = {
     str: TEXT,
-    Path: FieldKind("the path of a folder", TEXT.fits, lambda value: Path(value).expanduser().absolute()),
+    Path: FieldKind("the path of a folder", TEXT.fits, lambda value: expanded(value).absolute()),
     float: NUMBER,
     int: FieldKind("a number above 0", _is_number, int),
     bool: FieldKind("true or false", lambda value: isinstance(value, bool), bool),

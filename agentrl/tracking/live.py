@@ -114,7 +114,7 @@ class LiveView:
 
     def show(self, renderable: RenderableType) -> None:
         """Print anything rich can draw: a conversation, a table."""
-        self.console.print(renderable)
+        self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
 
     def _line(self, text: str) -> None:
         # Neither markup nor wrapping nor colour: a line of a log.

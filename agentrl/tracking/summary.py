@@ -3,6 +3,7 @@
 Read back from the run's own files, so that a run that was interrupted and resumed closes like an unbroken one.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,8 @@ def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableTyp
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
     if any((run_dir / CHECKPOINTS).glob("global_step_*")):
-        place = shown(run_dir)
-        yield Text(f"try it: agentrl rollout model.path={place} ...; export it: agentrl merge {place} FOLDER", "dim")
+        place = shlex.quote(shown(run_dir))
+        yield Text(f"try it: agentrl rollout model.path={place} ...\nexport it: agentrl merge {place} FOLDER", "dim")
 
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:

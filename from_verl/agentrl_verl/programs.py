@@ -19,6 +19,8 @@ import yaml
 from agentrl.core.errors import UserError
 
 TABLE = Path(__file__).with_name("programs.yaml")
+OWN_FOLDER = "config"
+"""The folder of verl's own YAML files beside each program."""
 TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
 """What torchrun tells its processes. Left in place, ours would wait for its store, which knows nothing of them."""
 
@@ -117,14 +119,16 @@ def arguments_of(program: Program, args: Sequence[str], started: Sequence[str] =
 
 
 def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(options, settings): a folder beside the program's own file, where Hydra looks, is found in a checkout too."""
+    """(options, settings): a folder beside the program's own file, where Hydra looks, is found in a checkout too; the
+    program's own one needs no checkout, for agentrl's files stand for verl's."""
     options = [arg for arg in args if arg.startswith("--config-path=")]
     named = [arg.partition("=")[2].removesuffix(".yaml") for arg in args if arg.startswith("--config-name=")]
-    folder = options[-1].partition("=")[2] if options else "config"
+    folder = options[-1].partition("=")[2] if options else OWN_FOLDER
     beside = Path(*program.name.split(".")[:-1], folder)
-    if not named or (options and Path(folder).is_dir()) or not (beside / f"{named[-1]}.yaml").is_file():
+    found = named and (beside / f"{named[-1]}.yaml").is_file()
+    if (options and Path(folder).is_dir()) or not (found or Path(folder) == Path(OWN_FOLDER)):
         return [], list(args)
-    return [f"--config-path={beside}"], [arg for arg in args if arg not in options]
+    return [f"--config-path={beside}"] if found else [], [arg for arg in args if arg not in options]
 
 
 def processes(world: int, local: int) -> list[str]:

@@ -83,6 +83,15 @@ def test_the_page_of_what_is_not_here_is_fresh() -> None:
     assert (ROOT / "docs" / "not-here.md").read_text() == not_here(), "stale: run `make reference`"
 
 
+def test_the_page_has_a_row_for_each_reason() -> None:
+    page = not_here()
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
+    assert len(rows) < 300
+    assert "`actor.use_remove_padding`, `" in page, "with the others that have its reason"
+    assert "`critic.use_remove_padding`" not in page
+    assert "`model.hf_config`" not in page, "verl fills it in itself"
+
+
 def test_the_table_for_users_of_trl_says_what_the_names_say() -> None:
     rows = re.findall(r"^\| `([a-z_]+)`.*?\| (.*?) \|", (ROOT / "docs" / "from-trl.md").read_text(), re.MULTILINE)
     assert len(rows) > 30

@@ -14,6 +14,7 @@ from agentrl.config.names import written
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS as COMMANDS
 from agentrl.config.schema.sft import SftConfig
+from agentrl.engines.engine import FILTERS
 
 SCHEMAS = tuple(COMMANDS.values())
 PACKAGE = Path(agentrl.__file__).parent
@@ -61,7 +62,8 @@ def unread(schema: type) -> list[str]:
     shared = {("critic", key) for section, key in attribute_accesses() if section in ("actor", "settings")}
     assert ("section", "custom") in attribute_accesses()
     customs = {(*path.split("."), "custom")[-2:] for path in schema_sections(schema)} | {("custom",)}
-    read = attribute_accesses() | shared | customs
+    filters = {(section, name) for section in ("rollout", "val_kwargs") for name in FILTERS}  # read by their names
+    read = attribute_accesses() | shared | customs | filters
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in read]
 
 

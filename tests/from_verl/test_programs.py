@@ -187,6 +187,18 @@ def test_a_file_beside_the_program_is_chosen(tmp_path: Path, monkeypatch: pytest
     assert "no such file" in read_sources(script)[0].mistakes[0][1]
 
 
+@pytest.mark.parametrize(("folder", "fine"), [("config", True), ("./config", True), ("/there/config", False)])
+def test_verls_own_folder_needs_no_checkout(folder: str, fine: bool, tmp_path: Path) -> None:
+    words = [f"--config-path={folder}", "--config-name=ppo_trainer"]
+    program = find_program("verl.trainer.main_ppo")
+    assert program is not None
+    assert (words[0] not in arguments_of(program, words)) == fine
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m {program.name} {' '.join(words)} rollout.n=4\n")
+    (source,) = read_sources(script)
+    assert bool(source.mistakes) != fine
+
+
 def test_a_variable_that_is_not_set_stops_where_a_run_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,9 @@ class Scripted:
     def compare(self, trajectories):
         """Nothing to record."""
 
+    def activity(self):
+        return {}
+
     def greedy(self, rows, step, on_done):
         self.rolled.append(("greedy", [row.uid for row in rows]))
         return [self.trajectory(row, 0, row.extra_info["greedy"]) for row in rows]

@@ -190,7 +190,7 @@ def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> 
     model.module.bfloat16().save_pretrained(tmp_path / "judge")
     config = type(model.config).from_pretrained(tmp_path / "judge", num_labels=1, architectures=None)
     config.save_pretrained(tmp_path / "judge")
-    judge = Judge(RewardModel(True, RewardNetwork(path=str(tmp_path / "judge"))), device=CPU)
+    judge = Judge(RewardModel(enable=True, model=RewardNetwork(path=str(tmp_path / "judge"))), device=CPU)
     scores = torch.tensor(judge([[5, 6, 7], [8, 9], [10, 11, 12, 13]]))
     assert (scores != scores.bfloat16().float()).any()
 

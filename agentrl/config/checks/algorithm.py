@@ -141,9 +141,10 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
 
 
 def reward_manager(reward: Reward, model: Model) -> None:
-    """Check that the reward manager is built in or a user's class."""
+    """Check that the reward manager is built in, or that a file of the user's may have it."""
     reward_manager = reward.reward_manager
-    known = reward_manager.name in REWARD_MANAGERS or reward_manager.module.path or model.external_lib
+    own = reward_manager.module.path or reward.custom_reward_function.path or model.external_lib
+    known = own or reward_manager.name in REWARD_MANAGERS
     if not known and not any(reward_manager.name in layer.reward_managers() for layer in layers()):
         raise UserError(
             f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "

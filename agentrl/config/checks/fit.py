@@ -4,6 +4,7 @@ from agentrl.config.checks.algorithm import compares_in_groups
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
+from agentrl.core.numbers import limit_of
 
 CROWDED = 0.6
 """Share of a GPU's free memory from which on an engine that never gives it back is worth a word."""
@@ -139,7 +140,7 @@ def adapter_rate(key: str, optim: Optim, model: Model) -> str | None:
 
 def warm_up(actor: Actor, trainer: Trainer) -> str | None:
     """The warm-up ends before the run does."""
-    steps, total = actor.optim.lr_warmup_steps, trainer.total_training_steps
+    steps, total = actor.optim.lr_warmup_steps, limit_of(trainer.total_training_steps)
     if total is None or steps < total:
         return None
     return (

@@ -12,7 +12,7 @@ model.lora_rank critic.model.lora_rank optim.weight_decay optim.lr_warmup_steps 
 rollout.multi_turn.max_assistant_turns rollout.multi_turn.max_user_turns rollout.multi_turn.max_consecutive_errors
 """
 ABOVE_0 = """
-actor.grad_clip critic.grad_clip trainer.grad_clip model.lora_alpha rollout.trajectory_timeout rollout.start_timeout
+actor.grad_clip critic.grad_clip trainer.grad_clip rollout.trajectory_timeout rollout.start_timeout
 rollout.request_timeout reward.timeout reward.num_workers trainer.nccl_timeout algorithm.kl_ctrl.horizon
 trainer.total_epochs actor.ulysses_sequence_parallel_size trainer.ulysses_sequence_parallel_size evaluation.k
 """
@@ -48,6 +48,8 @@ def pairs(config: Any) -> None:
         warm_up = getattr(optim, "lr_warmup_steps", 0)
         if isinstance(warm_up, float) and warm_up > 1 and warm_up % 1:
             raise UserError(f"{key}.lr_warmup_steps={warm_up}: write steps as 10, or a share of all steps as 0.1")
+    if config.model.lora_rank and config.model.lora_alpha <= 0:
+        raise UserError(f"model.lora_alpha={config.model.lora_alpha}: must be over 0")
     if not config.trainer.experiment_name:
         raise UserError("trainer.experiment_name is empty: name the run")
     if hasattr(config, "actor") and config.actor.clip_ratio_c <= 1:

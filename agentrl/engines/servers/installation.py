@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 
 Say = Callable[[str], None]
 
@@ -107,7 +108,7 @@ def environments() -> Path:
     """Folder of the engines' environments."""
     own = os.environ.get("AGENTRL_ENGINES")
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(own).expanduser() if own else Path(data).expanduser() / "agentrl" / "engines"
+    return expanded(own) if own else expanded(data) / "agentrl" / "engines"
 
 
 def find_python(name: str, module: str) -> str | None:
@@ -121,7 +122,7 @@ def find_python(name: str, module: str) -> str | None:
 def engine_python(name: str, module: str, chosen: str | None) -> str:
     """The interpreter to start an engine with; `chosen` is `rollout.engine_python`. Raises UserError."""
     if chosen is not None:
-        python = Path(chosen).expanduser()
+        python = expanded(chosen)
         if not python.exists():
             raise UserError(f"rollout.engine_python: there is no {chosen}; `agentrl engine install {name}` makes one")
         return str(python)

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.paths import expanded
 from agentrl.core.points import environment_kind
 from agentrl.data.files import paths, read_records
 from agentrl.environments.entry import EnvironmentEntry
@@ -53,7 +54,7 @@ class NemoGymServer:
             raise UserError(
                 f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a data file of NeMo Gym"
             )
-        source = written if "://" in written else Path(self.folder, Path(written).expanduser())
+        source = written if "://" in written else Path(self.folder, expanded(written))
         (file,) = paths(source, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
         lines = list(enumerate(read_records(file), 1))

@@ -17,6 +17,7 @@ import yaml
 
 from agentrl.core.errors import UserError
 from agentrl.core.inside import check_links
+from agentrl.core.paths import expanded
 from agentrl.core.plurals import plural
 from agentrl.core.points import row_source
 from agentrl.core.user_errors import one_line
@@ -66,7 +67,7 @@ def task_rows(argument: str) -> list[Row]:
     path, _, query = argument.partition("?")
     choices = _choices(query)
     tasks, broken = {}, []
-    for name, folder in find_tasks(Path(path).expanduser()).items():
+    for name, folder in find_tasks(expanded(path)).items():
         try:
             tasks[name] = read_task(folder, None)
         except UserError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.paths import expanded
 from agentrl.core.resources import find, read_text
 
 VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -49,7 +50,7 @@ def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[Ser
 
 
 def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
-    near = folder / Path(path).expanduser()
+    near = folder / expanded(path)
     file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path", folders=[folder])
     try:
         content = json.loads(read_text(file))

@@ -6,6 +6,7 @@ listed and applied: the user named the checkpoint. No change is applied where no
 """
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ LOCATION = (
 LENGTH = ("trainer.total_training_steps", "trainer.total_epochs", "data.")
 """Settings that the number of steps depends on."""
 
+log = logging.getLogger(__name__)
+
 UNKNOWN = object()
 SHOWN = 12
 """Most changes that are listed."""
@@ -111,7 +114,7 @@ class Edit(Change):
         return not self.key.startswith(("data.val_files", "validation"))
 
     def __str__(self) -> str:
-        return f"{', '.join(self.new)} was edited ({self.key})"
+        return f"{', '.join(self.new)} {'was' if len(self.new) == 1 else 'were'} edited ({self.key})"
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,11 @@ class Resumption:
     """One line; empty where nothing changed."""
     finished: int = 0
     """The number of all its steps, where none is left."""
+
+    def say_changes(self) -> None:
+        """Log the changes, if there are any."""
+        if self.changes:
+            log.warning("%s", self.changes)
 
 
 NEW_RUN = Resumption()

@@ -202,12 +202,13 @@ def _of_model(folder: Path) -> str:
 
 
 def _sample(file: Path) -> str:
-    size = file.stat().st_size
-    if size <= SAMPLES * BLOCK:
-        return _of_file(file)[1]
-    digest = blake2b(str(size).encode(), digest_size=16)
-    with file.open("rb") as stream:
-        for place in range(0, size, size // SAMPLES):
-            stream.seek(place)
-            digest.update(stream.read(BLOCK))
-    return digest.hexdigest()
+    with suppress(OSError):
+        size = file.stat().st_size
+        if size > SAMPLES * BLOCK:
+            digest = blake2b(str(size).encode(), digest_size=16)
+            with file.open("rb") as stream:
+                for place in range(0, size, size // SAMPLES):
+                    stream.seek(place)
+                    digest.update(stream.read(BLOCK))
+            return digest.hexdigest()
+    return _of_file(file)[1]

@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.paths import expanded
 from agentrl.core.remote_files import made_once
 from agentrl.training.checkpoint.lineage import FOLDER, step_of, visible
 
@@ -30,7 +31,7 @@ def use_checkpoints(config: Any) -> Any:
 
 def exported(path: str | Path | None) -> Path | None:
     """The folder of the model of a checkpoint, or of the newest one of a run; None for any other path."""
-    place = Path(path or "").expanduser()
+    place = expanded(path or "")
     if not path or not is_run(place):
         return None
     from agentrl.training.checkpoint.folders import HUGGINGFACE, MANIFEST, has_weights

@@ -32,7 +32,9 @@ def merge(
     UserError, also where a model exists and `overwrite` is not set.
     """
     if model_files(out) and not overwrite:
-        raise UserError(f"{out} has a model already: name another folder, or replace it with --overwrite")
+        raise UserError(
+            f"{out} has a model already: name another folder, or replace it with --overwrite (in Python overwrite=True)"
+        )
     check_apart(out, "OUT", {"CHECKPOINT": checkpoint})
     check_links(checkpoint)  # its files are copied
     step, state = checkpoints.load(checkpoint)

@@ -1,6 +1,5 @@
 """Start a run: lock its folder, compare its settings with the checkpoint, restart it after lost workers."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,6 @@ from agentrl.training.checkpoint.run_lock import locked
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 
 def supervise(run: Callable[[Any], T], config: Any, key: str, finished: Callable[[Any, int], T] | None = None) -> T:
     """`run(config)` with its folder locked, restarted after WorkerDied.
@@ -28,6 +25,7 @@ def supervise(run: Callable[[Any], T], config: Any, key: str, finished: Callable
     with run_folder(config, key) as start:
         if start.finished and finished is not None:
             return finished(config, start.finished)
+        start.say_changes()
         return run_with_restarts(run, config, folder_of(config, key) / FOLDER)
 
 
@@ -37,8 +35,6 @@ def run_folder(config: Any, key: str, objects: Any = None) -> Iterator[Resumptio
     run_dir, validates = folder_of(config, key), getattr(config.trainer, "val_only", False)
     with locked(run_dir, key):
         start = NEW_RUN if validates else check_changes(config, run_dir / FOLDER, objects)
-        if start.changes:
-            log.warning("%s", start.changes)
         yield start
 
 

@@ -30,6 +30,7 @@ from agentrl.core import resources
 from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.model_files import language_config
+from agentrl.core.paths import expanded
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
@@ -250,7 +251,7 @@ def folder_or_id(path: str | None, key: str) -> str:
     """A local folder, or a hub id unchanged. Raises UserError for anything else."""
     if not path:
         raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
-    folder = Path(local_copy(path, key)).expanduser()
+    folder = expanded(local_copy(path, key))
     if folder.is_dir():
         return str(folder)
     looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1

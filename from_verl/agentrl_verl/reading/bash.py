@@ -43,7 +43,7 @@ command_not_found_handle() {
 }
 """
 """What differs from a plain bash: a folder or a file of the run's machine that is not here ends no script."""
-RUN = """mkdir bin; chmod +x stub; for name in {names}; do cp stub "bin/$name"; done
+RUN = """mkdir bin; (cd bin; tee {names} < ../stub > /dev/null; chmod +x *)
 printf '#!/bin/bash\\nexec bash "$@"\\n' > bin/sh; chmod +x bin/sh
 export AGENTRL_LOG="$PWD/log" BASH_ENV="$PWD/setup" PATH="$PWD/bin:$PATH" {variables}
 mkdir -p "$PWD/tree"{folder}; tree=$PWD/tree; printf '%s\\0' "$tree" $'\\n' > log

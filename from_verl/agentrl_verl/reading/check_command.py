@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     file = find(args.file, what="agentrl config check")
     console = Console(highlight=False, soft_wrap=True)
-    found = list(check_sources(read_sources(file, args.arguments), args.command))
+    found = list(check_sources(read_sources(file, args.arguments), args.command, files=True))
     if not found:
         console.print(f"[bold]{file.name}[/] starts no program with settings")
     shown: set[tuple[str, str, str]] = set()
@@ -117,7 +117,7 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
 def _standing_in(name: str) -> str:
     from agentrl_verl.reading.defaults import table
 
-    return "verl's" if name in table()["files"] else "agentrl's own"
+    return "verl's" if name.partition(".yaml")[0] in table()["files"] else "agentrl's own"
 
 
 def _setting(verdict: "Verdict") -> str:

@@ -16,6 +16,7 @@ import yaml
 from agentrl.config.keys import Key, ancestors, schema_keys
 from agentrl.config.names import destination, written
 from agentrl.core.compatibility import Written
+from agentrl.core.errors import UserError
 from agentrl_verl.reading.program_settings import Source
 from agentrl_verl.reading.versions import VERSIONS, Version, find_version
 
@@ -99,8 +100,10 @@ class VerlDefaults:
     def finish(self, config: Any, settled: Container[str]) -> list[str]:
         """Make the composed `config` what verl makes of it, and return what the person should know.
 
-        In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here.
+        In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here. Raises
+        UserError where verl would start a server for a generative reward model.
         """
+        self._require_server(config)
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
@@ -114,6 +117,16 @@ class VerlDefaults:
             "its group, an answer has its score for its advantage; agentrl would take rollout.n=8"
         )
         return [*notes, alone]
+
+    def _require_server(self, config: Any) -> None:
+        """With an engine of its own, the reward model is one that the reward function asks."""
+        served = any(name.endswith("reward_model.rollout.name") for name in self.given)
+        classifies = _get(config, "reward.reward_model.classifies")
+        if served and classifies and config.reward.custom_reward_function.path:
+            raise UserError(
+                "reward.reward_model: verl starts a server of it, which the reward function asks; start one (`agentrl "
+                "gateway`, SGLang or vLLM), and set reward.reward_model.url to its HOST:PORT"
+            )
 
     def _ignored_mean(self, config: Any) -> list[str]:
         """Before 0.9, verl's gspo has a mean of its own, whatever is set."""

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.commands import SCHEMAS
+from agentrl.core.errors import UserError
 from agentrl_verl.programs import Program, find_program, not_served
 from agentrl_verl.reading.defaults import of_source
 from agentrl_verl.reading.program_settings import Source
-from agentrl_verl.reading.verdicts import FATAL, Verdict, judge, together
+from agentrl_verl.reading.verdicts import FATAL, Verdict, complaints, composed, judge, trouble_here
 
 CHECKED_AS = {"train": "train", "sft": "sft", "eval": "eval", "generate": "eval"}
 """Command -> command with the same settings; commands not listed are not checked."""
@@ -46,25 +47,32 @@ class Checked:
         return not self.served or bool(self.troubles)
 
 
-def check_sources(sources: Sequence[Source], command: str | None = None) -> Iterator[Checked]:
-    """Check each source as settings of `command`, or of the program that it names."""
+def check_sources(sources: Sequence[Source], command: str | None = None, *, files: bool = False) -> Iterator[Checked]:
+    """Check each source as settings of `command`, or of the program that it names; `files`: also those it names."""
     for source in sources:
         program = find_program(source.program) if source.program else None
         name = command or _command(source, program)
         if not name:
             yield Checked(source, "", not_served(source.program, program))
             continue
-        yield _checked(source, name)
+        yield _checked(source, name, files=files)
 
 
-def _checked(source: Source, command: str) -> Checked:
+def _checked(source: Source, command: str, *, files: bool) -> Checked:
     if command not in CHECKED_AS:
         return Checked(source, command)
     schema = SCHEMAS[CHECKED_AS[command]]
     verl = of_source(source, schema)
     verdicts = judge(source, schema, open_files=verl is not None)
-    complaints, notes = together(verdicts, schema, verl, source.base)
-    return Checked(source, command, "", verdicts, complaints, notes)
+    try:
+        config, notes = composed(verdicts, schema, verl, source.base)
+    except UserError as error:
+        return Checked(source, command, "", verdicts, [(str(error), True)])
+    found = Checked(source, command, "", verdicts, list(complaints(config)), notes)
+    if files and not found.stops:
+        folders = dict.fromkeys([*source.folders, *(given.file.absolute().parent for given in source.settings)])
+        found.complaints += trouble_here(config, list(folders))
+    return found
 
 
 def _command(source: Source, program: Program | None) -> str:

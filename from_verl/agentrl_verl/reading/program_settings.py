@@ -35,6 +35,8 @@ class Source:
     """The module, or the file, that a script starts."""
     line: int = 0
     """Where it is started."""
+    folders: tuple[Path, ...] = ()
+    """The folder in which it is started, if a script starts it."""
     launcher: str = ""
     """python, torchrun or ray."""
     certain: bool = True

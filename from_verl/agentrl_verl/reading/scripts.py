@@ -13,6 +13,7 @@ from pathlib import Path
 from agentrl.config.presets import shipped, why_not
 from agentrl.config.tree import ADDED, CHANGED
 from agentrl.core.errors import UserError
+from agentrl_verl.programs import OWN_FOLDER
 from agentrl_verl.reading.bash import SECONDS, BashRun, named_files, run_bash
 from agentrl_verl.reading.launches import MARK, Launch, Word, find_launch, mark, unsure
 from agentrl_verl.reading.program_settings import Given, Source
@@ -137,7 +138,7 @@ class _Programs:
     def _program(self, launch: Launch, file: Path, folder: str, line: int, certain: bool) -> Source:
         words = tuple(word.text for word in launch.arguments)
         source = Source(program=launch.program, line=line, launcher=launch.launcher, words=words, unset=self.unset)
-        source.certain = certain
+        source.certain, source.folders = certain, (Path(folder),)
         options: dict[str, Word] = {}
         rest = list(_without_options(launch.arguments, options))
         _read_chosen(source, [Path(folder), *file.resolve().parents], launch, options)
@@ -169,15 +170,16 @@ def _read_chosen(source: Source, around: Sequence[Path], launch: Launch, options
     name, folder = options["name"], options["folder"].text if "folder" in options else ""
     beside = Path(*launch.program.split(".")[:-1])  # where Hydra looks
     places = [place / folder for place in around] if folder else []
-    places += [place / beside / (folder or "config") for place in around]
+    places += [place / beside / (folder or OWN_FOLDER) for place in around]
     for place in places:
         if (file := place / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
             YamlFiles(source, file.parent).read(file, "")
             return
-    if unsure(name.text) or unsure(folder) or name.text.removesuffix(".yaml") in shipped()[""]:
-        source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
+    stem, beside_it = name.text.removesuffix(".yaml"), Path(folder or OWN_FOLDER) == Path(OWN_FOLDER)
+    if unsure(name.text) or unsure(folder) or (beside_it and stem in shipped()[""]):
+        source.includes.append((name.line, f"{stem}.yaml, which --config-name names"))
         return
-    reason = why_not(name.text.removesuffix(".yaml"))
+    reason = why_not(stem)
     reason = reason or f"no such file in {folder or 'config'}, beside the program or here"
     source.mistakes.append((name.line, f"--config-name={name.text}: {reason}"))
 

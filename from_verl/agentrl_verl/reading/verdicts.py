@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -181,20 +182,47 @@ def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key
     return Verdict(verdict.given, "wrong", verdict.home, text)
 
 
-def together(
-    verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None, base: Iterable[Given] = ()
-) -> tuple[list[tuple[str, bool]], list[str]]:
-    """(complaints, notes) about the settings that a run would take, as one configuration.
+def composed(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None, base: Iterable[Given] = ()) -> Any:
+    """The configuration that a run would make of the settings, and notes about verl's defaults in it.
 
-    A complaint is what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
-    Notes are about verl's defaults. Files that settings name are not looked for: they may be on another machine.
     `base`: settings of agentrl's own files below them.
     """
     taken = [verdict.given for verdict in verdicts if verdict.kind in ("same", "moved", "differs", "own")]
     settings = list(_accepted([*base, *taken], schema))
     config = to_object(on_defaults(settings, verl), schema)
-    notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
-    return list(_complaints(config)), notes
+    return config, [] if verl is None else verl.finish(config, {setting.path for setting in settings})
+
+
+def complaints(config: Any) -> Iterator[tuple[str, bool]]:
+    """What is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
+
+    It is said by the checks of a run, without those that look for files.
+    """
+    for check in CHECKS.get(type(config), SETTINGS):
+        sections = sections_for(check, config)
+        if sections is None or check.__module__ in OF_FILES:
+            continue
+        try:
+            note = check(**sections)
+        except UserError as error:
+            yield str(error), True
+        else:
+            if note:
+                yield note, False
+
+
+def trouble_here(config: Any, folders: Sequence[Path]) -> Iterator[tuple[str, bool]]:
+    """What a run would say of the files that are on this machine, in the same form; it changes the configuration.
+
+    A module that is not found stops nothing: the script may run where it is.
+    """
+    from agentrl.doctor.preflight import preflight_here
+
+    try:
+        for note in preflight_here(config, folders):
+            yield note, False
+    except UserError as error:
+        yield str(error), not isinstance(error.__cause__, ModuleNotFoundError)
 
 
 def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
@@ -207,21 +235,6 @@ def _accepted(settings: Iterable[Given], schema: type) -> Iterator[Setting]:
                 continue
             value = INTERPOLATION.sub("?", str(value))  # set, to what only a shell knows
         yield from reader.read(path, value)
-
-
-def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
-    """What the checks of a run say, without those that look for files."""
-    for check in CHECKS.get(type(config), SETTINGS):
-        sections = sections_for(check, config)
-        if sections is None or check.__module__ in OF_FILES:
-            continue
-        try:
-            note = check(**sections)
-        except UserError as error:
-            yield str(error), True
-        else:
-            if note:
-                yield note, False
 
 
 def _tree(settings: Iterable[Given]) -> DictConfig:

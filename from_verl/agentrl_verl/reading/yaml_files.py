@@ -111,8 +111,9 @@ def _entries(item: yaml.Node) -> list[tuple[str, str, str, int]]:
     """(option, group, package, line) of an item of `defaults`."""
     line = item.start_mark.line + 1
     if isinstance(item, yaml.ScalarNode):
-        group, _, name = item.value.rpartition("/")
-        return [(name, group, "", line)]
+        option, place = _group(item.value)
+        group, _, name = option.rpartition("/")
+        return [(name, group, place, line)]
     return [(option.value, *_group(key.value), line) for key, option in item.value]
 
 

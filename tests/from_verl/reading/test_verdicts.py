@@ -13,7 +13,7 @@ from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.file_check import guess_command
 from agentrl_verl.reading.scripts import read_source
-from agentrl_verl.reading.verdicts import FATAL, Verdict, judge, meanings, together
+from agentrl_verl.reading.verdicts import FATAL, Verdict, complaints, composed, judge, meanings
 
 pytestmark = pytest.mark.integration
 
@@ -223,11 +223,12 @@ def test_settings_are_looked_at_together(tmp_path: Path) -> None:
         "  algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True data.train_batch_size=10 \\\n"
         "  actor_rollout_ref.actor.ppo_mini_batch_size=4\n"
     )
-    complaints = [text for text, stops in together(judge(read_source(file), Config), Config)[0] if stops]
-    assert len(complaints) == 3
-    assert "rollout.n=1" in complaints[0]
-    assert "not a multiple" in complaints[1]
-    assert "twice" in complaints[2]
+    config, _ = composed(judge(read_source(file), Config), Config, None)
+    found = [text for text, stops in complaints(config) if stops]
+    assert len(found) == 3
+    assert "rollout.n=1" in found[0]
+    assert "not a multiple" in found[1]
+    assert "twice" in found[2]
 
 
 def test_the_command_shows_lines_and_gives_its_verdict(
