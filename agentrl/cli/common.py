@@ -37,6 +37,13 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (about WORD) and stop")
 
 
+def row_count(text: str) -> int:
+    """A number of rows. Raises ArgumentTypeError for one below 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rows: write 1 or more")
+    return int(text)
+
+
 def load_config(
     args: argparse.Namespace,
     schema: type | None = None,

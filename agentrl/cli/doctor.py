@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides, the rows, and how much to show."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="number of rows to check (default 3)")
+    parser.add_argument("--rows", type=row_count, default=3, metavar="N", help="number of rows to check (default 3)")
     parser.add_argument("--split", choices=["train", "val"], default="train", help="rows to check (default train)")
     parser.add_argument("--hardware", action="store_true", help="show only which GPUs the model needs, foretold")
     parser.add_argument("--no-conversation", action="store_true", help="do not show the example conversation")

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments
+from agentrl.cli.common import add_config_arguments, row_count
 from agentrl.cli.generate import answer, load
 from agentrl.config.checks.files import inputs
 from agentrl.core.errors import UserError
@@ -40,7 +40,7 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, metavar="N", help="use the first N rows only (default: all)")
+    parser.add_argument("--rows", type=row_count, metavar="N", help="use the first N rows only (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 
 

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
 from agentrl.core.errors import UserError
 from agentrl.core.paths import shown
 from agentrl.core.plurals import plural
@@ -35,7 +35,7 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, metavar="N", help="use the first N rows only (default: all)")
+    parser.add_argument("--rows", type=row_count, metavar="N", help="use the first N rows only (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from agentrl.core.compatibility import Command
 from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.outputs import trouble as disk_trouble
+from agentrl.core.user_errors import did_you_mean
 
 TITLE = "reinforcement learning for language models that use tools over several turns"
 
@@ -74,7 +75,8 @@ def dispatch(args: list[str]) -> int:
     name, *rest = args
     found = COMMANDS.get(name) or commands().get(name)
     if found is None:
-        raise UserError(f"{name}: no such command; choose one of {', '.join(commands())}")
+        guess = did_you_mean(name, commands())
+        raise UserError(f"{name}: no such command; {guess}choose one of {', '.join(commands())}")
     return run_command(found, rest)
 
 

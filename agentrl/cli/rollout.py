@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides, the rows, and an output file."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="number of rows (default 3)")
+    parser.add_argument("--rows", type=row_count, default=3, metavar="N", help="number of rows (default 3)")
     parser.add_argument(
         "--split", choices=["train", "val"], default="train", help="rows and sampling settings to use (default train)"
     )

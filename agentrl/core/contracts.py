@@ -82,7 +82,8 @@ class ClassContract:
         """See Contract."""
         made = self.is_made(found)
         if not made and not isinstance(found, type) and not (self.functions and callable(found)):
-            raise UserError(f"{where} is no class: write {self.written}")
+            lacks = "has none of its methods" if self.optional else "is no class"
+            raise UserError(f"{where} {lacks}: write {self.written}")
         if self.arguments is not None and not made:
             require_call(found, self.arguments, where)
         kind = type(found) if made else found

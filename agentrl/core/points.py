@@ -27,7 +27,7 @@ HOOKS = ("start", "step", "validation", "checkpoint", "end")
 
 def has_hooks(callback: Any) -> bool:
     """Whether a callback has hooks, and is not a function that is called with each step."""
-    return isinstance(callback, type) or any(hasattr(callback, hook) for hook in HOOKS)
+    return isinstance(callback, type) or not callable(callback) or any(hasattr(callback, hook) for hook in HOOKS)
 
 
 def brings_rows(kind: Any) -> bool:

@@ -155,7 +155,7 @@ def _messages(value: Any, where: str) -> list[dict[str, Any]]:
         raise UserError(f"{where} is empty: write the question there, or remove the row")
     if not isinstance(messages, list):
         raise UserError(
-            f"{where} holds neither messages nor a string, but a {type(messages).__name__}: {str(messages)[:80]}"
+            f"{where} holds neither messages nor a string, but {type(messages).__name__}: {str(messages)[:80]}"
         )
     for message in messages:
         _check_message(message, where)

@@ -100,7 +100,7 @@ def reward_function(
 ) -> RewardFn:
     """A function that a program passes as an object. Raises UserError where its signature does not fit."""
     if not callable(function):
-        raise UserError(f"the reward is a {type(function).__name__}: pass a function")
+        raise UserError(f"a reward is {function!r}: pass a function")
     kwargs, where = {**taken(function, offered), **reward_kwargs}, f"reward={function_name(function)}"
     return _checked(function, kwargs, _origin(function), where, batch=batch, shared=True)
 

@@ -154,3 +154,13 @@ def test_a_misspelt_key_of_settings_is_said_at_once() -> None:
     sft: Any = agentrl.SftSettings()
     sft.optim.lr = 1.0
     assert not hasattr(sft, "rollout")
+
+
+def test_a_model_is_saved_below_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("agentrl.training.checkpoint.merge.merge", lambda checkpoint, out, **_: written.append(out))
+    config = agentrl.Config()
+    result = agentrl.Result(config, tmp_path, [], [], tmp_path / "global_step_1")
+    assert result.save_model("~/model") == tmp_path / "model"
+    assert written == [tmp_path / "model"]

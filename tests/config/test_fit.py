@@ -51,6 +51,7 @@ def test_what_may_be_meant_is_said(ready: list[str], overrides: list[str], expec
     "overrides",
     [
         [],
+        ["trainer.total_training_steps=-1"],  # as null
         ["rollout.max_model_len=1024", "actor.ppo_max_token_len_per_gpu=1024"],
         ["rollout.val_kwargs={n: 4, do_sample: true, temperature: 1.0}"],
         [*SERVER, "rollout.gpu_memory_utilization=0.5"],

@@ -72,3 +72,9 @@ def test_a_local_looking_model_that_is_missing_is_no_hub_id(path: str, home: Pat
     with pytest.raises(UserError, match=r"^model\.path: .* does not exist: there is no such folder in "):
         compose([f"model.path={path}", "data.train_files=rows.jsonl"])
     compose(["model.path=org/name", "data.train_files=rows.jsonl"])
+
+
+def test_the_home_of_an_unknown_user_is_one_line(home: Path) -> None:
+    (home / "here/rows.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=r"^model\.path: ~nobody_at_all/m does not exist"):
+        compose(["model.path=~nobody_at_all/m", "data.train_files=rows.jsonl"])

@@ -135,7 +135,7 @@ def test_python_takes_a_list_or_a_dict(reward: Any) -> None:
     [
         ([correct, correct], "two reward functions are called correct: pass a dict"),
         ([(correct, "high")], "reward correct: the weight is 'high'"),
-        ([3], "the reward is a int: pass a function"),
+        ([3], "a reward is 3: pass a function"),
     ],
 )
 def test_python_mistakes(reward: Any, message: str) -> None:

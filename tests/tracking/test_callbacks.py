@@ -117,6 +117,7 @@ def test_validations_without_rows_are_none() -> None:
     ("callback", "says"),
     [
         (type("Other", (Callback,), {"on_step_end": lambda self: None}), "has none of its methods"),
+        (SimpleNamespace(on_step_end=None), "has none of its methods"),
         (type("Few", (), {"checkpoint": lambda self, step: None}), r"cannot be called with \(self, step, folder\)"),
         (lambda: None, r"write def name\(step\)"),
     ],

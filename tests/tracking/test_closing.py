@@ -3,11 +3,14 @@
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from agentrl.tracking import before_after_table, memory_metrics, summary
+from agentrl.tracking.live import LiveView
+from agentrl.tracking.summary import closing
 
 STATUS = Path("/proc/self/status")
 BEFORE = {"val/success": 0.31, "val/reward_mean": 0.2, "val/tools/model_error": 0.4, "val/turns_mean": 2.0}
@@ -64,3 +67,17 @@ def test_peak_memory_is_what_the_system_says():
 def test_memory_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert set(memory_metrics()) == {"perf/peak_rss_gb"}
+
+
+def test_the_commands_for_a_trained_model_can_be_copied(tmp_path, monkeypatch):
+    run = tmp_path / "my runs" / "a name that is longer than a narrow terminal" / "demo"
+    (run / "checkpoints" / "global_step_5").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    trainer = SimpleNamespace(default_local_dir=str(run), rollout_data_dir=None, validation_data_dir=None)
+    (*_, commands) = closing(trainer, None)
+    printed = io.StringIO()
+    LiveView(console=Console(file=printed, width=40)).show(commands)
+    place = f"'{run.relative_to(tmp_path)}'"
+    assert printed.getvalue() == (
+        f"try it: agentrl rollout model.path={place} ...\nexport it: agentrl merge {place} FOLDER\n"
+    )

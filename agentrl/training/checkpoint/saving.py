@@ -35,7 +35,7 @@ def check_resumable(path: Path, state: dict[str, Any]) -> None:
     if not any(state.values()) and checkpoints.has_weights(path):
         raise UserError(
             f"{path} has only the model (trainer.save_freq=-1), so no run resumes from it: train on from its weights "
-            f"with model.path={path / checkpoints.HUGGINGFACE} and another trainer.experiment_name, or start over with "
+            f"with model.path={path} and another trainer.experiment_name, or start over with "
             "trainer.resume_mode=disable"
         )
 
