@@ -3,9 +3,10 @@
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from agentrl.config.checks.algorithm import needs_critic
-from agentrl.config.schema import Config, Optim, Rollout, Trainer
-from agentrl.core.points import OPTIMIZERS
+from agentrl.config.schema import Algorithm, Config, Optim, Reward, Rollout, Trainer
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
+from agentrl.core.points import ADVANTAGES, OPTIMIZERS
 
 T = TypeVar("T")
 
@@ -90,3 +91,27 @@ def has_baselines(config: Config) -> bool:
 def group_size(config: Config) -> int:
     """Trajectories of a group that is sampled ahead: `rollout.n`, then the greedy answer if there are baselines."""
     return config.rollout.n + has_baselines(config)
+
+
+def components_of(algorithm: Algorithm, reward: Reward) -> dict[str, float]:
+    """The parts of the reward that the estimator reads, with their weights. Raises UserError where there are none."""
+    estimator, weights = algorithm.adv_estimator, algorithm.gdpo_reward_weights
+    if "components" not in ADVANTAGES.keywords(estimator, "algorithm.adv_estimator"):
+        return {}
+    names = algorithm.gdpo_reward_keys or [*reward.functions]
+    if not names:
+        raise UserError(
+            f"algorithm.adv_estimator={estimator} compares parts of the reward: set reward.functions, or "
+            "algorithm.gdpo_reward_keys=[accuracy,format], names of values in the reward function's dict"
+        )
+    if weights and len(weights) != len(names):
+        raise UserError(
+            f"algorithm.gdpo_reward_weights has {plural(len(weights), 'weight')} for {', '.join(names)}: give one each"
+        )
+    default = [term.weight if (term := reward.functions.get(name)) else 1.0 for name in names]
+    return dict(zip(names, weights or default, strict=True))
+
+
+def needs_critic(estimator: str) -> bool:
+    """Whether an estimator compares with a critic's values. Raises UserError for one that is not there."""
+    return "values" in ADVANTAGES.keywords(estimator, "algorithm.adv_estimator")

@@ -187,11 +187,12 @@ def _terms(reward: Reward, objects: UserObjects) -> list[Term]:
 
 def _own_function(reward: Reward, given: Callable[..., Any] | None, offered: Mapping[str, Any]) -> RewardFn | None:
     """The function that is `given`, or else the one that the settings name."""
-    named, batch = reward.custom_reward_function, takes_lists(reward)
-    kwargs = (reward.reward_kwargs if batch else {}) | named.reward_kwargs
+    custom_reward_function, batch = reward.custom_reward_function, takes_lists(reward)
+    kwargs = (reward.reward_kwargs if batch else {}) | custom_reward_function.reward_kwargs
     if given is not None:
         return reward_function(given, kwargs, batch=batch, offered=offered)
-    return load_reward_function(named.path, named.name, kwargs, batch=batch, offered=offered)
+    path, name = custom_reward_function.path, custom_reward_function.name
+    return load_reward_function(path, name, kwargs, batch=batch, offered=offered)
 
 
 def _served(reward_model: RewardModel) -> dict[str, Any]:

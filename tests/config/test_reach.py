@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from agentrl.config import compose
+from agentrl.config.derived import components_of
 from agentrl.config.keys import schema_keys
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
@@ -459,6 +460,10 @@ def bounds(config: EvalConfig) -> Any:
     return report("x", rows, config.evaluation).mean
 
 
+def reward_parts(config: Config) -> Any:
+    return components_of(config.algorithm, config.reward)
+
+
 BATCH = ("data.train_batch_size=6",)
 SERVER = (f"rollout.engine_python={sys.executable}",)
 SHORT = ("rollout.multi_turn.max_tool_response_length=30",)
@@ -466,6 +471,7 @@ REWARDED = ("reward.custom_reward_function.path=a.py",)
 OFFLOADED = ("actor.fsdp_config.reshard_after_forward=true",)
 FILLED = ("model.chat_template=MARKED",)
 JUDGED = ("reward.reward_model.enable=true", "reward.reward_model.model.path=MODEL")
+PARTS = ("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right, short]")
 PFPPO = ("algorithm.use_pf_ppo=true",)
 TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "actor.checkpoint.async_save": (background, "true", ()),
@@ -476,6 +482,7 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "actor.fsdp_config.optimizer_offload": (optimizer_memory, "true", ()),
     "actor.fsdp_config.param_offload": (trainer_memory, "true", ()),
     "actor.ulysses_sequence_parallel_size": (joined, "2", ()),
+    "algorithm.gdpo_reward_weights": (reward_parts, "[1.0, 2.0]", PARTS),
     "algorithm.pf_ppo.reweight_method": (drawn, "max_min", PFPPO),
     "algorithm.pf_ppo.weight_pow": (drawn, "90", PFPPO),
     "data.apply_chat_template_kwargs": (prompt, "{mark: on}", FILLED),

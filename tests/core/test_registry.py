@@ -67,7 +67,7 @@ def test_what_is_not_there_is_one_line(registry: Registry[object]) -> None:
 
 def test_lists_of_choices_need_no_torch() -> None:
     code = (
-        "import sys\nfrom agentrl.config.checks.algorithm import needs_critic\n"
+        "import sys\nfrom agentrl.config.derived import needs_critic\n"
         "from agentrl.config.choices import OPEN\n"
         "assert all(choice.words for choice in OPEN.values() if choice.registry.places)\n"
         "assert needs_critic('gae') and not needs_critic('grpo')\n"

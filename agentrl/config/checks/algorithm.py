@@ -3,10 +3,10 @@
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
+from agentrl.config.derived import components_of, needs_critic
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
 
 ESTIMATOR = "algorithm.adv_estimator"
@@ -198,25 +198,6 @@ def reward_parts(algorithm: Algorithm, reward: Reward) -> str | None:
     return None
 
 
-def components_of(algorithm: Algorithm, reward: Reward) -> dict[str, float]:
-    """The parts of the reward that the estimator reads, with their weights. Raises UserError where there are none."""
-    estimator, weights = algorithm.adv_estimator, algorithm.gdpo_reward_weights
-    if "components" not in ADVANTAGES.keywords(estimator, ESTIMATOR):
-        return {}
-    names = algorithm.gdpo_reward_keys or [*reward.functions]
-    if not names:
-        raise UserError(
-            f"{ESTIMATOR}={estimator} compares parts of the reward: set reward.functions, or "
-            "algorithm.gdpo_reward_keys=[accuracy,format], names of values in the reward function's dict"
-        )
-    if weights and len(weights) != len(names):
-        raise UserError(
-            f"algorithm.gdpo_reward_weights has {plural(len(weights), 'weight')} for {', '.join(names)}: give one each"
-        )
-    default = [term.weight if (term := reward.functions.get(name)) else 1.0 for name in names]
-    return dict(zip(names, weights or default, strict=True))
-
-
 def loss_options(actor: Actor) -> str | None:
     """Options that a policy loss reads, and that no key of their own sets: numbers where they are built in."""
     policy_loss = actor.policy_loss
@@ -233,11 +214,6 @@ def loss_options(actor: Actor) -> str | None:
     if dead := sorted(changed.intersection(POLICY_LOSS_OPTIONS) - read):
         return f"actor.policy_loss.options.{dead[0]} has no effect: {policy_loss.loss_mode} does not read it"
     return None
-
-
-def needs_critic(estimator: str) -> bool:
-    """Whether an estimator compares with a critic's values. Raises UserError for one that is not there."""
-    return "values" in ADVANTAGES.keywords(estimator, ESTIMATOR)
 
 
 def compares_in_groups(estimator: str) -> bool:

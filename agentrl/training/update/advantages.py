@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.algorithm import components_of
 from agentrl.config.checks.fit import changed_distribution
+from agentrl.config.derived import components_of
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
