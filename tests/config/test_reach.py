@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.config.derived import components_of
 from agentrl.config.keys import schema_keys
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
@@ -270,6 +269,12 @@ def resumed_rows(config: Config, folder: Path) -> Any:
     return one.load(folder / "checkpoints" / "global_step_1")[1].get("rows")
 
 
+def parts(config: Config) -> Any:
+    from agentrl.training import ComputeAdvantages
+
+    return ComputeAdvantages(config.algorithm, config.reward, seed=0).components
+
+
 def drawn(config: Config) -> Any:
     from agentrl.training.update.advantages import ComputeAdvantages
 
@@ -460,10 +465,6 @@ def bounds(config: EvalConfig) -> Any:
     return report("x", rows, config.evaluation).mean
 
 
-def reward_parts(config: Config) -> Any:
-    return components_of(config.algorithm, config.reward)
-
-
 BATCH = ("data.train_batch_size=6",)
 SERVER = (f"rollout.engine_python={sys.executable}",)
 SHORT = ("rollout.multi_turn.max_tool_response_length=30",)
@@ -471,7 +472,7 @@ REWARDED = ("reward.custom_reward_function.path=a.py",)
 OFFLOADED = ("actor.fsdp_config.reshard_after_forward=true",)
 FILLED = ("model.chat_template=MARKED",)
 JUDGED = ("reward.reward_model.enable=true", "reward.reward_model.model.path=MODEL")
-PARTS = ("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right, short]")
+GDPO = ("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right,short]")
 PFPPO = ("algorithm.use_pf_ppo=true",)
 TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "actor.checkpoint.async_save": (background, "true", ()),
@@ -482,7 +483,8 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "actor.fsdp_config.optimizer_offload": (optimizer_memory, "true", ()),
     "actor.fsdp_config.param_offload": (trainer_memory, "true", ()),
     "actor.ulysses_sequence_parallel_size": (joined, "2", ()),
-    "algorithm.gdpo_reward_weights": (reward_parts, "[1.0, 2.0]", PARTS),
+    "algorithm.gdpo_reward_keys": (parts, "[right,brief]", GDPO),
+    "algorithm.gdpo_reward_weights": (parts, "[1.0,0.5]", GDPO),
     "algorithm.pf_ppo.reweight_method": (drawn, "max_min", PFPPO),
     "algorithm.pf_ppo.weight_pow": (drawn, "90", PFPPO),
     "data.apply_chat_template_kwargs": (prompt, "{mark: on}", FILLED),

@@ -3,14 +3,30 @@
 from collections import Counter
 from dataclasses import replace
 from math import log
+from pathlib import Path
 from typing import Any
 
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.rollout.first_token import CANDIDATES, redraw_first_token
 from agentrl.rollout.loops import SingleTurn, ToolAgent
+from agentrl.tools.loading import load_tools
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import END, calls, environment, row, says
+
+ADD = """
+from agentrl.tools import function_tool
+
+
+@function_tool
+def add(a: int) -> str:
+    \"\"\"Add.
+
+    Args:
+        a: A number.
+    \"\"\"
+    return "3"
+"""
 
 PEAKED = Generation([1], [log(0.9)], "length", 0, candidates=((1, log(0.9)), (2, log(0.09)), (3, log(0.01))))
 
@@ -36,8 +52,10 @@ def test_without_candidates_the_engines_own_draw_stands_and_the_turn_goes_on() -
     assert redraw_first_token(nothing, Sampling(1)) is nothing
 
 
-async def test_only_the_first_token_of_a_response_is_hot() -> None:
-    env, scripted = environment(says(calls("add", '{"a": 1}'), "5"))
+async def test_only_the_first_token_of_a_response_is_hot(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ADD)
+    tools = load_tools(None, str(tmp_path / "mine.py"), max_response=256, unit="characters", side="middle")
+    env, scripted = environment(says(calls("add", '{"a": 1}'), "5"), tools=tools)
     asked: list[Sampling] = []
     hot = scripted.chat.tokenizer.encode("You", add_special_tokens=False)[0]
 
