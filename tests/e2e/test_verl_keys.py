@@ -121,7 +121,7 @@ def test_a_run_without_checkpoints_leaves_a_model_that_loads(config: Made, tmp_p
         learner.load(saved)
     assert merge(saved, tmp_path / "merged") == 4
     for place in (saved / "huggingface", tmp_path / "merged"):
-        again = ready(config(f"model.path={place}"))
+        again = ready(config(f"model.path={place}", f"trainer.default_local_dir={tmp_path / 'again'}"))
         assert torch.equal(again.score([5, 6, 7]), learner.score([5, 6, 7]))
     asked = ready(config("trainer.save_freq=-1", "actor.checkpoint.save_contents=[model]"))
     asked.save(tmp_path / "d", 4, {}, model_only=True)
