@@ -1,12 +1,14 @@
 """Ctrl-C and SIGTERM while a run takes steps.
 
-Invariants: the first request lets a run save what it has learned; the second ends it at once. What samples is cancelled
+Invariants: the first request lets a run save what it has learned; the second ends it at once. Signals that come together
+are one request: `timeout` and job managers send one to the process and one to its group. What samples is cancelled
 by the first one, for its weights are those of the step before; an update, which changes them, is finished.
 """
 
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ STOPPING = "Stopping. What is learned is saved first; a second Ctrl-C ends the r
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TICK = 0.2
 """Seconds after which a wait looks for an interrupt again."""
+TOGETHER = 0.5
+"""Seconds between signals that are one request."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,6 +34,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
+        self._since = 0.0
         self._on_first: Callable[[], object] = lambda: None
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -84,9 +89,11 @@ class StopRequest:
         self._before = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and time.monotonic() - self._since < TOGETHER:
+            return
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self._since = True, time.monotonic()
         # The signal may have interrupted code that holds the locks of logging or stdout.
         threading.Thread(target=self._on_first, daemon=True).start()
         if self._cancel is not None:

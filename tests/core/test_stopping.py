@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from agentrl.core import stopping
 from agentrl.core.stopping import Interrupted, StopRequest
 from agentrl.tracking.resume_notes import how_to_resume
 
@@ -15,7 +16,7 @@ BY_PATH = "the same command with trainer.resume_mode=auto and without trainer.re
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_is_noted_and_the_second_raises(number: signal.Signals) -> None:
+def test_the_first_is_noted_and_the_second_raises(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
     before = signal.getsignal(number)
     with StopRequest().catching(said.set) as stop:
@@ -25,6 +26,8 @@ def test_the_first_is_noted_and_the_second_raises(number: signal.Signals) -> Non
         assert stop.requested
         with pytest.raises(Interrupted):
             stop.check()
+        os.kill(os.getpid(), number)  # `timeout` sends a signal to the process and to its group
+        monkeypatch.setattr(stopping, "TOGETHER", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
