@@ -1,8 +1,9 @@
 """Ctrl-C and SIGTERM while a run takes steps.
 
-Invariants: the first request lets a run save what it has learned; the second ends it at once. Signals that come together
-are one request: `timeout` and job managers send one to the process and one to its group. What samples is cancelled
-by the first one, for its weights are those of the step before; an update, which changes them, is finished.
+Invariants: the first request lets a run save what it has learned; the second ends it at once. Signals that come at
+almost the same time are one request: `timeout` and job managers send one to the process and one to its group. What
+samples is cancelled by the first one, for its weights are those of the step before; an update, which changes them, is
+finished.
 """
 
 import asyncio
