@@ -111,6 +111,7 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
     others = {key: plain(value) for key, value in record.items() if key not in known and value is not None}
+    further = {key: value for key, value in others.items() if key != "ground_truth"}
     return Row(
         uid=uid,
         prompt=with_media(
@@ -119,7 +120,7 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
         data_source=str(plain(record.get(columns.reward_fn)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],
-        extra_info={key: value for key, value in others.items() if not hasattr(record[key], "tolist")} | extra_info,
+        extra_info={key: value for key, value in further.items() if not hasattr(record[key], "tolist")} | extra_info,
         agent_name=plain(record.get("agent_name")),
         others=others,
     )

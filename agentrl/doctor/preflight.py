@@ -110,7 +110,8 @@ def check_machine(config: Any) -> None:
     """Raises UserError where this machine has fewer GPUs, or CPU cores, than the run needs and joins no cluster."""
     trainer, ray_init, each = config.trainer, config.ray_init, config.trainer.n_gpus_per_node
     joins = ray_init.address not in (None, "local") or "RAY_ADDRESS" in os.environ or STARTED_CLUSTER.exists()
-    if each == 1 or joins or ray_init.num_cpus or "ray" in sys.modules:
+    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    if each == 1 or joins or ray_init.num_cpus or connected:
         return
     on_gpus = device_kind(trainer.device) == "cuda"
     there = len(visible_gpus()) if on_gpus else os.cpu_count() or 1

@@ -4,8 +4,7 @@ Invariant: it only reads figures; a dead engine ends the watch and nothing else.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
@@ -25,19 +24,18 @@ class CacheWatch:
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Read while the body runs, several of them at once included, and at its end."""
+    async def start(self) -> None:
+        """Begin to read; batches that run at once share a watch."""
         self._watchers += 1
         self._task = self._task or asyncio.create_task(self._watch())
-        try:
-            yield
-        finally:
-            self._watchers -= 1
-            if not self._watchers and self._task is not None:
-                self._task.cancel()
-                self._task = None
-            await self._read(used=False)  # nothing runs any more
+
+    async def stop(self) -> None:
+        """Read once more; with the last batch the watch ends."""
+        self._watchers -= 1
+        if not self._watchers and self._task is not None:
+            self._task.cancel()
+            self._task = None
+        await self._read(used=False)  # nothing runs any more
 
     def metrics(self) -> dict[str, float]:
         """Since the last call: mean and greatest share of the cache in use, and share of prompt tokens found there."""

@@ -1,11 +1,11 @@
 """Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Protocol
 
 from agentrl.config.derived import group_size
@@ -214,33 +214,34 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
     ) -> list[Trajectory]:
         """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
+        self.run(self.cache.start())
         try:
             with self._checking_workers() as made:
-                work = partial(self.scheduler.run, rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
-                made += self.run(self._watched(work))
+                work = self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
+                made += self.run(work)
         except Interrupted:
             self.run(self.engine.abort())
             raise
+        finally:
+            self.run(self.cache.stop())
         return made
 
     async def _stream(self, batch: AdmittedBatch) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
         n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
-        work = partial(
-            self.scheduler.run_concurrently,
-            batch.rows,
-            n=group_size(self.config),
-            sampling=lambda job: greedy if job.sample == n else sampling,
-            tag=str(batch.number),
-            finished=batch.finished,
-        )
-        made = await self._watched(work)
+        await self.cache.start()
+        try:
+            made = await self.scheduler.run_concurrently(
+                batch.rows,
+                n=group_size(self.config),
+                sampling=lambda job: greedy if job.sample == n else sampling,
+                tag=str(batch.number),
+                finished=batch.finished,
+            )
+        finally:
+            await self.cache.stop()
         await asyncio.to_thread(trim_heap)
         return made
-
-    async def _watched(self, work: Callable[[], Awaitable[list[Trajectory]]]) -> list[Trajectory]:
-        async with self.cache.watching():
-            return await work()
 
     @contextmanager
     def _checking_workers(self) -> Iterator[list[Trajectory]]:

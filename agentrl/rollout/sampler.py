@@ -84,27 +84,27 @@ class Sampler:
         self.clock, self.on_finished_groups = clock, on_finished_groups
         self._waited, self._last, self._spare = 0.0, math.nan, False
 
-    @while_sampling()
     def __call__(self, step: int) -> Groups:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
 
         Raises TooManyDrops and SamplingStopped.
         """
-        groups = Groups(compared=self.tracker.wait_for_background)
-        if self.config.algorithm.filter_groups.enable:
-            self._sample_until_enough_differ(step, groups)
-        else:
-            batch = self.stream.take(step, self.begin)
-            groups.sampled = groups.trained = self._sample(batch, groups, partial(self._while_waiting, step, batch))
-            self._check(step, groups.sampled)
-        if has_baselines(self.config):
-            self._add_baselines(step, groups)
-        groups.metrics |= self.rollouts.activity()
-        if self.begin is not None:
-            groups.version = step - 1
-            groups.metrics |= staleness_metrics(groups.trained, groups.version)
-            self._fit_window(groups.metrics)
-        return groups
+        with while_sampling():
+            groups = Groups(compared=self.tracker.wait_for_background)
+            if self.config.algorithm.filter_groups.enable:
+                self._sample_until_enough_differ(step, groups)
+            else:
+                batch = self.stream.take(step, self.begin)
+                groups.sampled = groups.trained = self._sample(batch, groups, partial(self._while_waiting, step, batch))
+                self._check(step, groups.sampled)
+            if has_baselines(self.config):
+                self._add_baselines(step, groups)
+            groups.metrics |= self.rollouts.activity()
+            if self.begin is not None:
+                groups.version = step - 1
+                groups.metrics |= staleness_metrics(groups.trained, groups.version)
+                self._fit_window(groups.metrics)
+            return groups
 
     def _fit_window(self, metrics: Metrics) -> None:
         """Sample as far ahead as the waits ask for; the first step has no time before it."""

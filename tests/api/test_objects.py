@@ -217,7 +217,7 @@ def test_callbacks_of_sft(settings: dict[str, Any], tmp_path: Any) -> None:
         ({"actor.policy_loss.options": {"x": [loss]}}, "is a Python object"),
         ({"actor.policy_loss.loss_mode": kl}, r"it takes \(logprobs, ref_logprobs\): write def name"),
         ({"trainer.logger": [Memory]}, "cannot be called with"),
-        ({"trainer.callbacks": [object()]}, "is no plain function"),
+        ({"trainer.callbacks": [object()]}, "has none of its methods"),
         ({"rollout.agent.default_agent_loop": object()}, "is no class"),
     ],
 )

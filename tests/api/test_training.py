@@ -94,7 +94,7 @@ def test_a_second_run_resumes_and_leaves_nothing_behind(settings: Settings, rows
     assert [entry["step"] for entry in result.history] == [1, 2]
     again = agentrl.train(settings, rows=rows, reward=score)
     assert (again.history, again.checkpoint) == (result.history, result.checkpoint)
-    settings["actor.optim.lr"] = 0.5
+    settings["actor.optim.lr"] = 0.05
     with pytest.raises(agentrl.UserError, match=r"has finished, after 2 steps under other settings: actor\.optim\.lr"):
         agentrl.train(settings, rows=rows, reward=score)
     settings["trainer"]["total_training_steps"] = 3

@@ -36,7 +36,7 @@ algorithm.filter_groups.keep=nope | choose differing
 algorithm.rollout_correction.rollout_is=word | choose token or sequence
 algorithm.rollout_correction.rollout_is_threshold=0.1 | must be at least 1
 model.lora_rank=-1 | must be at least 0
-model.lora_alpha=0 | must be over 0
+model.lora_rank=8 model.lora_alpha=0 | must be over 0
 model.dtype=fp8 | choose float32 or bfloat16
 model.external_lib=nope | model.external_lib: nope does not import
 model.external_lib=nope.py | nope.py does not exist
@@ -86,7 +86,7 @@ rollout.containers.provider=dokcer | did you mean docker?
 reward.custom_reward_function.name=score | has no 'score': it has compute_score
 reward.custom_reward_function.reward_kwargs.alpha=1 | make it compute_score(
 reward.custom_reward_function.reward_kwargs.ground_truth=1 | is set by agentrl itself
-reward.reward_manager.name=nope | choose naive
+reward.reward_manager.name=nope | no such manager; use naive
 reward.reward_manager.name=batch | make it compute_score(data_sources
 reward.timeout=0 | must be over 0
 reward.num_workers=0 | must be over 0

@@ -85,4 +85,4 @@ def test_the_step_shown_is_the_step() -> None:
     shown = re.findall(r"```text\n(.*?)```", (DOCS / "architecture.md").read_text(), re.DOTALL)[0]
     lines = [line.strip() for line in (DOCS.parent / "agentrl/train.py").read_text().splitlines()]
     start = lines.index(shown.splitlines()[0].strip())
-    assert lines[start : start + 6] == [line.strip() for line in shown.splitlines()]
+    assert lines[start : start + 7] == [line.strip() for line in shown.splitlines()]

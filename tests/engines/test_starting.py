@@ -53,7 +53,11 @@ def test_it_is_launched_before_the_libraries_of_models_are_imported(tmp_path: Pa
         (tmp_path / name).write_text("{}")
     (tmp_path / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 16)
     keys = [f"model.path={tmp_path}", f"data.train_files={tmp_path}/rows.jsonl", "data.train_batch_size=16"]
-    keys += ["rollout.name=sglang", f"rollout.engine_python={tmp_path}/waits", f"trainer.default_local_dir={tmp_path}"]
+    keys += [
+        "rollout.name=sglang",
+        f"rollout.engine_python={tmp_path}/waits",
+        f"trainer.default_local_dir={tmp_path}-run",
+    ]
     keys += ["trainer.device=cpu"]
     told = subprocess.run(
         [sys.executable, "-c", LAUNCHED, *keys],

@@ -100,7 +100,7 @@ def check_installation(agentrl: Path, folder: Path, path: str, share: Path) -> N
     succeed(agentrl, "data", "arithmetic", "--out", "rows", "--train", 4, "--val", 2, cwd=folder, path=path)
     done = run(agentrl, *TRAIN, cwd=folder, path=path)
     assert done.returncode == 0
-    assert "tool_config_path: tools/calculator.yaml" in done.stdout
+    assert f"tool_config_path: {share / 'tools' / 'calculator.yaml'}" in done.stdout
     assert "not set: model.path" in done.stderr
     assert "data.train_files" not in done.stderr
     load = "from agentrl.tools import load_tools; print(load_tools('tools/calculator.yaml', None, max_response=99, "
