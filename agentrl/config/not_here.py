@@ -42,7 +42,7 @@ def _says(entry: Rename | None, text: str) -> bool:
 
 
 def _of_policy(name: str) -> Iterator[str]:
-    """The same setting of the policy."""
+    """The policy's setting of that name."""
     role, _, rest = name.partition(".")
     if role in ("critic", "ref"):
         yield f"actor.{rest}"

@@ -11,7 +11,7 @@ class OneLineError(Exception):
     """Lines that the command line shows first: the last output of another program."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show in place of a traceback."""
+        """The lines that IPython and notebooks show in place of a traceback."""
         return [*self.details, f"{type(self).__name__}: {self}"]
 
 

@@ -106,7 +106,7 @@ def reward_function(
 
 
 def taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the `offered` arguments that a function takes."""
+    """The `offered` arguments that a function takes."""
     return UserFunction(function).fit(offered) if offered else {}
 
 

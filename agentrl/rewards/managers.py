@@ -237,7 +237,7 @@ def takes_lists(reward: Reward) -> bool | None:
 
 
 def server_arguments(reward_model: RewardModel, tokenizer: Any = None) -> dict[str, Any]:
-    """What a function or manager that asks a generative reward model is given: host:port, and the model's tokenizer."""
+    """Arguments of a function or manager that asks a generative reward model: host:port, and the model's tokenizer."""
     if not reward_model.enable or reward_model.url is None:
         return {}
     address = reward_model.url.rpartition("://")[2].rstrip("/").removesuffix("/v1")

@@ -112,7 +112,7 @@ def learning_rate(actor: Actor, critic: Critic, model: Model) -> str | None:
 
 
 def sft_learning_rate(optim: Optim, model: Model) -> str | None:
-    """The same for supervised training."""
+    """Check the learning rate of supervised training."""
     adam_rate("optim", optim)
     return adapter_rate("optim", optim, model)
 
