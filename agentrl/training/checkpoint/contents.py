@@ -203,12 +203,16 @@ def _of_model(folder: Path) -> str:
 
 def _sample(file: Path) -> str:
     with suppress(OSError):
-        size = file.stat().st_size
-        if size > SAMPLES * BLOCK:
-            digest = blake2b(str(size).encode(), digest_size=16)
-            with file.open("rb") as stream:
-                for place in range(0, size, size // SAMPLES):
-                    stream.seek(place)
-                    digest.update(stream.read(BLOCK))
-            return digest.hexdigest()
+        if (size := file.stat().st_size) > SAMPLES * BLOCK:
+            return _of_blocks(file, size)
     return _of_file(file)[1]
+
+
+def _of_blocks(file: Path, size: int) -> str:
+    """The digest of a file's size and of SAMPLES blocks, which are evenly apart."""
+    digest = blake2b(str(size).encode(), digest_size=16)
+    with file.open("rb") as stream:
+        for place in range(0, size, size // SAMPLES):
+            stream.seek(place)
+            digest.update(stream.read(BLOCK))
+    return digest.hexdigest()
