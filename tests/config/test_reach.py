@@ -498,6 +498,7 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "data.validation_shuffle": (splits, "true", BATCH),
     "data.video_key": (media_row, "films", ()),
     "model.enable_activation_offload": (activations, "true", ()),
+    "model.target_parameters": (loaded_policy, "all-experts", ("model.lora_rank=2",)),
     "model.trust_remote_code": (server, "true", SERVER),
     "ray_init.timeline_json_file": (timeline, "a.json", ()),
     "ref.fsdp_config.param_offload": (reference_memory, "true", ("actor.use_kl_loss=true",)),
