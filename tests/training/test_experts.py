@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.training.tiny import tiny
 from torch._dynamo.backends.debugging import aot_eager
 
 from agentrl.training.model.experts import experts_of, use_grouped_experts
 from agentrl.training.model.handle import ModelHandle
+from tests.training.tiny import tiny
 
 WIDTHS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "intermediate_size": 16}
 FAMILIES = {
