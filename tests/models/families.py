@@ -12,10 +12,7 @@ from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging
 
 from agentrl.tasks.models.tiny import train_tokenizer
@@ -25,7 +22,7 @@ MARKS = [
     *("<|vision_start|>", "<|vision_end|>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>"),
     *("[IMG]", "[IMG_BREAK]", "[IMG_END]", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
     *("<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "TILE_GLOBAL", "TILE", "<|IMG_LINE_BREAK|>"),
-    *("<row_1_col_1>", "<|video|>", "<|python_tag|>"),
+    *("<row_1_col_1>", "<|video|>", "<audio>", "<|python_tag|>"),
 ]
 """Tokens that some processor writes."""
 NAMED = {
@@ -40,6 +37,9 @@ NAMED = {
     "start_image_token": "<|vision_start|>",
     "end_image_token": "<|vision_end|>",
     "context_image_token": "<image>",
+    "audio_token": "<audio>",
+    "boa_token": "<|vision_start|>",
+    "eoa_token": "<|vision_end|>",
 }
 """Attributes of a tokenizer that processors read."""
 WORDS = {
@@ -164,7 +164,13 @@ class Family:
 
     @property
     def reads_images(self) -> bool:
-        return self.kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        return "vision_config" in CONFIG_MAPPING[self.kind].sub_configs
+
+    @property
+    def head(self) -> Any:
+        """transformers' class that loads it whole."""
+        whole = self.kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        return AutoModelForImageTextToText if whole else AutoModelForCausalLM
 
 
 FAMILIES: dict[str, Family] = {}
@@ -188,11 +194,15 @@ def configuration(family: Family, tokenizer: Any) -> Any:
         return kind(**(_known(kind, TEXT | own) | family.text))
     parts = {"text_config": (TEXT | own, family.text), "vision_config": (VISION, family.vision)}
     fields = {"tie_word_embeddings": False} | own | _marks(kind, tokenizer)
-    given = _known(kind, fields) | family.whole
+    given = _known(kind, fields) | {name: _id(value, tokenizer) for name, value in family.whole.items()}
     for name, (small, extra) in parts.items():
         part = CONFIG_MAPPING[extra["model_type"]] if "model_type" in extra else type(getattr(kind(), name))
         given[name] = {"model_type": part.model_type} | _known(part, small) | extra
     return kind(**given)
+
+
+def _id(value: Any, tokenizer: Any) -> Any:
+    return tokenizer.convert_tokens_to_ids(value) if isinstance(value, str) and value in MARKS else value
 
 
 def _marks(kind: Any, tokenizer: Any) -> dict[str, int]:
@@ -212,10 +222,7 @@ def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
 def model_of(family: Family, tokenizer: Any, *, seed: int = 0) -> Any:
     """A random model; saved buffers have values that no new model gets."""
     torch.manual_seed(seed)
-    images = family.reads_images
-    model = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_config(
-        configuration(family, tokenizer)
-    )
+    model = family.head.from_config(configuration(family, tokenizer))
     saved = model.state_dict().keys()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -291,7 +298,8 @@ QWEN = {"placeholder": "<|vision_start|><image><|vision_end|>"}
 SQUARE = {"size": {"height": 56, "width": 56}}
 CLIP = {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}
 STRATEGY = {"patch_size": 14, "vision_feature_select_strategy": "default"}
-_add("vision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", **(MROPE | QWEN))
+_add("vision", "qwen2_vl", vision={"hidden_size": 64}, **(MROPE | QWEN))
+_add("vision", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", **(MROPE | QWEN))
 _add("vision", "qwen3_5", "qwen3_5_moe", **(MROPE | LINEAR | QWEN))
 _add(
     "vision",
@@ -328,20 +336,22 @@ _add("vision", "llava", image=CLIP, processor=STRATEGY | {"num_additional_image_
 _add(
     "vision",
     "llava_next",
+    whole={"image_grid_pinpoints": [[56, 56]]},
     image=CLIP | {"image_grid_pinpoints": [[56, 56]]},
     processor=STRATEGY | {"num_additional_image_tokens": 1},
 )
 _add(
     "vision",
     "llava_onevision",
+    whole={"image_grid_pinpoints": [[56, 56]]},
     image=SQUARE | {"image_grid_pinpoints": [[56, 56]]},
     processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
 )
-_add("vision", "paligemma", image=SQUARE | {"image_seq_length": 16})
 _add(
     "vision",
     "aya_vision",
+    whole={"image_token_index": "<|IMG_PATCH|>"},
     image=SQUARE | {"crop_to_patches": False},
     processor={"patch_size": 14, "img_size": 56, "downsample_factor": 2},
 )
-_add("vision", "lfm2_vl", "cohere2_vision", "kimi_k25", "mllama")
+_add("vision", "lfm2_vl", "cohere2_vision", "kimi_k25")

@@ -163,8 +163,9 @@ def train(base: Path, rows: Path, out: Path, steps: int, facts: Facts, *more: st
         "actor.ppo_mini_batch_size=2",
         "actor.optim.lr=1e-3",
         "rollout.name=hf",
-        "rollout.n=2",
-        "rollout.max_num_seqs=4",
+        "rollout.n=3",
+        "rollout.ignore_eos=true",
+        "rollout.max_num_seqs=8",
         "trainer.logger=[file]",
         f"reward.custom_reward_function.path={REWARD}",
         "reward.custom_reward_function.name=score",
@@ -220,13 +221,10 @@ def _tensors(place: Path) -> dict[str, list[int]]:
 @torch.no_grad()
 def _apart(family: Family, base: Path, place: Path) -> float:
     """Largest difference of logits of the merged model and the source with the run's parameters."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
     from agentrl.training.checkpoint import folders
     from agentrl.training.checkpoint.resuming import newest
 
-    head = AutoModelForImageTextToText if family.reads_images else AutoModelForCausalLM
-    own, merged = (head.from_pretrained(p, dtype=torch.float32).eval() for p in (base, place / "out"))
+    own, merged = (family.head.from_pretrained(p, dtype=torch.float32).eval() for p in (base, place / "out"))
     _, state = folders.load(newest(str(place / "run")))
     saved = {n: t.whole() for part in ("fixed", "parameters") for n, t in state["policy"].get(part, {}).items()}
     state_dict = own.state_dict()

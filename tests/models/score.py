@@ -5,4 +5,4 @@ from typing import Any
 
 def score(data_source: str, solution_str: str, ground_truth: str, **_: Any) -> float:
     """A reward that differs between answers."""
-    return sum(map(ord, solution_str)) % 7 / 7
+    return sum(i * ord(c) for i, c in enumerate(solution_str, 1)) % 101 / 101
