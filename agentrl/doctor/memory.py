@@ -73,6 +73,7 @@ def size_of(config: Config) -> Size:
 
     from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter
     from agentrl.training.model.loading import folder_or_id, language_head
+    from agentrl.training.model.towers import leave_out_towers
 
     model = config.model
     place, saved = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
@@ -80,6 +81,8 @@ def size_of(config: Config) -> Size:
         shape: Any = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
         with torch.device("meta"):
             module: Any = language_head(shape).from_config(shape, trust_remote_code=model.trust_remote_code)
+            if model.text_only:
+                leave_out_towers(module)
             parameters = sum(p.numel() for p in module.parameters())
             module = new_adapter(module, model) if model.lora_rank and saved is None else module
     except (OSError, ValueError, KeyError) as error:

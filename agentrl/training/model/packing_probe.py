@@ -102,7 +102,8 @@ class Row:
         self.row = torch.cat([part for own in ids[:-1] for part in (own, self.ids)] + [ids[-1]])
         self.positions = torch.cat([torch.arange(length) for length in self.lengths]).to(device)
         self.positions[-NEIGHBOUR:] += _far(model.base, config)
-        self.marked = next((name for name in TYPES if name in parameters(type(model.base))), None)
+        marks = TYPES if model.vision_tower is not None else ()
+        self.marked = next((name for name in marks if name in parameters(type(model.base))), None)
 
     def packed(self) -> list[Tensor]:
         """Outputs [LENGTH, H] of each copy in the row."""
