@@ -14,6 +14,7 @@ rollout.multi_turn.max_assistant_turns rollout.multi_turn.max_user_turns rollout
 ABOVE_0 = """
 actor.grad_clip critic.grad_clip trainer.grad_clip rollout.trajectory_timeout rollout.start_timeout
 rollout.request_timeout reward.timeout reward.num_workers trainer.nccl_timeout algorithm.kl_ctrl.horizon
+actor.fsdp_config.expert_parallel_size fsdp_config.expert_parallel_size
 trainer.total_epochs actor.ulysses_sequence_parallel_size trainer.ulysses_sequence_parallel_size evaluation.k
 """
 SHARES = """

@@ -20,6 +20,9 @@ class Sharding:
 
     fsdp_size: int = -1
     """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
+    expert_parallel_size: int = 1
+    """Processes that split the experts of a mixture of experts: each computes its experts for the tokens of all of
+    them. Worth it where gathering a layer's experts is slow or does not fit; 1: each computes all experts."""
     reshard_after_forward: bool | None = None
     """Free a unit, which is a transformer block, after the forward pass and gather it again for the backward pass.
     false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
