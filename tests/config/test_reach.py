@@ -293,7 +293,7 @@ def units(config: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl.training.parallel.fsdp.WeightLoader", lambda *_: None)
         loaded: Any = SimpleNamespace(module=torch.nn.Linear(1, 1), blocks=list)
-        work = lambda: shard(loaded, None, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
+        work = lambda: shard(loaded, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
         arguments, named = arguments_of("agentrl.training.parallel.fsdp", "wrapper", work)
     return arguments[0].reshard_after_forward, arguments[2], named
 
