@@ -48,6 +48,19 @@ class PolicyLoss:
 
 
 @dataclass
+class Router:
+    """The routers of a mixture of experts."""
+
+    freeze: bool = False
+    """Do not train the routers."""
+    aux_loss_coef: float = 0.0
+    """Coefficient of the load-balancing loss (arXiv 2101.03961) of each pass, the mean over layers."""
+    bias_update: float = 0.0
+    """Step of the bias that evens out the experts' load after each optimizer step without a loss (arXiv 2408.15664), in
+    models whose routers have one; DeepSeek-V3 was trained with 0.001."""
+
+
+@dataclass
 class Profiler:
     """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
@@ -119,6 +132,8 @@ class Actor:
     the memory of one GPU."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
+    router: Router = field(default_factory=Router)
+    """The routers of a mixture of experts."""
     use_torch_compile: bool | None = None
     """Compile each transformer block, of reference and critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool | None = None

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentrl.training.model.experts import experts_of
+from agentrl.training.model.experts import stacked_weights
 
 GradientTarget = Callable[[], Tensor]
 """Returns the float32 tensor that a weight's gradient is added to."""
