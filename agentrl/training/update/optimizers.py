@@ -17,6 +17,7 @@ from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
 from agentrl.core.points import OPTIMIZERS, optimizer
 from agentrl.core.user_errors import one_line
+from agentrl.training.update.adamw_16bit import AdamW16bit
 
 Groups = list[dict[str, Any]]
 Rule = torch.optim.Optimizer
@@ -29,6 +30,12 @@ WITH_BETAS = ("adam", "ademamix")
 def adamw(params: Groups, *, lr: float, betas: tuple[float, float] = BETAS, **options: Any) -> Rule:
     """PyTorch's AdamW (arXiv 1711.05101)."""
     return torch.optim.AdamW(params, lr=lr, betas=betas, **{"fused": True} | options)
+
+
+@optimizer("adamw_16bit", state_bytes=4)
+def adamw_16bit(params: Groups, *, lr: float, betas: tuple[float, float] = BETAS, **options: Any) -> Rule:
+    """AdamW whose moments are bfloat16, rounded at random."""
+    return AdamW16bit(params, lr=lr, betas=betas, **options)
 
 
 @optimizer("adamw_8bit", state_bytes=2)
