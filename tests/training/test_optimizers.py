@@ -12,9 +12,8 @@ from agentrl.config.derived import inherited, optimizer_name, state_bytes
 from agentrl.config.schema import Config, Optim
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
-from agentrl.training.update.adamw_16bit import rounded_at_random
 from agentrl.training.update.optimizer import Optimizer, plain
-from agentrl.training.update.optimizers import try_optimizer
+from agentrl.training.update.optimizers import rounded_at_random, try_optimizer
 from tests.training.tiny import tiny
 
 CASES = {

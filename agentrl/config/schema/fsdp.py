@@ -25,8 +25,8 @@ class Sharding:
     false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
     the whole model and its gradients. null: false if these take at most a fifth of a GPU's memory."""
     offload_policy: bool = False
-    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU. A single process keeps
-    parameters and gradients on the GPU, as with `optimizer_offload`."""
+    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU. A single process
+    keeps parameters and gradients on the GPU, as with `optimizer_offload`."""
     optimizer_offload: bool = False
     """Keep the optimizer in CPU memory, with a copy of the parameters: its step runs on the CPU."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
