@@ -516,6 +516,8 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "rollout.enable_chunked_prefill": (server, "false", SERVER),
     "rollout.enforce_eager": (server, "true", SERVER),
     "rollout.engine_kwargs": (server, "{vllm: {block_size: 32}}", SERVER),
+    "rollout.quantization": (server, "fp8", SERVER),
+    "rollout.speculative_algorithm": (server, "ngram", SERVER),
     "rollout.limit_images": (limits, "2", ()),
     "rollout.load_format": (server, "auto", SERVER),
     "rollout.max_num_batched_tokens": (server, "99", SERVER),
