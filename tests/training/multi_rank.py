@@ -121,6 +121,9 @@ LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False)
+SHORT = Optim(lr=1e-3, optimizer="adamw_16bit")
+"""Its moments are rounded at random: other draws for other chunks."""
+ON_CPU = {"fsdp_config": FsdpConfig(optimizer_offload=True)}
 COVARIANCE = PolicyLoss("kl_cov", {"kl_cov_ratio": 0.3})
 CLIPPED = PolicyLoss("clip_cov", {"clip_cov_ratio": 0.3, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0})
 BY_TRAJECTORY = {"loss_agg_mode": "seq-mean-token-mean", "shuffle": True, "ppo_epochs": 2}
@@ -156,8 +159,9 @@ CASES = {
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
+    "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
 }
-RESUMED = ("fsdp2", "lora", "muon")
+RESUMED = ("fsdp2", "lora", "muon", "experts-on-cpu")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
     "full-kl": Case(actor=FULL),
@@ -170,10 +174,13 @@ FURTHER = {
     "moved-bias": Case("glm4_moe", actor={"router": Router(bias_update=0.1)}),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
+    "muon-on-cpu": Case("mistral", actor=ON_CPU | {"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),
+    "16-bit-on-cpu": Case("qwen3_moe", actor=ON_CPU | {"optim": SHORT}, rounding=0.01),
+    "16-bit-lora": Case("qwen3", lora_rank=4, actor={"optim": SHORT}, rounding=0.01),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-lora", "experts-lora", "moved-bias", "momentum")
+FURTHER_RESUMED = ("copies", "kept-whole-lora", "experts-lora", "moved-bias", "momentum", "16-bit-on-cpu", "16-bit-lora")
 ALL = CASES | FURTHER
 
 

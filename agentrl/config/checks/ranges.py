@@ -15,6 +15,7 @@ actor.router.aux_loss_coef actor.router.bias_update
 ABOVE_0 = """
 actor.grad_clip critic.grad_clip trainer.grad_clip rollout.trajectory_timeout rollout.start_timeout
 rollout.request_timeout reward.timeout reward.num_workers trainer.nccl_timeout algorithm.kl_ctrl.horizon
+actor.fsdp_config.expert_parallel_size fsdp_config.expert_parallel_size
 trainer.total_epochs actor.ulysses_sequence_parallel_size trainer.ulysses_sequence_parallel_size evaluation.k
 """
 SHARES = """

@@ -13,8 +13,9 @@ class Optim:
     lr: float = 1e-6
     """Peak learning rate."""
     optimizer: str = "adamw"
-    """adamw, adamw_8bit (moments in 8 bits, by torchao), muon (for the matrices of the blocks, arXiv 2502.16982; AdamW
-    for the rest), sgd, a class of torch.optim by its name, or a class of your own by its path."""
+    """adamw, adamw_16bit (moments in bfloat16: half the memory), adamw_8bit (a quarter, by torchao), muon (for the
+    matrices of the blocks, arXiv 2502.16982; AdamW for the rest), sgd, a class of torch.optim by its name, or a class
+    of your own by its path. A checkpoint of one kind of adamw resumes as another."""
     optimizer_impl: str | None = None
     """Module of the class that `optimizer` names, such as bitsandbytes.optim; null: agentrl and torch.optim."""
     override_optimizer_config: dict[str, Any] | None = None

@@ -60,6 +60,9 @@ class Model(Pretrained):
     lora_merge: bool = True
     """Send a LoRA policy to server engines as merged weights. false: servers load the base model, and each weight sync
     sends only the adapter: far less data and no rounding of merged weights, but slower sampling."""
+    text_only: bool = False
+    """Leave the towers of a model that reads images or audio out of memory, training and weight sync, for a run on text
+    alone. Exports have them as in `path`."""
     tokenizer_path: ModelPath | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: TextPath | None = None

@@ -26,6 +26,7 @@ from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
@@ -80,7 +81,7 @@ class PolicyActor(Trainable):
                 grad_clip=actor.grad_clip,
                 total_steps=total_steps,
                 ranks=ranks,
-                offload=actor.fsdp_config.optimizer_offload,
+                offload=steps_on_cpu(actor.fsdp_config, ranks),
                 key="actor.optim",
             ),
             micro_batching=for_ranks(sizes, model, ranks=ranks),
