@@ -180,7 +180,15 @@ FURTHER = {
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-lora", "experts-lora", "moved-bias", "momentum", "16-bit-on-cpu", "16-bit-lora")
+FURTHER_RESUMED = (
+    "copies",
+    "kept-whole-lora",
+    "experts-lora",
+    "moved-bias",
+    "momentum",
+    "16-bit-on-cpu",
+    "16-bit-lora",
+)
 ALL = CASES | FURTHER
 
 
