@@ -42,6 +42,27 @@ MODELS = {
     "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
     "qwen3": {},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "glm4_moe": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "qwen3_next": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
 }
 
 
@@ -111,6 +132,8 @@ class Case:
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+SPLIT = FsdpConfig(expert_parallel_size=2)
+SPLIT_KEPT = FsdpConfig(expert_parallel_size=2, reshard_after_forward=False)
 KEPT = FsdpConfig(reshard_after_forward=False)
 COVARIANCE = PolicyLoss("kl_cov", {"kl_cov_ratio": 0.3})
 CLIPPED = PolicyLoss("clip_cov", {"clip_cov_ratio": 0.3, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0})
@@ -146,9 +169,11 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+    "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
 }
-RESUMED = ("fsdp2", "lora", "muon")
+RESUMED = ("fsdp2", "lora", "muon", "split-experts")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
     "full-kl": Case(actor=FULL),
@@ -157,6 +182,12 @@ FURTHER = {
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
+    "split-experts-mixtral": Case("mixtral", fsdp_config=SPLIT, actor=FIXED | LOOSE),
+    "split-experts-glm": Case("glm4_moe", fsdp_config=SPLIT_KEPT, lengths=[9]),
+    "split-experts-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
+    "split-experts-sp": Case("qwen3_moe", seq_world=2, fsdp_config=SPLIT_KEPT, checkpointing=True),
+    "split-experts-lora": Case("qwen3_moe", lora_rank=4, fsdp_config=SPLIT),
+    "split-experts-full-kl": Case("mixtral", fsdp_config=SPLIT, actor=FULL),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
@@ -289,7 +320,13 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
 
     for name in names:
         case = ALL[name]
-        ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
+        sizes = case.fsdp_config
+        ranks = join_ranks(
+            CPU,
+            sequence_parallel=case.seq_world,
+            fsdp_size=sizes.fsdp_size,
+            expert_parallel=sizes.expert_parallel_size,
+        )
         keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.actor_on(models, ranks), range(3))), ranks)
         if name in resumed:
             wrote, writes = results / f"alone-{name}", results / f"many-{name}"

@@ -23,6 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.parallel.experts import gather_experts
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -54,11 +55,13 @@ class ShardedModel(ModelHandle):
         shapes: dict[str, torch.Size],
         ranks: Ranks,
         *,
+        split: Names,
         compute_dtype: torch.dtype | None,
         keeps_gathered: bool,
     ) -> None:
         """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
-        own parameters. `keeps_gathered`: GPU memory is enough for all gathered units and their gradients.
+        own parameters. `split`: the parameters whose experts ranks split. `keeps_gathered`: GPU memory is enough for
+        all gathered units and their gradients.
         """
         super().__init__(
             whole.module,
@@ -73,6 +76,7 @@ class ShardedModel(ModelHandle):
         self.keeps_gathered = keeps_gathered
         self._units = units
         self._shapes = shapes
+        self._split = frozenset(split)
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
@@ -112,7 +116,7 @@ class ShardedModel(ModelHandle):
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
         return {
-            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            name: Shard(parameter, tuple(self._shapes[name]), self._first(name, parameter), self.written)
             for name, parameter in self.module.named_parameters()
         }
 
@@ -129,6 +133,15 @@ class ShardedModel(ModelHandle):
         parts = zip(flat.split(sizes), shards.items(), strict=True)
         return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
 
+    def _first(self, name: str, parameter: Any) -> int:
+        """Index of this rank's first element."""
+        before = self.ranks.expert_mesh["experts"].get_local_rank() * parameter.numel() if name in self._split else 0
+        return before + _start(parameter)
+
+    def _whole(self, name: str, parameter: Any) -> Tensor:
+        tensor: Tensor = parameter.full_tensor()
+        return gather_experts(tensor, self.ranks) if name in self._split else tensor
+
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
 
@@ -141,8 +154,8 @@ class ShardedModel(ModelHandle):
         owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         with torch.no_grad():
-            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
-                owner[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+            for name, (owner, leaf), tensor in zip(names, owners, sharded, strict=True):
+                owner[leaf] = nn.Parameter(self._whole(name, tensor), requires_grad=False)
         try:
             yield
         finally:
@@ -150,11 +163,15 @@ class ShardedModel(ModelHandle):
                 owner[leaf] = tensor
 
 
-def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+def wrapper(
+    fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool, casts: bool = True
+) -> Any:
     """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
-    reduction."""
+    reduction. `casts`: its inputs are cast to the dtype of computation."""
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
-    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    settings["mp_policy"] = MixedPrecisionPolicy(
+        param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts
+    )
     if offload:
         settings["offload_policy"] = CPUOffloadPolicy()
     return lambda unit: fully_shard(unit, **settings)

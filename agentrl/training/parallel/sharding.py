@@ -10,6 +10,7 @@ from agentrl.config.schema.fsdp import Sharding
 from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.packing_probe import pack_where_exact
+from agentrl.training.parallel.experts import mesh_of_shards, shard_experts, split_layers
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
 from agentrl.training.perf.compiled_block import compile_blocks
@@ -63,7 +64,7 @@ def shard(
     """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
-    module = skeleton.module
+    module, layers = skeleton.module, split_layers(skeleton, ranks)
     filler = fsdp.WeightLoader(module, source, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, module, dtypes, ranks, device)
@@ -71,15 +72,21 @@ def shard(
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
+    for layer in layers:
+        names = filler.fill(layer)
+        inner = fsdp.wrapper(fsdp_config, mesh_of_shards(ranks), dtypes, offload=offload, casts=False)
+        units.append((shard_experts(layer, ranks, inner), names))
+    split = [name for _, names in units for name in names]
     for _, block in skeleton.blocks():
         names = filler.fill(block)
         units.append((wrap(block), names))
+        units[-1][0].set_modules_to_forward_prefetch([part for part in block.modules() if part in layers])
     outer = fsdp.FsdpRoot(module)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
     return fsdp.ShardedModel(
-        skeleton, root, units, filler.shapes, ranks, compute_dtype=dtypes[0], keeps_gathered=not resharded
+        skeleton, root, units, filler.shapes, ranks, split=split, compute_dtype=dtypes[0], keeps_gathered=not resharded
     )
 
 
