@@ -161,6 +161,9 @@ class ModelHandle:
         with self.computing(), torch.autocast(device.type, self.compute_dtype):
             return function()
 
+    def recover(self) -> None:
+        """Make the model ready again after a pass that failed alike on all ranks. Collective."""
+
     def set_no_sync(self, on: bool) -> None:
         """Between micro-batches of an optimizer step, a sharded model may stay gathered; this one always is."""
 

@@ -68,6 +68,7 @@ def _difference(model: ModelHandle, device: torch.device) -> str | None:
             alone = model.run_gathered(row.alone)
             use_packed_attention(model.base)
     except Exception as error:  # the model's own code, to which packing may be unknown
+        model.recover()
         return first_line(error)
     dtype = model.dtype
     coarse = dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -91,6 +91,14 @@ class ShardedModel(ModelHandle):
             self._reshard()
         return result
 
+    def recover(self) -> None:
+        self.root(lambda: None)  # ends the pass that FSDP believes to be in
+        self.root.set_reshard_after_forward(True)
+        for unit, _ in self._units:
+            unit.unshard()  # completes a gathering that has begun
+            unit.reshard()
+        self.root.set_reshard_after_forward(not self.keeps_gathered)
+
     def move(self, device: torch.device | str) -> None:
         """Move this rank's shards to another device; the model must not run before they are back."""
         self._reshard()
