@@ -38,7 +38,7 @@ def split_layers(model: ModelHandle, ranks: Ranks) -> list[nn.Module]:
     """
     if ranks.expert_mesh is None:
         return []
-    found = {name: part for name, part in model.module.named_modules() if _has_interface(part)}
+    found = {name: part for name, part in model.module.named_modules() if has_interface(part)}
     size, kind = ranks.expert_mesh["experts"].size(), type(model.base).__name__
     key = KEY.format(size)
     if not found:
@@ -170,6 +170,6 @@ class _BringBack(torch.autograd.Function):
         return ctx.routes.deliver(gradients[0]), None
 
 
-def _has_interface(part: nn.Module) -> bool:
+def has_interface(part: nn.Module) -> bool:
     """Whether a module's experts are computed by transformers' experts interface."""
     return hasattr(part, "_apply_gate") and "is_transposed" in vars(part)
