@@ -22,9 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers.integrations.moe import grouped_mm_experts_forward
 
 from agentrl.core.errors import UserError
+from agentrl.training.model.grouped_experts import grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import Ranks
 
@@ -60,7 +60,7 @@ def shard_experts(layer: Any, ranks: Ranks, wrap: Callable[[nn.Module], Any]) ->
     """
     mesh = ranks.expert_mesh["experts"]
     for name, parameter in list(layer.named_parameters(recurse=False)):
-        own = parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
+        own = parameter.detach().chunk(mesh.size())[ranks.expert_rank].clone()
         setattr(layer, name, nn.Parameter(own, parameter.requires_grad))
     unit = wrap(layer)
     # FSDP averages over the ranks of its mesh, and each one's gradient is of the tokens of the whole group.
@@ -128,7 +128,7 @@ class SplitExperts:
         """Sums [N, H] of the experts' results for `hidden_states` [N, H], by their weights [N, k]."""
         routes, experts = self._routes(top_k_index)
         rows = _Deliver.apply(hidden_states, routes, top_k_index.shape[-1])
-        results = grouped_mm_experts_forward(self, rows, experts[:, None], rows.new_ones(len(rows), 1))
+        results = grouped_experts(self, rows, experts[:, None], rows.new_ones(len(rows), 1))
         pairs = _BringBack.apply(results, routes).view(*top_k_weights.shape, -1)
         return (pairs * top_k_weights[..., None]).sum(1).to(hidden_states.dtype)
 
