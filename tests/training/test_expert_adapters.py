@@ -17,7 +17,6 @@ from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training.model.adapter import new_adapter
 from agentrl.training.model.experts import expert_layers
 from agentrl.training.model.export import save_pretrained
-from agentrl.training.model.handle import ModelHandle
 from tests.training.mixtures import FAMILIES, mixture
 from tests.training.tiny import tiny
 

@@ -33,11 +33,10 @@ class ComputeCopies:
 
     def __init__(self, module: nn.Module, embedding: nn.Module | None, dtype: torch.dtype) -> None:
         """`embedding`: of the model's tokens."""
-        linear = [(o, "weight", o.weight) for o in module.modules() if isinstance(o, nn.Linear)]
-        stacks = [
-            (o, name, p) for o in experts_of(module) for name, p in o.named_parameters(recurse=False) if p.ndim == 3
-        ]
-        self._layers: list[tuple[nn.Module, str, Any]] = [layer for layer in linear + stacks if _trained(layer[2])]
+        found = [(o, stacked_weights(o)) for o in module.modules()]
+        found += [(o, {"weight": o.weight}) for o in module.modules() if isinstance(o, nn.Linear)]
+        named = [(o, *pair) for o, weights in found for pair in weights.items()]
+        self._layers: list[tuple[nn.Module, str, Any]] = [layer for layer in named if _trained(layer[2])]
         self._copies = {weight: _copy(weight, dtype) for _, _, weight in self._layers}
         self._embedding = embedding if _looks_up_plainly(embedding) else None
         self._seen: list[tuple[int, int]] = []
