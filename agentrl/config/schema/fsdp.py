@@ -28,9 +28,10 @@ class Sharding:
     false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
     the whole model and its gradients. null: false if these take at most a fifth of a GPU's memory."""
     offload_policy: bool = False
-    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU."""
+    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU. A single process
+    keeps parameters and gradients on the GPU, as with `optimizer_offload`."""
     optimizer_offload: bool = False
-    """Keep the optimizer state in CPU memory between optimizer steps."""
+    """Keep the optimizer in CPU memory, with a copy of the parameters: its step runs on the CPU."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     """Number formats."""
 
