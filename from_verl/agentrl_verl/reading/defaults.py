@@ -116,6 +116,7 @@ class VerlDefaults:
         UserError where verl would start a server for a generative reward model.
         """
         self._require_server(config)
+        self._require_detached()
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
@@ -138,6 +139,15 @@ class VerlDefaults:
             raise UserError(
                 "reward.reward_model: verl starts a server of it, which the reward function asks; start one (`agentrl "
                 "gateway`, SGLang or vLLM), and set reward.reward_model.url to its HOST:PORT"
+            )
+
+    def _require_detached(self) -> None:
+        """Heads that predict several tokens, which are not trained here, change no gradient of the layers below."""
+        given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+        if given.get("model.mtp.enable_train") is True and given.get("model.mtp.detach_encoder") is not True:
+            raise UserError(
+                "model.mtp.enable_train: its loss also trains the layers below, which agentrl does not; set it to false, "
+                "or model.mtp.detach_encoder=true"
             )
 
     def _ignored_mean(self, config: Any) -> list[str]:
