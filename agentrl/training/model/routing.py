@@ -39,6 +39,7 @@ class Routing:
         numbers = [int(found[1]) if (found := LAYER.search(name)) else i for i, name in enumerate(routers)]
         self.layers = torch.tensor(numbers, device=device)
         """Layer of each router: engines count those without experts too."""
+        self.deepest = max(numbers)
         self.plan: Tensor | None = None
         """The plan of the present pass; None: nothing is replayed or recorded."""
         self.seen = torch.empty(0)
@@ -65,11 +66,11 @@ class Routing:
         they meet. Plan: of the routers, or of all layers. `counted`: tokens that metrics count, bool [T]. Raises
         UserError for a plan of another model."""
         own = plan if plan.shape[1] == len(self.routers) else None
-        if plan.shape[2] != self.width or (own is None and plan.shape[1] <= int(self.layers.max())):
+        if plan.shape[2] != self.width or (own is None and plan.shape[1] <= self.deepest):
             mine = f"{len(self.routers)} routers choose {self.width} experts"
             raise UserError(f"the engine returned {list(plan.shape[1:])} experts a token, the model's {mine}")
         routers = plan.index_select(1, self.layers) if own is None else own
-        found, seen = plan.clone(), routers.clone()
+        found, seen = plan.clone(), self.unknown(len(plan)).to(plan.dtype)
         with self._present(routers, seen, counted):
             yield found
         found.copy_(seen if own is not None else found.index_copy(1, self.layers, seen))
