@@ -27,7 +27,7 @@ class ModelSizes:
 def sizes_of(config: Any) -> ModelSizes:
     """The sizes of the text part of a model."""
     text = config.get_text_config()
-    heads, hidden = text.num_attention_heads, text.hidden_size
+    heads, hidden = _given(text, "num_attention_heads") or 1, text.hidden_size
     per_token = _given(text, "num_experts_per_tok")
     experts = _given(text, "num_experts", "num_local_experts") or 1
     return ModelSizes(

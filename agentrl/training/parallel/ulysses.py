@@ -100,7 +100,7 @@ def to_tokens(output: Tensor, group: Any) -> Tensor:
 def check_heads(config: Any, packed: bool, size: int) -> None:
     """Raises UserError where a model cannot be split among `size` ranks."""
     key = f"ulysses_sequence_parallel_size={size}"
-    heads = config.get_text_config().num_attention_heads
+    heads = getattr(config.get_text_config(), "num_attention_heads", 0)
     if heads % size:
         raise UserError(f"{key}: the model has {heads} attention heads; choose a divisor of that")
     if not packed:
