@@ -34,6 +34,7 @@ from agentrl.core.paths import expanded
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
+from agentrl.training.model.grouped_experts import use_grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import in_float32
 from agentrl.training.model.towers import leave_out_towers
@@ -188,6 +189,7 @@ def load_pretrained(
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     _drop_dropout(module)
+    use_grouped_experts(module)
     return module
 
 

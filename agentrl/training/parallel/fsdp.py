@@ -3,8 +3,8 @@
 Each parameter is a DTensor, split along its first dimension.
 
 Invariants:
-- a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, while `units`
-  yields it, and while the model is loaded: rank 0 reads the weights and sends them to the others;
+- a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, and while
+  `units` yields it; each rank reads its own shards of the model's files;
 - parameters are gathered only in functions that `run_gathered` runs; without autograd they are sharded again after it,
   so no rank computes with weights from before an optimizer step;
 - names are those of the plain model.
@@ -23,6 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.lazy_tensors import LazyTensor
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -161,61 +162,82 @@ def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch
 
 
 def _start(parameter: Any) -> int:
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
+    return _box(parameter)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
 class WeightLoader:
-    """Loads a model on the meta device with the weights that the first rank reads."""
+    """Loads the units of a model: each rank reads its own shards of lazy tensors; the first rank sends all else."""
 
-    def __init__(self, skeleton: nn.Module, source: nn.Module | None, ranks: Ranks, device: torch.device) -> None:
-        """`source`: the same model with weights, on the first rank. Raises UserError where ranks see other models."""
+    def __init__(self, module: nn.Module, ranks: Ranks, device: torch.device) -> None:
+        """`module`: the model, lazy where it can be; elsewhere it needs values on the first rank alone.
+
+        Raises UserError where ranks see other models.
+        """
+        self.module = module
         self.ranks = ranks
         self.device = device
-        self.source = dict(_tensors(source)) if source is not None else {}
-        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
-        names = dict(_tensors(skeleton))
-        if {name: tensor.shape for name, tensor in names.items()} != {n: shape for n, (shape, _) in self.kinds.items()}:
+        named = dict(_tensors(module))
+        self.shapes = {name: tensor.shape for name, tensor in named.items()}
+        kinds = {name: (tensor.shape, isinstance(tensor, LazyTensor)) for name, tensor in named.items()}
+        if ranks.broadcast(kinds) != kinds:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
-        self.names = {id(tensor): name for name, tensor in names.items()}
-        self.shapes = {name: tensor.shape for name, tensor in names.items()}
+        self.dtypes = ranks.broadcast({name: tensor.dtype for name, tensor in named.items()})
+        self.names = {id(tensor): name for name, tensor in named.items()}
+        self.lazy: dict[str, LazyTensor] = {}
         self._made: dict[int, Any] = {}
 
     def fill(self, unit: nn.Module) -> Names:
-        """Create the missing tensors of a unit, whole on every rank; returns the names of its parameters.
+        """Create the tensors of a unit on the device: whole, or on the meta device where `read` reads shards; returns
+        the names of its parameters.
 
         Parameters that several modules share stay shared.
         """
         filled = []
         owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
         for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
-            if tensor is None or tensor.device.type != "meta":
+            if id(tensor) not in self.names:
                 continue
             if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
                 filled.append(self.names[id(tensor)])
             owner[leaf] = self._make(tensor)
         return filled
 
+    @torch.no_grad()
+    def read(self, unit: Any, names: Names) -> None:
+        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters."""
+        unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
+        for name in self.lazy.keys() & set(names):
+            parameter: Any = self.module.get_parameter(name)
+            source = self.lazy.pop(name)
+            if local(parameter).numel():
+                local(parameter).copy_(source.part(_box(parameter)))
+
     def _make(self, tensor: Any) -> Any:
-        # The meta tensor is kept alive: a new tensor must not get its id.
+        # The old tensor is kept alive: a new tensor must not get its id.
         if id(tensor) not in self._made:
-            name = self.names[id(tensor)]
-            values = self._received(name)
+            values = self._values(self.names[id(tensor)], tensor)
             made = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
             self._made[id(tensor)] = (tensor, made)
         return self._made[id(tensor)][1]
 
     @torch.no_grad()
-    def _received(self, name: str) -> Tensor:
-        shape, dtype = self.kinds[name]
+    def _values(self, name: str, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, LazyTensor) and isinstance(tensor, nn.Parameter):
+            self.lazy[name] = tensor
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        if isinstance(tensor, LazyTensor):
+            return tensor.whole().to(self.device, copy=True)
+        values = torch.empty(tensor.shape, dtype=self.dtypes[name], device=self.device)
         if self.ranks.first:
-            own = self.source.pop(name)
-            values = own.detach().to(self.device, copy=True)
-            own.data = own.data.new_empty(0)  # frees memory: rank 0 never has the model twice
-        else:
-            values = torch.empty(shape, dtype=dtype, device=self.device)
+            values.copy_(tensor)
+            tensor.data = tensor.data.new_empty(0)  # frees memory: rank 0 never has the model twice
         dist.broadcast(values, src=0)
         return values
+
+
+def _box(parameter: Any) -> tuple[slice, ...]:
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
