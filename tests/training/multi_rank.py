@@ -41,6 +41,7 @@ MODELS = {
     # one key-value head for two neighbours, and an attention window that ends within sequences
     "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
     "qwen3": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_dim": 64, "conv_dim": 64},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
 
@@ -146,6 +147,7 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+    "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
 }
 RESUMED = ("fsdp2", "lora", "muon")
@@ -157,6 +159,8 @@ FURTHER = {
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
+    "hybrid": Case("lfm2"),
+    "hybrid-shared": Case("lfm2", shares=True),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
