@@ -15,6 +15,8 @@ class ModelSizes:
     heads: int
     kv_heads: int
     head_dim: int
+    experts: int
+    """Routed experts of a layer; 1 for a dense model."""
     active_experts: float
     """Share of the experts that a token meets; 1.0 for a dense model."""
 
@@ -37,6 +39,7 @@ def sizes_of(config: Any) -> ModelSizes:
         heads=heads,
         kv_heads=_given(text, "num_key_value_heads") or heads,
         head_dim=_given(text, "head_dim") or hidden // heads,
+        experts=experts,
         active_experts=(per_token or experts) / experts,
     )
 

@@ -106,11 +106,17 @@ class PolicyActor(Trainable):
         With a `reference`, a third column is the exact KL to it.
         """
 
+        routing, recorded = self.model.routing, batch.experts is None
+        if routing is not None and recorded:
+            batch.experts = routing.unknown(batch.num_tokens)
+
         def score(micro: Batch) -> tuple[Tensor, ...]:
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
+        if routing is not None and recorded:
+            routing.counts.zero_()
         return tuple(columns)
 
     def single_step(self, prompts: int) -> bool:
@@ -143,7 +149,9 @@ class PolicyActor(Trainable):
         report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
             report = self.train_on(batch, report)
-        return report.metrics() | self.load.metrics()
+        routing = self.model.routing
+        replayed = {} if routing is None else routing.take_metrics(ranks)
+        return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
         ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale

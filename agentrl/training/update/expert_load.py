@@ -25,7 +25,10 @@ class ExpertLoad:
         """Raises UserError where the model lacks what a key of `router` needs."""
         self.router, self.ranks = router, ranks
         layers = expert_layers(model.module)
-        experts = {name: max(p.shape[0] for p in stacked_weights(layer).values()) for name, layer in layers.items()}
+        shapes = model.whole_shapes
+        experts = {
+            n: max(shapes[f"{n}.{weight}"][0] for weight in stacked_weights(layer)) for n, layer in layers.items()
+        }
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
         self._logits: Tensor | None = None
