@@ -26,6 +26,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.cluster,
     algorithm.sampling,
     algorithm.server_memory,
+    algorithm.routing_replay,
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
@@ -45,6 +46,8 @@ SETTINGS: tuple[Check, ...] = (
     fit.passes,
     fit.same_answers,
     fit.whole_distribution,
+    fit.rounded_weights,
+    fit.drafted_tokens,
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,
@@ -52,6 +55,7 @@ SETTINGS: tuple[Check, ...] = (
     staleness.bound,
     staleness.gap_limit,
     workers.rollout_workers,
+    workers.split_experts,
     staleness.corrected,
     staleness.filtered_batches,
     check_paths,
@@ -64,7 +68,13 @@ SETTINGS: tuple[Check, ...] = (
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
-UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
+UPDATING = (
+    algorithm.group_size,
+    algorithm.batch_sizes,
+    fit.same_answers,
+    workers.split_experts,
+    files.run_outputs,
+)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
     *(check for check in SETTINGS if check not in UPDATING),
@@ -87,6 +97,7 @@ SUPERVISED: tuple[Check, ...] = (
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,
+    workers.split_experts,
     fit.sft_learning_rate,
     check_paths,
     files.custom_class,

@@ -80,6 +80,7 @@ def _difference(model: ModelHandle, device: torch.device, search: Search) -> str
             alone = model.run_gathered(row.alone)
             use_packed_attention(model.base)
     except Exception as error:  # the model's own code, to which packing may be unknown
+        model.recover()
         return first_line(error)
     leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
     other = _nearest([_errors(copy, alone) for copy in copies]).median()
@@ -117,7 +118,8 @@ class Row:
         self.row = torch.cat([part for own in ids[:-1] for part in (own, self.ids)] + [ids[-1]])
         self.positions = torch.cat([torch.arange(length) for length in self.lengths]).to(device)
         self.positions[-NEIGHBOUR:] += _far(model.base, config)
-        self.marked = next((name for name in TYPES if name in parameters(type(model.base))), None)
+        marks = TYPES if model.vision_tower is not None else ()
+        self.marked = next((name for name in marks if name in parameters(type(model.base))), None)
 
     def packed(self, probing: set[nn.Module] | None = None) -> list[Tensor]:
         """Outputs [LENGTH, H] of each copy in the row; layers with packed attention are added to `probing`."""

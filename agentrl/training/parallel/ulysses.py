@@ -49,6 +49,23 @@ class TokenShard:
         before = targets - 1 - self.start
         return targets[(before >= 0) & (before < self.ids.numel())]
 
+    def rows(self, column: Tensor) -> Tensor:
+        """The rows of this shard's tokens in a column [T, ...]; those of tokens that fill up are 0."""
+        if self.shared is not None:
+            return column[self.shared.kept]
+        own = column[self.start : self.start + self.ids.numel()]
+        return torch.cat([own, own.new_zeros(self.ids.numel() - len(own), *own.shape[1:])])
+
+    def join(self, rows: Tensor, tokens: int) -> Tensor:
+        """The column of all `tokens`, of which each rank has its shard's rows. Collective over the group."""
+        if self.shared is not None:
+            return rows[self.shared.seen]
+        if self.group is None:
+            return rows[:tokens]
+        parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size(self.group))]
+        torch.distributed.all_gather(parts, rows.contiguous(), group=self.group)
+        return torch.cat(parts)[:tokens]
+
     def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""
         if self.group is None:
