@@ -191,8 +191,8 @@ def agentrl(*words: str) -> str:
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(words))
     if code:
-        lines = [line for line in err.getvalue().splitlines() if line.strip()]
-        raise RuntimeError(" ".join(" ".join(lines).split())[-600:])
+        said = " ".join(err.getvalue().split()).rpartition("error: ")[2]
+        raise RuntimeError(said.rpartition("the most frequent cause ")[2])
     return out.getvalue() + err.getvalue()
 
 
