@@ -7,7 +7,7 @@ the next one from the tokens they have.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
 from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.runner import Emit, draw
+from agentrl.training.model.routing import routing_in
 
 
 class Interrupted(Exception):
@@ -39,12 +40,14 @@ class FallbackRunner:
         self.max_running, self.cached = max_running, cached
         self.computed = 0
         self.batch: list[Request] = []
+        self.routing = routing_in(self.model)
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         self.batch = list(requests[: self.max_running])
         for request in self.batch:
             request.begin()
-        with torch.no_grad(), _neutral(self.model, self.cached), suppress(Interrupted):
+        recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
+        with torch.no_grad(), _neutral(self.model, self.cached), recording, suppress(Interrupted):
             self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
@@ -97,6 +100,10 @@ class Drawer:
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         alive = [i for i, request in enumerate(self.batch) if not request.done]
         requests = [self.batch[i] for i in alive]
+        if self.runner.routing is not None:
+            met = self.runner.routing.seen.view(len(self.batch), -1, *self.runner.routing.seen.shape[1:]).cpu().numpy()
+            for i, request in zip(alive, requests, strict=True):
+                request.met(met[i])
         self.runner.computed += sum(1 if self.begun else len(request.tokens) for request in requests)
         self.begun = True
         tokens, logprobs = draw(scores[alive], requests)
