@@ -89,7 +89,6 @@ EXAMPLES = {
     "lfm3": "LFM3",
     "mamba2": "Codestral Mamba",
     "falcon_mamba": "Falcon Mamba",
-    "recurrent_gemma": "RecurrentGemma",
     "qwen2_vl": "Qwen2-VL",
     "qwen2_5_vl": "Qwen2.5-VL",
     "qwen3_vl": "Qwen3-VL",
