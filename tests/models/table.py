@@ -29,6 +29,7 @@ COLUMNS = {
     "hf": "hf engine",
     "lora": "LoRA",
     "ulysses": "Ulysses",
+    "replay": "replay",
     "images": "images",
     "export": "export",
 }
@@ -38,6 +39,8 @@ GROUPS = {
     "hybrid": "Hybrids: attention with recurrent layers or convolutions",
     "vision": "Models that read images",
 }
+ONLY = {"images": ("vision",), "replay": ("experts", "hybrid", "vision")}
+"""Groups that have a column."""
 WIDTH = 90
 """Most characters of a reason."""
 HEAD = """# Models
@@ -55,8 +58,10 @@ it is loaded.
 - **hf engine**: *own*: continuous batching with a cache between turns. *generate*: transformers' own. *one by one*:
   padding changes what the model computes. *recomputes*: its cache does too. SGLang and vLLM have families of their
   own.
-- **LoRA**: an adapter of all linear layers trains, and merges into a whole model.
+- **LoRA**: an adapter of all linear layers trains, and merges into a whole model; *experts too*: with
+  `model.target_parameters=all-experts`.
 - **Ulysses**: whether the tokens of a sequence can be split among GPUs.
+- **replay**: training can route each token to the experts of the rollout (`actor.router_replay.mode=R3`).
 - **images**: rows with images train; an example of a reason: the package that its processor needs is missing.
 - **export**: the merged folder has each tensor of the model that the run began with, and plain transformers computes
   the same logits from it, to 1e-6.
@@ -124,7 +129,7 @@ def page(found: Iterable[Row]) -> str:
     parts, facts = [HEAD], list(found)
     for group, title in GROUPS.items():
         own = [cells(f) for f in facts if FAMILIES[f["family"]].group == group]
-        columns = [name for name in COLUMNS if name != "images" or group == "vision"]
+        columns = [name for name in COLUMNS if name not in ONLY or group in ONLY[name]]
         lines = [[COLUMNS[name] for name in columns], ["---"] * len(columns)]
         lines += [[line[name] for name in columns] for line in own]
         parts.append(f"## {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
