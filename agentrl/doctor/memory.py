@@ -23,6 +23,7 @@ from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
+from agentrl.training.parallel.experts import has_interface
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.pass_size import (
@@ -55,6 +56,8 @@ class Size:
 
     parameters: int
     trained: int
+    experts: int
+    """Parameters of routed experts, which processes may split."""
     shape: Shape
     head: int
     """Numbers in the output layer, where that is trained."""
@@ -73,6 +76,7 @@ def size_of(config: Config) -> Size:
 
     from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter
     from agentrl.training.model.loading import folder_or_id, language_head
+    from agentrl.training.model.towers import leave_out_towers
 
     model = config.model
     place, saved = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
@@ -80,6 +84,8 @@ def size_of(config: Config) -> Size:
         shape: Any = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
         with torch.device("meta"):
             module: Any = language_head(shape).from_config(shape, trust_remote_code=model.trust_remote_code)
+            if model.text_only:
+                leave_out_towers(module)
             parameters = sum(p.numel() for p in module.parameters())
             module = new_adapter(module, model) if model.lora_rank and saved is None else module
     except (OSError, ValueError, KeyError) as error:
@@ -89,6 +95,7 @@ def size_of(config: Config) -> Size:
     return Size(
         parameters=parameters,
         trained=sum(p.numel() for p in trained.values()),
+        experts=sum(p.numel() for part in module.modules() if has_interface(part) for p in part.parameters()),
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
@@ -117,11 +124,14 @@ def parts(
     }
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
+    split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
     gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
     if narrow and stored > 2:
-        found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.shape.layers)
+        found["weights to compute with"] = (
+            2.0 * (size.parameters - split) * (1.0 if gathered else UNITS / size.shape.layers)
+        )
     if processes > 1 and gathered:
-        found["gradients before they are summed"] = 2.0 * size.trained
+        found["gradients before they are summed"] = 2.0 * max(size.trained - split, 0.0)
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * width / processes
     if has_critic(config):

@@ -80,12 +80,27 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
+        **recorded_experts(config, base),
         takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=kwargs_of(rollout, name),
     )
     backend: ServerBackend = ENGINES.make(name, "rollout.name", settings)
     return backend
+
+
+def recorded_experts(config: Config, base: str) -> dict[str, int]:
+    """The numbers of experts and layers of a model whose routing is recorded; {} where it is not. Raises UserError."""
+    if config.actor.router_replay.mode != "R3":
+        return {}
+    from transformers import AutoConfig  # takes seconds to import
+
+    from agentrl.training.model.sizes import sizes_of
+
+    sizes = sizes_of(AutoConfig.from_pretrained(base, trust_remote_code=config.model.trust_remote_code))
+    if sizes.experts < 2:
+        raise UserError("actor.router_replay.mode=R3: the model has no experts; set it to disabled")
+    return {"experts": sizes.experts, "layers": sizes.layers}
 
 
 def sent_adapter(config: Config) -> AdapterSpec:

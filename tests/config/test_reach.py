@@ -293,7 +293,7 @@ def units(config: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl.training.parallel.fsdp.WeightLoader", lambda *_: None)
         loaded: Any = SimpleNamespace(module=torch.nn.Linear(1, 1), blocks=list)
-        work = lambda: shard(loaded, None, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
+        work = lambda: shard(loaded, Ranks(world=2), fsdp_config, device=device)  # noqa: E731
         arguments, named = arguments_of("agentrl.training.parallel.fsdp", "wrapper", work)
     return arguments[0].reshard_after_forward, arguments[2], named
 
@@ -478,6 +478,10 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "actor.checkpoint.async_save": (background, "true", ()),
     "actor.checkpoint.load_contents": (resumed_rows, "[model, optimizer]", ()),
     "actor.freeze_vision_tower": (loaded_policy, "true", ()),
+    "actor.fsdp_config.expert_parallel_size": (joined, "2", ()),
+    "actor.router.aux_loss_coef": (loaded_policy, "0.1", ()),
+    "actor.router.bias_update": (loaded_policy, "0.1", ()),
+    "actor.router.freeze": (loaded_policy, "true", ()),
     "actor.fsdp_config.mixed_precision.reduce_dtype": (units, "bfloat16", ()),
     "actor.fsdp_config.offload_policy": (units, "true", OFFLOADED),
     "actor.fsdp_config.optimizer_offload": (optimizer_memory, "true", ()),
@@ -495,6 +499,7 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "data.validation_shuffle": (splits, "true", BATCH),
     "data.video_key": (media_row, "films", ()),
     "model.enable_activation_offload": (activations, "true", ()),
+    "model.target_parameters": (loaded_policy, "all-experts", ("model.lora_rank=2",)),
     "model.trust_remote_code": (server, "true", SERVER),
     "ray_init.timeline_json_file": (timeline, "a.json", ()),
     "ref.fsdp_config.param_offload": (reference_memory, "true", ("actor.use_kl_loss=true",)),
@@ -553,6 +558,7 @@ SUPERVISED: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "data.prompt_dict_keys": (supervised_pairs, "[question]", ()),
     "data.response_dict_keys": (supervised_pairs, "[answer]", ("data.prompt_dict_keys=[question]",)),
     "data.tools_key": (supervised_rows, "functions", ()),
+    "fsdp_config.expert_parallel_size": (joined, "2", ()),
     "fsdp_config.fsdp_size": (joined, "2", ()),
     "fsdp_config.mixed_precision.reduce_dtype": (units, "bfloat16", ()),
     "fsdp_config.offload_policy": (units, "true", ("fsdp_config.reshard_after_forward=true",)),

@@ -49,6 +49,19 @@ class PolicyLoss:
 
 
 @dataclass
+class Router:
+    """The routers of a mixture of experts."""
+
+    freeze: bool = False
+    """Do not train the routers."""
+    aux_loss_coef: float = 0.0
+    """Coefficient of the load-balancing loss (arXiv 2101.03961) of each pass, the mean over layers."""
+    bias_update: float = 0.0
+    """Step of the bias that evens out the experts' load after each optimizer step without a loss (arXiv 2408.15664), in
+    models whose routers have one; DeepSeek-V3 was trained with 0.001."""
+
+
+@dataclass
 class Profiler:
     """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
@@ -61,6 +74,15 @@ class Profiler:
     """Profile every process."""
     ranks: list[int] = field(default_factory=lambda: [0])
     """Processes to profile if `all_ranks` is false."""
+
+
+@dataclass
+class RouterReplay:
+    """Replay of the experts that tokens met."""
+
+    mode: str = "disabled"
+    """R2: an update replays the experts of the pass that computed old log-probs (GSPO, arXiv 2507.18071). R3: that pass
+    and the update replay those of the engine (arXiv 2510.11370). The reference routes by itself."""
 
 
 @dataclass
@@ -118,8 +140,12 @@ class Actor:
     ulysses_sequence_parallel_size: int = 1
     """Processes that split the tokens of a micro-batch (Ulysses, arXiv 2309.14509), for sequences that do not fit into
     the memory of one GPU."""
+    router_replay: RouterReplay = field(default_factory=RouterReplay)
+    """Mixtures of experts: replay of routing."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
+    router: Router = field(default_factory=Router)
+    """The routers of a mixture of experts."""
     use_torch_compile: bool | None = None
     """Compile each transformer block, of reference and critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool | None = None

@@ -20,6 +20,9 @@ class Sharding:
 
     fsdp_size: int = -1
     """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
+    expert_parallel_size: int = 1
+    """Processes that split the experts of a mixture of experts: each computes its experts for the tokens of all of
+    them. Worth it where gathering a layer's experts is slow or does not fit; 1: each computes all experts."""
     reshard_after_forward: bool | None = None
     """Free a unit, which is a transformer block, after the forward pass and gather it again for the backward pass.
     false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
@@ -50,6 +53,6 @@ class Checkpoint:
     Face format; `agentrl merge` writes one later). null: model, optimizer and extra; at the end of a run with
     trainer.save_freq=-1 hf_model alone."""
     load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
-    """Parts that a resumed run loads: any of model, optimizer, extra."""
+    """Parts that a resumed run loads: any of model, optimizer, extra; hf_model is written only."""
     async_save: bool = False
     """Write checkpoints in the background, from a copy in CPU memory."""

@@ -17,6 +17,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
 from agentrl.training.model.loading import language_head
+from agentrl.training.model.towers import leave_out_towers
 
 TRAINED = ("policy", "model")
 """The model's name in a checkpoint: of `agentrl train`, of `agentrl sft`."""
@@ -66,6 +67,7 @@ def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: tor
     tensors = _whole(trained["parameters"], dtype)
     with torch.device("meta"):
         module = head.from_config(config, dtype=next(iter(tensors.values())).dtype)
+    leave_out_towers(module, tensors)
     parameters = dict(module.named_parameters())
     for name, tensor in _whole(trained.get("fixed", {})).items():  # buffers, such as tables, have their own dtype
         tensors[name] = _cast(tensor, dtype) if name in parameters else tensor

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentrl.training.model.experts import experts_of
+from agentrl.training.model.experts import stacked_weights
 
 GradientTarget = Callable[[], Tensor]
 """Returns the float32 tensor that a weight's gradient is added to."""
@@ -34,10 +34,8 @@ class ComputeCopies:
     def __init__(self, module: nn.Module, embedding: nn.Module | None, dtype: torch.dtype) -> None:
         """`embedding`: of the model's tokens."""
         linear = [(o, "weight", o.weight) for o in module.modules() if isinstance(o, nn.Linear)]
-        stacks = [
-            (o, name, p) for o in experts_of(module) for name, p in o.named_parameters(recurse=False) if p.ndim == 3
-        ]
-        self._layers: list[tuple[nn.Module, str, Any]] = [layer for layer in linear + stacks if _trained(layer[2])]
+        stacked = [(o, *pair) for o in module.modules() for pair in stacked_weights(o).items()]
+        self._layers: list[tuple[nn.Module, str, Any]] = [of for of in (*linear, *stacked) if _trained(of[2])]
         self._copies = {weight: _copy(weight, dtype) for _, _, weight in self._layers}
         self._embedding = embedding if _looks_up_plainly(embedding) else None
         self._seen: list[tuple[int, int]] = []

@@ -1,91 +1,60 @@
-"""Experts of a mixture as grouped matrix products, for every family whose experts transformers dispatches.
+"""Mixtures of experts: the expert layers and routers of a loaded model, and what hooks on them see in a pass.
 
-Tokens are sorted by expert once per layer. Sorting and adding up are gathers in both directions: transformers' own
-`grouped_mm` leaves their gradients to `index_put_`, which adds with atomics or sorts again. No size is read from the
-device, so a compiled block has no graph break here.
+Every family of transformers calls its expert layer with (hidden states, chosen experts, their weights), and declares
+which module makes its router's logits: no family is named here.
 """
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
 
-GROUPED = "agentrl_grouped"
-"""The name of these products among transformers' implementations of experts."""
+EXPERTS = 2
+"""Fewest stacked weights of an expert layer; convolutions and position tables have one."""
 
 
-def experts_of(module: nn.Module) -> list[Any]:
-    """The modules whose forward transformers dispatches: all experts of a layer, with weights [E, ...]."""
-    return [part for part in module.modules() if hasattr(part, "_is_expert_parallel")]
+def stacked_weights(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights [experts, n, m] of an expert layer by name; of any other module none."""
+    found = {name: p for name, p in layer.named_parameters(recurse=False) if p.dim() == 3}
+    return found if len(found) >= EXPERTS else {}
 
 
-def use_grouped_experts(model: PreTrainedModel) -> None:
-    """Let the experts of a model be computed here; a model without experts stays as it is."""
-    if experts_of(model):
-        ALL_EXPERTS_FUNCTIONS.register(GROUPED, grouped_experts)
-        model.set_experts_implementation(GROUPED)
+def expert_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """The layers of routed experts by name, in the order of the model's layers."""
+    return {name: part for name, part in module.named_modules() if stacked_weights(part)}
 
 
-def grouped_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """The outputs [T, H] of experts, in the dtype of `hidden_states`.
+def routers_of(module: nn.Module) -> list[tuple[nn.Module, int]]:
+    """Each router, with the index of its logits [..., experts] in what its forward returns."""
+    declared = [getattr(part, "_can_record_outputs", None) for part in module.modules()]
+    kinds = {_kind(kind) for found in declared if found for kind in _listed(found.get("router_logits"))}
+    pairs = ((part, index) for part in module.modules() for kind, index in kinds if isinstance(part, kind))
+    return [(part, index) for part, index in pairs if not expert_layers(part)]
 
-    `hidden_states` [T, H]; `top_k_index` int [T, k]: the experts of each token; `top_k_weights` [T, k]: their shares.
-    Products are computed in the dtype of the weights.
+
+def tokens_per_expert(given: tuple[Any, ...], experts: int) -> Tensor:
+    """Number of tokens i64 [experts] that each expert of a layer gets, by the arguments of its forward."""
+    if len(given) == 1:  # Llama 4 gives each expert all tokens, and zeros for those that it is not chosen for
+        return given[0].detach().view(experts, -1, given[0].shape[-1]).any(-1).sum(-1)
+    chosen: Tensor = given[1].flatten()
+    return torch.zeros(experts, dtype=torch.int64, device=chosen.device).scatter_add_(
+        0, chosen, torch.ones_like(chosen)
+    )
+
+
+def balance_loss(logits: Tensor, counts: Tensor) -> Tensor:
+    """The sum over tokens of the load-balancing loss of a layer, a scalar (arXiv 2101.03961).
+
+    A token's loss is the number of its experts where all are chosen equally often. `logits` [..., experts] of tokens,
+    `counts` [experts] of these.
     """
-    order = top_k_index.flatten().argsort(stable=True)
-    experts = top_k_index.flatten()[order]
-    numbers = torch.arange(self.num_experts, device=experts.device)
-    ends = torch.searchsorted(experts, numbers, right=True, out_int32=True)
-    name = "gate_up_proj" if self.has_gate else "up_proj"
-    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    rows = _Sorted.apply(hidden_states.to(getattr(self, name).dtype), order, inverse)
-    inner = _products(self, name, rows, experts, ends)
-    inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
-    outer = _products(self, "down_proj", inner, experts, ends)
-    if self.has_post_expert_norm:
-        outer = self.post_expert_norm(outer)
-    found: Tensor = _Summed.apply(outer, top_k_weights, order, inverse)
-    return found.to(hidden_states.dtype)
+    return len(counts) * (logits.flatten(0, -2).float().softmax(-1).mean(0) * counts).sum()
 
 
-def _products(layer: Any, name: str, rows: Tensor, experts: Tensor, ends: Tensor) -> Tensor:
-    """Rows [S, n], sorted by expert, times the weights of their experts."""
-    bias = F.embedding(experts, getattr(layer, f"{name}_bias")).to(rows.dtype) if layer.has_bias else None
-    found: Tensor = _grouped_linear(rows, getattr(layer, name), ends, bias=bias, is_transposed=layer.is_transposed)
-    return found
+def _listed(declared: Any) -> list[Any]:
+    return declared if isinstance(declared, list) else [declared] if declared else []
 
 
-class _Sorted(torch.autograd.Function):
-    """Each token k times, in the order of the experts: [T, H] -> [T * k, H]."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        ctx.shape = len(tokens), len(order) // len(tokens), -1
-        return tokens[order // ctx.shape[1]]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0][inverse].view(ctx.shape).sum(1), None, None
-
-
-class _Summed(torch.autograd.Function):
-    """The weighted sum of each token's k rows: rows [T * k, H], weights [T, k] -> [T, H]."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, order, inverse)
-        return (rows[inverse].view(*weights.shape, -1) * weights[..., None]).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weights, order, inverse = ctx.saved_tensors
-        (total,) = gradients
-        shares = weights.flatten()[order, None]
-        to_rows = (total[order // weights.shape[1]] * shares).to(rows.dtype)
-        to_weights = (rows[inverse].view(*weights.shape, -1) * total[:, None]).sum(-1)
-        return to_rows, to_weights.to(weights.dtype), None, None
+def _kind(declared: Any) -> tuple[type[nn.Module], int]:
+    """(class, index of its output) of a module that transformers records."""
+    return (declared, 0) if isinstance(declared, type) else (declared.target_class, declared.index)

@@ -7,6 +7,7 @@ configuration that peft reads. All exports go through here.
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,20 @@ from agentrl.core.outputs import UNREAD
 from agentrl.training.model.adapter import CONFIG, adapter_names, merged, saved_adapter
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import language_head
+from agentrl.training.model.towers import as_saved, tensors_left_out
 
 ADAPTER = "adapter_model.safetensors"
+WHOLE, ONE_OF_ONE = "model.safetensors", "model-00001-of-00001.safetensors"
 INDEX = "model.safetensors.index.json"
 SHOWN = 5
 """Most tensors that an error names."""
+PROCESSORS = "*processor_config.json"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
 DESCRIPTION = (
     "config.json",
     "generation_config.json",
     CONFIG,
-    "*processor_config.json",
+    PROCESSORS,
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -98,7 +102,7 @@ def write_description(model: ModelHandle, path: Path) -> None:
     module.config.save_pretrained(path)
     if module.can_generate() and module.generation_config is not None:
         module.generation_config.save_pretrained(path)
-    _add_unread(module, path)
+    _add_rest(module, path)
 
 
 def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> None:
@@ -107,7 +111,7 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
     module.save_pretrained(path, state_dict=tensors)
-    _add_unread(module, path)
+    _add_rest(module, path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
     names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
     if names:
@@ -117,22 +121,31 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
         )
 
 
-def _add_unread(module: Any, path: Path) -> None:
-    """Add the tensors that transformers skips in the files of a loaded model, such as those of multi-token prediction.
-    A model that is the language part of another leaves the other parts."""
-    patterns = module._keys_to_ignore_on_load_unexpected
-    if not patterns or not module.name_or_path:
+def _add_rest(module: Any, path: Path) -> None:
+    """Add what a loaded model does not have of its files: the processors, the towers that are left out, the tensors that
+    transformers skips, such as those of multi-token prediction. A model that is the language part of another leaves
+    the other parts."""
+    if not module.name_or_path:
         return
     missing: Any = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
     config = cached_file(module.name_or_path, "config.json", **missing)
     if not config or json.loads(Path(config).read_text()).get("model_type") != module.config.model_type:
         return
-    unread, there = re.compile("|".join(patterns)), {name for name, _ in _stored(path)}
-    first = _stored(Path(config).parent)
-    added = {name: opened.get_tensor(name) for name, opened in first if unread.search(name) and name not in there}
-    if added:
-        save_file(added, path / UNREAD, metadata={"format": "pt"})
-    if added and (path / INDEX).exists():
+    source = Path(config).parent
+    for file in source.glob(PROCESSORS):
+        if not (path / file.name).exists():
+            shutil.copy(file, path)
+    towers, there = as_saved(module, tensors_left_out(module)), {name for name, _ in _stored(path)}
+    unread = re.compile("|".join(module._keys_to_ignore_on_load_unexpected or ["$^"]))
+    rest = ((name, file) for name, file in _stored(source) if name in towers or unread.search(name))
+    added = {name: file.get_tensor(name) for name, file in rest if name not in there}
+    if not added:
+        return
+    save_file(added, path / UNREAD, metadata={"format": "pt"})
+    if (path / WHOLE).exists():  # transformers reads this one file, or those in an index
+        (path / WHOLE).rename(path / ONE_OF_ONE)
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(there, ONE_OF_ONE)}))
+    if (path / INDEX).exists():
         index = json.loads((path / INDEX).read_text())
         index["weight_map"] |= dict.fromkeys(added, UNREAD)
         (path / INDEX).write_text(json.dumps(index))

@@ -3,8 +3,8 @@
 Each parameter is a DTensor, split along its first dimension.
 
 Invariants:
-- a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, while `units`
-  yields it, and while the model is loaded: rank 0 reads the weights and sends them to the others;
+- a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, and while
+  `units` yields it; each rank reads its own shards of the model's files;
 - parameters are gathered only in functions that `run_gathered` runs; without autograd they are sharded again after it,
   so no rank computes with weights from before an optimizer step;
 - names are those of the plain model.
@@ -23,6 +23,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.lazy_tensors import LazyTensor
+from agentrl.training.parallel.experts import gather_experts
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -54,11 +56,13 @@ class ShardedModel(ModelHandle):
         shapes: dict[str, torch.Size],
         ranks: Ranks,
         *,
+        split: Names,
         compute_dtype: torch.dtype | None,
         keeps_gathered: bool,
     ) -> None:
         """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
-        own parameters. `keeps_gathered`: GPU memory is enough for all gathered units and their gradients.
+        own parameters. `split`: the parameters whose experts ranks split. `keeps_gathered`: GPU memory is enough for
+        all gathered units and their gradients.
         """
         super().__init__(
             whole.module,
@@ -73,6 +77,7 @@ class ShardedModel(ModelHandle):
         self.keeps_gathered = keeps_gathered
         self._units = units
         self._shapes = shapes
+        self._split = frozenset(split)
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
@@ -86,6 +91,14 @@ class ShardedModel(ModelHandle):
         if not torch.is_grad_enabled():
             self._reshard()
         return result
+
+    def recover(self) -> None:
+        self.root(lambda: None)  # ends the pass that FSDP believes to be in
+        self.root.set_reshard_after_forward(True)
+        for unit, _ in self._units:
+            unit.unshard()  # completes a gathering that has begun
+            unit.reshard()
+        self.root.set_reshard_after_forward(not self.keeps_gathered)
 
     def move(self, device: torch.device | str) -> None:
         """Move this rank's shards to another device; the model must not run before they are back."""
@@ -112,7 +125,7 @@ class ShardedModel(ModelHandle):
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
         return {
-            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, self._part(name)), self.written)
             for name, parameter in self.module.named_parameters()
         }
 
@@ -129,6 +142,14 @@ class ShardedModel(ModelHandle):
         parts = zip(flat.split(sizes), shards.items(), strict=True)
         return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
 
+    def _part(self, name: str) -> int:
+        """The number of the part of a parameter that this rank's group has."""
+        return self.ranks.expert_rank if name in self._split else 0
+
+    def _whole(self, name: str, parameter: Any) -> Tensor:
+        tensor: Tensor = parameter.full_tensor()
+        return gather_experts(tensor, self.ranks) if name in self._split else tensor
+
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
 
@@ -141,8 +162,8 @@ class ShardedModel(ModelHandle):
         owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         with torch.no_grad():
-            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
-                owner[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+            for name, (owner, leaf), tensor in zip(names, owners, sharded, strict=True):
+                owner[leaf] = nn.Parameter(self._whole(name, tensor), requires_grad=False)
         try:
             yield
         finally:
@@ -150,72 +171,100 @@ class ShardedModel(ModelHandle):
                 owner[leaf] = tensor
 
 
-def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+def wrapper(
+    fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool, casts: bool = True
+) -> Any:
     """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
-    reduction."""
+    reduction. `casts`: its inputs are cast to the dtype of computation."""
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
-    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    settings["mp_policy"] = MixedPrecisionPolicy(
+        param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts
+    )
     if offload:
         settings["offload_policy"] = CPUOffloadPolicy()
     return lambda unit: fully_shard(unit, **settings)
 
 
-def _start(parameter: Any) -> int:
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
+def _start(parameter: Any, part: int) -> int:
+    return _box(parameter, part)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
 class WeightLoader:
-    """Loads a model on the meta device with the weights that the first rank reads."""
+    """Loads the units of a model: each rank reads its own shards of lazy tensors; the first rank sends all else."""
 
-    def __init__(self, skeleton: nn.Module, source: nn.Module | None, ranks: Ranks, device: torch.device) -> None:
-        """`source`: the same model with weights, on the first rank. Raises UserError where ranks see other models."""
+    def __init__(self, module: nn.Module, ranks: Ranks, device: torch.device) -> None:
+        """`module`: the model, lazy where it can be; elsewhere it needs values on the first rank alone.
+
+        Raises UserError where ranks see other models.
+        """
+        self.module = module
         self.ranks = ranks
         self.device = device
-        self.source = dict(_tensors(source)) if source is not None else {}
-        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
-        names = dict(_tensors(skeleton))
-        if {name: tensor.shape for name, tensor in names.items()} != {n: shape for n, (shape, _) in self.kinds.items()}:
+        named = dict(_tensors(module))
+        self.shapes = {name: tensor.shape for name, tensor in named.items()}
+        kinds = {name: (tensor.shape, isinstance(tensor, LazyTensor)) for name, tensor in named.items()}
+        if ranks.broadcast(kinds) != kinds:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
-        self.names = {id(tensor): name for name, tensor in names.items()}
-        self.shapes = {name: tensor.shape for name, tensor in names.items()}
+        self.dtypes = ranks.broadcast({name: tensor.dtype for name, tensor in named.items()})
+        self.names = {id(tensor): name for name, tensor in named.items()}
+        self.lazy: dict[str, LazyTensor] = {}
         self._made: dict[int, Any] = {}
 
     def fill(self, unit: nn.Module) -> Names:
-        """Create the missing tensors of a unit, whole on every rank; returns the names of its parameters.
+        """Create the tensors of a unit on the device: whole, or on the meta device where `read` reads shards; returns
+        the names of its parameters.
 
         Parameters that several modules share stay shared.
         """
         filled = []
         owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
         for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
-            if tensor is None or tensor.device.type != "meta":
+            if id(tensor) not in self.names:
                 continue
             if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
                 filled.append(self.names[id(tensor)])
             owner[leaf] = self._make(tensor)
         return filled
 
+    @torch.no_grad()
+    def read(self, unit: Any, names: Names, *, part: int = 0) -> None:
+        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters, each of
+        which is the part of this number of the one in the files."""
+        unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
+        for name in self.lazy.keys() & set(names):
+            parameter: Any = self.module.get_parameter(name)
+            source = self.lazy.pop(name)
+            if local(parameter).numel():
+                local(parameter).copy_(source.part(_box(parameter, part)))
+
     def _make(self, tensor: Any) -> Any:
-        # The meta tensor is kept alive: a new tensor must not get its id.
+        # The old tensor is kept alive: a new tensor must not get its id.
         if id(tensor) not in self._made:
-            name = self.names[id(tensor)]
-            values = self._received(name)
+            values = self._values(self.names[id(tensor)], tensor)
             made = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
             self._made[id(tensor)] = (tensor, made)
         return self._made[id(tensor)][1]
 
     @torch.no_grad()
-    def _received(self, name: str) -> Tensor:
-        shape, dtype = self.kinds[name]
+    def _values(self, name: str, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, LazyTensor) and isinstance(tensor, nn.Parameter):
+            self.lazy[name] = tensor
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        if isinstance(tensor, LazyTensor):
+            return tensor.whole().to(self.device, copy=True)
+        values = torch.empty(tensor.shape, dtype=self.dtypes[name], device=self.device)
         if self.ranks.first:
-            own = self.source.pop(name)
-            values = own.detach().to(self.device, copy=True)
-            own.data = own.data.new_empty(0)  # frees memory: rank 0 never has the model twice
-        else:
-            values = torch.empty(shape, dtype=dtype, device=self.device)
+            values.copy_(tensor)
+            tensor.data = tensor.data.new_empty(0)  # frees memory: rank 0 never has the model twice
         dist.broadcast(values, src=0)
         return values
+
+
+def _box(parameter: Any, part: int = 0) -> tuple[slice, ...]:
+    """This rank's rows of a parameter that is itself the part of this number of a longer one."""
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    offset = (offset[0] + part * len(parameter), *offset[1:]) if part else offset
+    return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

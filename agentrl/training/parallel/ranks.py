@@ -30,6 +30,8 @@ class Ranks:
     """Ranks that split the tokens of a micro-batch."""
     mesh: Any = None
     """DeviceMesh of the parameters: (shard) or (replicate, shard). None: they are not sharded."""
+    expert_mesh: Any = None
+    """DeviceMesh of the experts: (replicate, shard, experts). None: every rank computes all experts."""
     seq_group: Any = None
     """Process group of the ranks that split tokens."""
     background_group: Any = None
@@ -54,6 +56,11 @@ class Ranks:
     def seq_rank(self) -> int:
         """Index of this rank's part of a micro-batch's tokens."""
         return self.rank % self.seq_world
+
+    @property
+    def expert_rank(self) -> int:
+        """Index of this rank's part of a layer's experts."""
+        return 0 if self.expert_mesh is None else int(self.expert_mesh.get_local_rank("experts"))
 
     @property
     def leads(self) -> bool:

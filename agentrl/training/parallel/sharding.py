@@ -9,7 +9,9 @@ from torch import nn
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.lazy_tensors import lazy_loading
 from agentrl.training.model.packing_probe import pack_where_exact
+from agentrl.training.parallel.experts import mesh_of_shards, shard_experts, split_layers
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
 from agentrl.training.perf.compiled_block import compile_blocks
@@ -18,7 +20,7 @@ ROOM = 0.2
 """Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
 
 Load = Callable[[torch.device], ModelHandle]
-"""Loads the model on a device; on the meta device without weights."""
+"""Loads the model on a device."""
 
 
 def load_on_ranks(
@@ -41,45 +43,51 @@ def load_on_ranks(
         if compiled:
             model.compiled = compile_blocks(block for _, block in model.blocks())
         return model
-    skeleton = load(torch.device("meta"))
-    source = load(torch.device("cpu")).module if ranks.first else None
+    with lazy_loading(first=ranks.first):
+        whole = load(torch.device("cpu"))
     if compiled:
-        skeleton.compiled = compile_blocks(block for _, block in skeleton.blocks())
-    model = shard(skeleton, source, ranks, fsdp_config, device=device)
+        whole.compiled = compile_blocks(block for _, block in whole.blocks())
+    model = shard(whole, ranks, fsdp_config, device=device)
     packed = pack_where_exact(model, device)
     if ranks.seq_world > 1:
         check_heads(model.config, packed, ranks.seq_world)
     return model
 
 
-def shard(
-    skeleton: ModelHandle,
-    source: nn.Module | None,
-    ranks: Ranks,
-    fsdp_config: Sharding,
-    *,
-    device: torch.device,
-) -> ModelHandle:
-    """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
+def shard(whole: ModelHandle, ranks: Ranks, fsdp_config: Sharding, *, device: torch.device) -> ModelHandle:
+    """Shard a model in CPU memory, unit by unit; of its lazy tensors each rank reads its shards."""
     from agentrl.training.parallel import fsdp
 
-    module = skeleton.module
-    filler = fsdp.WeightLoader(module, source, ranks, device)
+    module, layers = whole.module, split_layers(whole, ranks)
+    loader = fsdp.WeightLoader(module, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, module, dtypes, ranks, device)
     fsdp_config = replace(fsdp_config, reshard_after_forward=resharded)
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
-    for _, block in skeleton.blocks():
-        names = filler.fill(block)
-        units.append((wrap(block), names))
-    outer = fsdp.FsdpRoot(module)
-    names = filler.fill(outer)
-    root = wrap(outer)
-    units.append((root, names))
+    for layer in layers:
+        names = loader.fill(layer)
+        inner = fsdp.wrapper(fsdp_config, mesh_of_shards(ranks), dtypes, offload=offload, casts=False)
+        unit = shard_experts(layer, ranks, inner)
+        loader.read(unit, names, part=ranks.expert_rank)
+        units.append((unit, names))
+    split = [name for _, names in units for name in names]
+    for unit in (*(block for _, block in whole.blocks()), fsdp.FsdpRoot(module)):
+        names = loader.fill(unit)
+        sharded = wrap(unit)
+        loader.read(sharded, names)
+        sharded.set_modules_to_forward_prefetch([part for part in unit.modules() if part in layers])
+        units.append((sharded, names))
     return fsdp.ShardedModel(
-        skeleton, root, units, filler.shapes, ranks, compute_dtype=dtypes[0], keeps_gathered=not resharded
+        whole,
+        sharded,
+        units,
+        loader.shapes,
+        ranks,
+        split=split,
+        compute_dtype=dtypes[0],
+        keeps_gathered=not resharded,
     )
 
 

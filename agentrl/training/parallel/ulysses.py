@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -47,6 +48,23 @@ class TokenShard:
             return targets
         before = targets - 1 - self.start
         return targets[(before >= 0) & (before < self.ids.numel())]
+
+    def rows(self, column: Tensor) -> Tensor:
+        """The rows of this shard's tokens in a column [T, ...]; those of tokens that fill up are 0."""
+        if self.shared is not None:
+            return column[self.shared.kept]
+        own = column[self.start : self.start + self.ids.numel()]
+        return torch.cat([own, own.new_zeros(self.ids.numel() - len(own), *own.shape[1:])])
+
+    def join(self, rows: Tensor, tokens: int) -> Tensor:
+        """The column of all `tokens`, of which each rank has its shard's rows. Collective over the group."""
+        if self.shared is not None:
+            return rows[self.shared.seen]
+        if self.group is None:
+            return rows[:tokens]
+        parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size(self.group))]
+        torch.distributed.all_gather(parts, rows.contiguous(), group=self.group)
+        return torch.cat(parts)[:tokens]
 
     def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""
@@ -97,10 +115,15 @@ def to_tokens(output: Tensor, group: Any) -> Tensor:
     return back
 
 
+def gather_tokens(rows: Tensor, group: Any) -> Tensor:
+    """From own tokens [T / n, ...] to all tokens of the group [T, ...]."""
+    return all_gather_tensor_autograd(rows.contiguous(), 0, group)
+
+
 def check_heads(config: Any, packed: bool, size: int) -> None:
     """Raises UserError where a model cannot be split among `size` ranks."""
     key = f"ulysses_sequence_parallel_size={size}"
-    heads = config.get_text_config().num_attention_heads
+    heads = getattr(config.get_text_config(), "num_attention_heads", size)
     if heads % size:
         raise UserError(f"{key}: the model has {heads} attention heads; choose a divisor of that")
     if not packed:

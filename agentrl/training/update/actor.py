@@ -87,6 +87,7 @@ class PolicyActor(Trainable):
             micro_batching=for_ranks(sizes, model, ranks=ranks),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
             device=device,
+            router=actor.router,
         )
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
@@ -105,11 +106,17 @@ class PolicyActor(Trainable):
         With a `reference`, a third column is the exact KL to it.
         """
 
+        routing, recorded = self.model.routing, batch.experts is None
+        if routing is not None and recorded:
+            batch.experts = routing.unknown(batch.num_tokens)
+
         def score(micro: Batch) -> tuple[Tensor, ...]:
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
+        if routing is not None and recorded:
+            routing.counts.zero_()
         return tuple(columns)
 
     def single_step(self, prompts: int) -> bool:
@@ -120,6 +127,7 @@ class PolicyActor(Trainable):
     def is_additive(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
         alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
+        alone = alone and not self.actor.router.aux_loss_coef  # its passes have shares of the whole mini-batch
         return alone and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
@@ -141,7 +149,9 @@ class PolicyActor(Trainable):
         report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
             report = self.train_on(batch, report)
-        return report.metrics()
+        routing = self.model.routing
+        replayed = {} if routing is None else routing.take_metrics(ranks)
+        return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
         ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
@@ -191,6 +201,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         other = self.reference.readout(micro) if self.reference else None
+        self.load.clear_loss()
         logprobs, entropy, *exact = self.score(micro, other=other)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
@@ -217,7 +228,8 @@ class PolicyActor(Trainable):
             details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
-        return (losses * micro.weights).sum()
+        balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
+        return (losses * micro.weights).sum() + balance
 
     def _importance_of_terms(
         self, logprobs: Tensor, old: Tensor, importance: Tensor | None
@@ -245,7 +257,8 @@ class PolicyActor(Trainable):
     @property
     def _all_have_gradients(self) -> bool:
         """Whether sequences of advantage 0 have a gradient too."""
-        return self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in
+        terms = self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or self.actor.router.aux_loss_coef != 0
+        return terms or not self.policy_loss.built_in
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""

@@ -5,6 +5,8 @@ variable-length kernel on CUDA (half precision), elsewhere by one call per seque
 model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +20,25 @@ from agentrl.chat.media.inputs import TYPES
 from agentrl.training.batches.shared_prompts import SharedPrompts
 from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.attention.varlen import varlen_attention, varlen_fits
+from agentrl.training.model.sequences import run_apart
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
-from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 
 PACKED = "agentrl_packed"
 
 _HARMLESS = {"position_ids", "max_length_k", "use_cache", *TYPES}
 """Arguments of a forward pass that reach attention and do not change it; token types change a mask, which is probed."""
+
+
+PACKING = {
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_group", "seen_tokens"),
+    *("attention_kernel", "probing"),
+}
+"""Arguments of a forward pass that only packed attention reads."""
+
+
+ALIGNED = 8
+"""Kernels take heads of a multiple of this width."""
 
 
 class Unpackable(Exception):
@@ -101,22 +114,34 @@ def packed_attention(
     attention_kernel: str = "fa2",
     cu_seq_lens_k: Tensor | None = None,
     seen_tokens: tuple[Tensor, Tensor, Tensor] | None = None,
-    probing: bool = False,
+    probing: set[nn.Module] | None = None,
+    s_aux: Tensor | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
     `seen_tokens`: the tokens that each sequence sees, as `expand_keys` takes them, where sequences see the same ones.
-    `probing`: raise Unpackable for an argument of the layer that would be ignored: a cap, a sink, a choice of keys.
+    `s_aux`: a logit of each head [heads] that takes part in the softmax without a value, the sink. `softcap`: scores
+    are at most this, by tanh. `probing`: gets the layer; for an argument that would be ignored, for example a choice
+    of keys, Unpackable is raised.
     """
-    if probing and (ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]):
-        raise Unpackable(f"its attention takes {', '.join(ignored)}")
+    if probing is not None:
+        probing.add(module)
+        if ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]:
+            raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
+        sinks = None if s_aux is None else s_aux.chunk(seq_group.size())[seq_group.rank()]
         bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
-        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds)
+        mine: dict[str, Any] = {"s_aux": sinks, "softcap": softcap}
+        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds, **mine)
         return to_tokens(output, seq_group), None
+    attend = partial(_attend, scaling=scaling, softcap=softcap, sinks=s_aux)
     if cu_seq_lens_q is None or max_length_q is None:
+        if s_aux is not None or softcap:
+            mask = _window_mask(query.shape[2], key.shape[2], sliding_window, query.device)
+            return attend(query, key, value, mask if attention_mask is None else attention_mask).transpose(1, 2), None
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, None
     query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
@@ -125,36 +150,68 @@ def packed_attention(
         key, value, keys = expand_keys(key, *seen_tokens), expand_keys(value, *seen_tokens), cu_seq_lens_k
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
-    if sliding_window is None and varlen_fits(query):
-        given = cu_seq_lens_q, max_length_q, scaling, attention_kernel, keys
+    if varlen_fits(query, sliding_window) and s_aux is None and not softcap and key.shape == value.shape:
+        given = cu_seq_lens_q, max_length_q, scaling, attention_kernel, keys, sliding_window
         return varlen_attention(query, key, value, *given), None
     lengths = cu_seq_lens_q.diff().tolist()
     seen = lengths if keys is None else keys.diff().tolist()
-    # split, not slices: the backward of each slice would fill a tensor of all T tokens
-    columns = query.split(lengths, dim=2), key.split(seen, dim=2), value.split(seen, dim=2)
-    parts = zip(*columns, strict=True)
-    outputs = [_one_sequence(q, k, v, scaling, sliding_window).transpose(1, 2) for q, k, v in parts]
-    return torch.cat(outputs, dim=1), None
+    columns = [x[0].transpose(0, 1) for x in (query, key, value)]
+    output = run_apart(partial(_sequences, attend, sliding_window), columns, (lengths, seen, seen))[0]
+    return output[None], None
 
 
 def _means_something(value: Any) -> bool:
     return isinstance(value, Tensor) or bool(value)
 
 
-def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
-    """Causal attention of a sequence's last tokens [1, heads, L, D] over the sequence: [1, heads, L, D]."""
-    dtype = query.dtype
-    if query.device.type == "cpu" and dtype != torch.float32:
+def _sequences(attend: Callable[..., Tensor], window: int | None, *columns: Tensor) -> tuple[Tensor]:
+    """Causal attention of sequences' last tokens [n, L, heads, D] over them: [n, L, heads, D]."""
+    dtype = columns[0].dtype
+    if columns[0].device.type == "cpu" and dtype != torch.float32:
         # The CPU's half-precision backward is 4 times slower than that of float32.
-        query, key, value = query.float(), key.float(), value.float()
-    count = query.shape[2]
-    if more := missing_rows(count, query.device):
-        query, key, value = (F.pad(x, (0, 0, 0, more)) for x in (query, key, value))  # seen by no token before
+        columns = tuple(x.float() for x in columns)
+    query, key, value = (x.transpose(1, 2) for x in columns)
     mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
+    return (attend(query, key, value, mask).transpose(1, 2).to(dtype),)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention of queries [n, heads, L, D] over keys and values [n, kv heads, M, D]: [n, heads, L, D].
+
+    `mask`: bool, where queries see keys; None: plainly causal.
+    """
+    width, scaling = value.shape[-1], query.shape[-1] ** -0.5 if scaling is None else scaling
+    if mask is None and (sinks is not None or softcap):
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and sinks is not None:
+        # One more key, of value 0, and one more feature, by which its product with a query is the sink.
+        sink = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
+        query = torch.cat([query, F.pad(sink, (0, ALIGNED - 1))], dim=-1)
+        key, value = (F.pad(x, (0, ALIGNED, 1, 0)) for x in (key, value))
+        key[..., 0, -ALIGNED] = 1.0
+        mask = F.pad(mask, (1, 0), value=True)
+    if softcap and mask is not None:
+        return _capped(query, key, value, mask, scaling, softcap)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
-    return output[:, :, :count].to(dtype)
+    return output[..., :width]
+
+
+def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, cap: float) -> Tensor:
+    """Attention of scores that are at most `cap`, as `_attend` takes its arguments."""
+    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+    scores = (query @ key.transpose(2, 3) * (scaling / cap)).tanh() * cap
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 
 
 def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:

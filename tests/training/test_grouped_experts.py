@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch._dynamo.backends.debugging import aot_eager
 
-from agentrl.training.model.experts import experts_of, use_grouped_experts
+from agentrl.training.model.experts import expert_layers
+from agentrl.training.model.grouped_experts import use_grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from tests.training.tiny import tiny
 
@@ -55,7 +56,7 @@ def test_experts_compute_with_half_copies_and_get_float32_gradients():
     handle = ModelHandle(model, compute_dtype=torch.bfloat16)
     handle.use_compute_copies()
     with handle.computing():
-        assert {p.dtype for part in experts_of(model) for p in part.parameters()} == {torch.bfloat16}
+        assert {p.dtype for part in expert_layers(model).values() for p in part.parameters()} == {torch.bfloat16}
     model.zero_grad()
     handle.run_gathered(lambda: model(input_ids=ids, use_cache=False).logits.float().logsumexp(-1).sum()).backward()
     for name, parameter in model.named_parameters():

@@ -1,0 +1,170 @@
+"""Tensors in a model's files, read when their values are asked for: whole, or a part.
+
+transformers converts weights as it loads them: it casts, stacks experts, joins and splits projections. It does so with
+lazy tensors as with others, and a parameter of the loaded model is a lazy tensor that knows its operations.
+
+Invariants:
+- a part has the values of the whole tensor bit for bit, whatever the operations are;
+- casts, stacks, concatenations, splits and transpositions read only what a part needs; other operations read the whole.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+from transformers import modeling_utils
+
+aten = torch.ops.aten
+Box = tuple[slice, ...]
+"""A range of each dimension."""
+
+
+@contextmanager
+def lazy_loading(*, first: bool) -> Iterator[None]:
+    """Let `from_pretrained` give lazy tensors while the body runs.
+
+    A quantised model, whose weights transformers dequantises as it loads them, has its weights on the `first` rank and
+    is on the meta device elsewhere.
+    """
+    load = modeling_utils.convert_and_load_state_dict_in_model
+
+    def load_lazily(*, state_dict: dict[str, Any], load_config: Any, **arguments: Any) -> Any:
+        if load_config.hf_quantizer is None:
+            state_dict = {name: LazyTensor.of(source) for name, source in state_dict.items()}
+        elif not first:
+            load_config = replace(load_config, device_map={"": "meta"})
+        return load(state_dict=state_dict, load_config=load_config, **arguments)
+
+    with patch.object(modeling_utils, load.__name__, load_lazily):
+        yield
+
+
+class LazyTensor(Tensor):
+    """A tensor in CPU memory, as far as others see it, whose values are still in files. It is never written."""
+
+    @staticmethod
+    def __new__(cls, like: Tensor, *_: object) -> "LazyTensor":
+        made = Tensor._make_wrapper_subclass(cls, like.shape, like.stride(), dtype=like.dtype, device="cpu")  # type: ignore[attr-defined]
+        return made  # type: ignore[no-any-return]
+
+    def __init__(self, like: Tensor, compute: Callable[[Box], Tensor]) -> None:
+        """`like`: a tensor of its shape and dtype on the meta device; `compute`: the values in a box."""
+        self.compute = compute
+
+    @classmethod
+    def of(cls, source: Any) -> "LazyTensor":
+        """`source`: a slice of a safetensors file, or a tensor whose file is mapped into memory."""
+        shape = source.shape if isinstance(source, Tensor) else source.get_shape()
+        dtype = source[(slice(0, 0),) * len(shape)].dtype
+        return cls(torch.empty(shape, dtype=dtype, device="meta"), source.__getitem__)
+
+    def part(self, box: Box) -> Tensor:
+        """The values in a box that is not empty; it may be a view of a file."""
+        return self.compute(box).to(self.dtype)  # the dtype changes where `data` is set
+
+    def whole(self) -> Tensor:
+        """All values."""
+        return self.part(tuple(slice(0, size) for size in self.shape))
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        copied = self.clone()
+        return nn.Parameter(copied, self.requires_grad) if isinstance(self, nn.Parameter) else copied
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        outputs = _outputs_on_meta(func, args, kwargs)
+        if outputs is None:
+            return func(*_read(args), **_read(kwargs))
+        several = isinstance(outputs, list | tuple)
+        lazy = [
+            cls(like, _computing(func, args, kwargs, i)) for i, like in enumerate(outputs if several else [outputs])
+        ]
+        return lazy if several else lazy[0]
+
+
+def _outputs_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
+    """The outputs of an operation without values; None where it has to be computed now."""
+    if func._schema.is_mutable:
+        if isinstance(args[0], LazyTensor):
+            raise TypeError(f"{func}: the tensor is in a file")
+        return None
+    if torch.device(kwargs.get("device") or "cpu").type != "cpu":
+        return None
+    try:
+        outputs = func(*_on_meta(args), **_on_meta(kwargs | ({"device": "meta"} if "device" in kwargs else {})))
+    except Exception:  # it depends on values, or on tensors that are not lazy
+        return None
+    return outputs if all(isinstance(output, Tensor) for output in tree_leaves(outputs)) else None
+
+
+def _on_meta(tree: Any) -> Any:
+    return tree_map_only(
+        LazyTensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), tree
+    )
+
+
+def _read(tree: Any) -> Any:
+    return tree_map_only(LazyTensor, LazyTensor.whole, tree)
+
+
+def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box], Tensor]:
+    """Computes a box of an operation's output `index`."""
+    if func in PARTS:
+        return lambda box: PARTS[func](box, func, index, *args, **kwargs)
+
+    def compute(box: Box) -> Tensor:
+        outputs = func(*_read(args), **_read(kwargs))
+        return (outputs[index] if isinstance(outputs, list | tuple) else outputs)[box]  # type: ignore[no-any-return]
+
+    return compute
+
+
+def _pointwise(box: Box, func: Any, index: int, source: LazyTensor, *args: Any, **kwargs: Any) -> Tensor:
+    return func(source.part(box), *args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _stack(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+    dim %= len(box)
+    return torch.stack([source.part(box[:dim] + box[dim + 1 :]) for source in sources[box[dim]]], dim)
+
+
+def _concatenate(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+    dim %= len(box)
+    parts, start = [], 0
+    for source in sources:
+        size = source.shape[dim]
+        low, high = max(box[dim].start - start, 0), min(box[dim].stop - start, size)
+        if low < high:
+            parts.append(source.part(box[:dim] + (slice(low, high),) + box[dim + 1 :]))
+        start += size
+    return torch.cat(parts, dim)
+
+
+def _split(box: Box, func: Any, index: int, source: LazyTensor, sizes: Any, dim: int = 0) -> Tensor:
+    dim %= len(box)
+    start = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
+    moved = slice(box[dim].start + start, box[dim].stop + start)
+    return source.part(box[:dim] + (moved,) + box[dim + 1 :])
+
+
+def _transpose(box: Box, func: Any, index: int, source: LazyTensor, first: int, second: int) -> Tensor:
+    swapped = list(box)
+    swapped[first], swapped[second] = box[second], box[first]
+    return source.part(tuple(swapped)).transpose(first, second)
+
+
+PARTS: dict[Any, Callable[..., Tensor]] = {
+    **dict.fromkeys((aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default), _pointwise),
+    aten.stack.default: _stack,
+    aten.cat.default: _concatenate,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
+    aten.transpose.int: _transpose,
+}
+"""How to compute a part of an operation's output from parts of its inputs."""
