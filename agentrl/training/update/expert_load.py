@@ -24,11 +24,8 @@ class ExpertLoad:
     def __init__(self, model: ModelHandle, router: Router, device: torch.device, ranks: Ranks) -> None:
         """Raises UserError where the model lacks what a key of `router` needs."""
         self.router, self.ranks = router, ranks
-        layers = expert_layers(model.module)
-        shapes = model.whole_shapes
-        experts = {
-            n: max(shapes[f"{n}.{weight}"][0] for weight in stacked_weights(layer)) for n, layer in layers.items()
-        }
+        layers, shapes = expert_layers(model.module), model.whole_shapes
+        experts = {n: max(shapes[f"{n}.{own}"][0] for own in stacked_weights(layer)) for n, layer in layers.items()}
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
         self._logits: Tensor | None = None
@@ -38,6 +35,8 @@ class ExpertLoad:
         for row, layer in zip(self._counts, layers.values(), strict=True):
             layer.register_forward_pre_hook(partial(self._count, row))
         self._biases = [_bias(model, *layer) for layer in experts.items()] if router.bias_update else []
+        if router.bias_update and (model.adapted or router.freeze):
+            raise UserError("actor.router.bias_update: adapters do not have the bias, frozen routers keep it; remove it")
         if router.bias_update and not any(self._biases):
             raise _lacks(model, "bias_update", "bias beside its router's weights")
         if router.aux_loss_coef and not routers_of(model.module):
