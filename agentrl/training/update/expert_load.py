@@ -36,7 +36,7 @@ class ExpertLoad:
             layer.register_forward_pre_hook(partial(self._count, row))
         self._biases = [_bias(model, *layer) for layer in experts.items()] if router.bias_update else []
         if router.bias_update and (model.adapted or router.freeze):
-            raise UserError("actor.router.bias_update: adapters do not have the bias, frozen routers keep it; remove it")
+            raise UserError("actor.router.bias_update: adapters do not have the bias, frozen routers keep it")
         if router.bias_update and not any(self._biases):
             raise _lacks(model, "bias_update", "bias beside its router's weights")
         if router.aux_loss_coef and not routers_of(model.module):
