@@ -176,7 +176,7 @@ CASES = {
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
     "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
-    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
     "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
 }
