@@ -26,6 +26,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.cluster,
     algorithm.sampling,
     algorithm.server_memory,
+    algorithm.routing_replay,
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,

@@ -154,7 +154,7 @@ def _parts(module: Any, units: Iterator[dict[str, Tensor]]) -> Iterator[dict[str
 
 
 def _add_rest(module: Any, path: Path) -> None:
-    """Add what a loaded model does not have of its files: the processors, the towers that are left out, the tensors
+    """Add what a loaded model does not have of its files: processors, towers that are left out, tensors that
     transformers skips, such as those of multi-token prediction. A model that is the language part of another leaves
     the other parts."""
     if not module.name_or_path:

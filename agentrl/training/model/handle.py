@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from agentrl.training.model.attention.choosing import is_packed
 from agentrl.training.model.attention.varlen import attention_kernel, shares_keys
 from agentrl.training.model.compute_copies import ComputeCopies
+from agentrl.training.model.routing import Routing
 from agentrl.training.model.sizes import ModelSizes, sizes_of
 from agentrl.training.model.towers import tower_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -65,6 +66,8 @@ class ModelHandle:
         self.offloads_activations = offloads_activations
         self.compiled: Compiled | None = None
         """The state of compiled blocks; None: the model is not compiled."""
+        self.routing: Routing | None = None
+        """The routers whose choices are replayed; None: every token is routed by itself."""
         self._copies: ComputeCopies | None = None
 
     @classmethod
@@ -128,6 +131,12 @@ class ModelHandle:
         named = reversed(list(self.module.named_modules()))
         # Sharding derives a class of the block's.
         return [(name, child) for name, child in named if name and type(child).__name__.removeprefix("FSDP") in kinds]
+
+    def train(self) -> None:
+        """Let blocks recompute activations, where that is on. All else computes as when it samples: there are routers
+        that add noise in training mode."""
+        for part in self.module.modules():
+            part.training = hasattr(part, "gradient_checkpointing")
 
     def compute_in(self, dtype: torch.dtype | None) -> None:
         """Let layers compute in `dtype` from now on."""

@@ -48,6 +48,8 @@ def warm_up(trainable: Trainable, *, longest: int, scores_apart: bool, should_st
     random = rng_state()
     tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(model, trainable.device))
     batch = dummy_batch(tokens, longest).to(trainable.device)
+    if model.routing is not None:
+        batch.experts = model.routing.unknown(batch.num_tokens)
     if trainable.micro_batching.shares:
         batch.prompts = [Prompt(0, 1)] * batch.num_sequences  # so that fewer tokens are computed than attention sees
         batch.share_prompts()
@@ -66,7 +68,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
     """The kinds of passes that a step has, those that every step has first."""
     if should_stop():
         return
-    trainable.model.module.train()
+    trainable.model.train()
     trainable.backward(trainable.score(batch)[0].sum())
     if scores_apart:
         if should_stop():
@@ -74,7 +76,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
         trainable.model.module.eval()
         _without_gradient(trainable.score, batch)
     if not should_stop():
-        trainable.model.module.train()
+        trainable.model.train()
         _without_gradient(trainable.score, batch)  # sequences of advantage 0
 
 
