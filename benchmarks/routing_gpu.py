@@ -33,8 +33,8 @@ FIGURES = {
     "replayed": "routing/replayed",
     "differs": "routing/differs",
     "reward": "rollout/reward_mean",
-    "tokens/s": "perf/throughput",
-    "step, s": "perf/time_per_step",
+    "tokens/s": "perf/rollout_tokens_per_s",
+    "step, s": "time/step",
 }
 LAST = 5
 """Steps at the end whose means are shown."""
@@ -57,16 +57,19 @@ def main() -> None:
 
 def agentrl(args: argparse.Namespace, *words: str) -> None:
     """Run a command; its last lines are shown where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "agentrl", *words], capture_output=True, text=True, timeout=args.limit, check=False
-    )
+    command = [sys.executable, "-m", "agentrl", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, check=False)
+    except subprocess.TimeoutExpired:
+        print(words[0], f"is not ready after {args.limit:.0f} s", flush=True)
+        return
     if done.returncode:
         print(*words[:2], "failed:", *(done.stdout + done.stderr).strip().splitlines()[-8:], sep="\n", flush=True)
 
 
 def prepared(args: argparse.Namespace, folder: Path) -> Path:
     """Rows, and a model that was shown some of their answers."""
-    rows = ["--train", "512", "--val", "16", "--demos", "1500"]
+    rows = ["--train", "512", "--val", "16", "--demos", "100" if args.tiny else "1500"]
     agentrl(args, "data", "arithmetic", "--difficulty", "tiny", *rows, "--out", str(folder / "data"))
     shape = tiny.TinyShape(hidden_size=64, intermediate_size=64, num_hidden_layers=1)
     tiny.prepare(folder / "dense", [folder / "data/sft.jsonl"], shape=shape)
@@ -119,10 +122,7 @@ def trained(args: argparse.Namespace, model: Path, folder: Path, mode: str) -> d
         f"trainer.default_local_dir={run}",
         *args.set,
     ]
-    try:
-        agentrl(args, "train", "--config-name", "tiny", *settings)
-    except subprocess.TimeoutExpired:
-        print(f"{mode}: not ready after {args.limit:.0f} s", flush=True)
+    agentrl(args, "train", "--config-name", "tiny", *settings)
     file = run / "metrics.jsonl"
     steps = read_metrics(file)[-LAST:] if file.exists() else []
     known = {name: [step[key] for step in steps if key in step] for name, key in FIGURES.items()}
