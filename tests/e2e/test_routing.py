@@ -48,20 +48,3 @@ def test_the_trainer_replays_the_experts_of_the_engine(experts: Path, overrides:
         assert step["rollout_gap/mean"] < 1e-5
         assert step["rollout/ledger_violations"] == 0.0
     assert second["routing/differs"] > 0.0
-
-
-def test_settings_that_contradict_each_other_are_refused(experts: Path, overrides: list[str]) -> None:
-    for setting, message in (
-        ("rollout.enable_rollout_routing_replay=true", "is replayed by R3 alone"),
-        ("actor.router_replay.mode=R4", "R2"),
-    ):
-        done = agentrl("train", *overrides, f"model.path={experts}", setting, check=False)
-        assert done.returncode == 2
-        assert message in done.stderr + done.stdout
-
-
-def test_a_dense_model_is_refused_before_a_step(overrides: list[str], tmp_path: Path) -> None:
-    run = [f"trainer.default_local_dir={tmp_path}", "actor.router_replay.mode=R2"]
-    done = agentrl("train", *overrides, *run, check=False)
-    assert done.returncode != 0
-    assert "actor.router_replay.mode=R2: no router is found" in done.stderr + done.stdout
