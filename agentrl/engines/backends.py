@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from agentrl.chat.media.loading import takes_images
+from agentrl.config.derived import records_experts
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
@@ -91,7 +92,7 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
 
 def recorded_experts(config: Config, base: str) -> tuple[int, int, int] | None:
     """The numbers of a model whose routing is recorded, see ServerSettings; None where it is not. Raises UserError."""
-    if config.actor.router_replay.mode != "R3":
+    if not records_experts(config):
         return None
     from transformers import AutoConfig  # takes seconds to import
 
