@@ -120,13 +120,7 @@ def test_the_reference_has_every_key() -> None:
         "actor_rollout_ref.model.local_path",
         "engine.router_replay.mode",
         "reward_model.inference.temperature",
-        "ppo_megatron_trainer",
     ],
 )
 def test_fields_of_verls_dataclasses_are_known(name: str) -> None:
     assert explain(name, SCHEMAS)
-
-
-def test_a_file_of_verls_for_another_engine_says_why_not() -> None:
-    with pytest.raises(UserError, match="Megatron shards, which is not there; start from ppo_trainer"):
-        compose(config_name="ppo_megatron_trainer")

@@ -48,6 +48,7 @@ OURS: Mapping[str, str] = {
     "val_kwargs.do_sample": "verl's servers read the temperature alone",
     "device": "the machine says it",
     "dtype": "auto is bfloat16 on a GPU",
+    "enable_rollout_routing_replay": "null is true with actor.router_replay.mode=R3",
     "engine_kwargs": "the engine's own",
     "experiment_name": "names",
     "filter_groups.metric": "score is verl's reward",
@@ -114,7 +115,7 @@ def _verls(name: str, schema: type) -> dict[str, Any]:
     assert isinstance(raw, dict)
     found: dict[str, Any] = {}
     for path, value in _leaves({str(key): below for key, below in raw.items()}):
-        if path.startswith(("data.continuous_token", "critic.model.lora.", "actor_rollout_ref.model.lora.")):
+        if path.startswith(("data.continuous_token", "critic.model.lora.", "actor_rollout_ref.model.lora.", "model.lora.")):
             continue  # newer than the names that are known, or Megatron's
         if not (isinstance(value, str) and "${" in value):
             found |= {setting.path: setting.value for setting in reader.read(path, value, config)}
@@ -152,6 +153,7 @@ def test_the_table_is_verls_own_file(name: str, schema: type) -> None:
 
 def test_the_table_is_of_real_keys() -> None:
     schemas = {"ppo_trainer": Config, "dapo_trainer": Config, "one_step_off_ppo_trainer": Config}
+    schemas |= {f"ppo_{engine}_trainer": Config for engine in table()["engines"]}
     schemas |= {"generation": EvalConfig, "evaluation": EvalConfig}
     for file in table()["files"]:
         schema = schemas.get(file, SftConfig)
