@@ -82,7 +82,9 @@ class LazyTensor(Tensor):
         if outputs is None:
             return func(*_read(args), **_read(kwargs))
         several = isinstance(outputs, list | tuple)
-        lazy = [cls(like, _computing(func, args, kwargs, i)) for i, like in enumerate(outputs if several else [outputs])]
+        lazy = [
+            cls(like, _computing(func, args, kwargs, i)) for i, like in enumerate(outputs if several else [outputs])
+        ]
         return lazy if several else lazy[0]
 
 
@@ -158,9 +160,7 @@ def _transpose(box: Box, func: Any, index: int, source: LazyTensor, first: int, 
 
 
 PARTS: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys(
-        (aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default), _pointwise
-    ),
+    **dict.fromkeys((aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default), _pointwise),
     aten.stack.default: _stack,
     aten.cat.default: _concatenate,
     aten.split.Tensor: _split,

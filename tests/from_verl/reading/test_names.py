@@ -190,7 +190,9 @@ def test_an_sft_script_of_verl_0_9() -> None:
 
 @pytest.mark.parametrize("engine", ["automodel", "megatron", "mindspeed", "torchtitan", "veomni"])
 def test_other_engines_are_fsdp2_here(engine: str) -> None:
-    config = sft_of(f"engine={engine}", f"optim={engine}", "engine.context_parallel_size=2", "optim.lr_decay_style=linear")
+    config = sft_of(
+        f"engine={engine}", f"optim={engine}", "engine.context_parallel_size=2", "optim.lr_decay_style=linear"
+    )
     assert (config.trainer.ulysses_sequence_parallel_size, config.optim.lr_scheduler_type) == (2, "linear")
 
 
@@ -199,7 +201,9 @@ MEGATRON = "actor_rollout_ref.actor.megatron"
 
 def test_what_megatron_alone_has_is_one_note_for_each_reason() -> None:
     layout = [f"{role}.megatron.tensor_model_parallel_size=4" for role in ("actor_rollout_ref.actor", "ref", "critic")]
-    kernels = [f"{MEGATRON}.override_transformer_config.{name}=true" for name in ("moe_permute_fusion", "apply_rope_fusion")]
+    kernels = [
+        f"{MEGATRON}.override_transformer_config.{name}=true" for name in ("moe_permute_fusion", "apply_rope_fusion")
+    ]
     notes = resolve([*layout, *kernels, f"{MEGATRON}.pipeline_model_parallel_size=2"], checks=()).notes
     assert [note.partition(" has no effect")[0] for note in notes] == ["parallel layout", "choice of kernels"]
 
