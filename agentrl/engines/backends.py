@@ -48,8 +48,8 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
     rollout, model = config.rollout, config.model
     if rollout.deterministic and kind == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
-    if rollout.quantization and kind == "cpu":
-        raise UserError(f"rollout.quantization={rollout.quantization}: servers on a CPU cannot; remove it")
+    if kind == "cpu" and (rollout.quantization or rollout.speculative_algorithm):
+        raise UserError("rollout.quantization and rollout.speculative_algorithm are for servers on a GPU; remove them")
     place = str(expanded(model.path)) if model.path and expanded(model.path).is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None

@@ -219,16 +219,12 @@ class AgentSession:
         stopped, more, text = None, most, ""
         while more > 0:
             alone = halts.single(text)
+            if self.sampling.experts_from is not None:
+                wishes["experts_from"] = pending.branch.ledger.routed + sum(map(len, sampled.experts))
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
             generation = await self.env.engine.generate(
                 [*pending.ids, *sampled.ids] if sampled.ids else pending.ids,
-                replace(
-                    self.sampling,
-                    max_new_tokens=1 if alone else more,
-                    seed=seed,
-                    experts_from=self._unrouted(pending, sampled),
-                    **wishes,
-                ),
+                replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes),
                 key=self.trajectory.key,
                 media=pending.media,
             )
@@ -243,12 +239,6 @@ class AgentSession:
                 most - len(sampled.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
             )
         return sampled, stopped
-
-    def _unrouted(self, pending: Pending, sampled: SampledTokens) -> int | None:
-        """The first token whose experts are to be recorded; None: those of no token."""
-        if self.sampling.experts_from is None:
-            return None
-        return pending.branch.ledger.routed + sum(map(len, sampled.experts))
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""

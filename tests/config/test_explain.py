@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.config import compose
 from agentrl.config.algorithm_reference import algorithm_reference
 from agentrl.config.choices import words_of
 from agentrl.config.explain import explain, old_names

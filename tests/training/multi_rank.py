@@ -42,12 +42,28 @@ MODELS = {
     # one key-value head for two neighbours, and an attention window that ends within sequences
     "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
     "qwen3": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_dim": 64, "conv_dim": 64},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "glm4_moe": {
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
         "first_k_dense_replace": 0,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "qwen3_next": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
     },
 }
 
@@ -120,6 +136,8 @@ class Case:
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+SPLIT = FsdpConfig(expert_parallel_size=2)
+SPLIT_KEPT = FsdpConfig(expert_parallel_size=2, reshard_after_forward=False)
 KEPT = FsdpConfig(reshard_after_forward=False)
 SHORT = Optim(lr=1e-3, optimizer="adamw_16bit")
 """Its moments are rounded at random: other draws for other chunks."""
@@ -158,10 +176,13 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+    "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
+    "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
     "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
 }
-RESUMED = ("fsdp2", "lora", "muon", "experts-on-cpu")
+RESUMED = ("fsdp2", "lora", "muon", "experts-on-cpu", "split-experts")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
     "full-kl": Case(actor=FULL),
@@ -170,8 +191,16 @@ FURTHER = {
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
+    "split-experts-mixtral": Case("mixtral", fsdp_config=SPLIT, actor=FIXED | LOOSE),
+    "split-experts-glm": Case("glm4_moe", fsdp_config=SPLIT_KEPT, lengths=[9]),
+    "split-experts-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
+    "split-experts-sp": Case("qwen3_moe", seq_world=2, fsdp_config=SPLIT_KEPT, checkpointing=True),
+    "split-experts-lora": Case("qwen3_moe", lora_rank=4, fsdp_config=SPLIT),
+    "split-experts-full-kl": Case("mixtral", fsdp_config=SPLIT, actor=FULL),
     "experts-lora": Case("qwen3_moe", lora_rank=4, target_parameters="all-experts"),
     "moved-bias": Case("glm4_moe", actor={"router": Router(bias_update=0.1)}),
+    "hybrid": Case("lfm2"),
+    "hybrid-shared": Case("lfm2", shares=True),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "muon-on-cpu": Case("mistral", actor=ON_CPU | {"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),
@@ -180,7 +209,15 @@ FURTHER = {
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-lora", "experts-lora", "moved-bias", "momentum", "16-bit-on-cpu", "16-bit-lora")
+FURTHER_RESUMED = (
+    "copies",
+    "kept-whole-lora",
+    "experts-lora",
+    "moved-bias",
+    "momentum",
+    "16-bit-on-cpu",
+    "16-bit-lora",
+)
 ALL = CASES | FURTHER
 
 
@@ -309,7 +346,13 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
 
     for name in names:
         case = ALL[name]
-        ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
+        sizes = case.fsdp_config
+        ranks = join_ranks(
+            CPU,
+            sequence_parallel=case.seq_world,
+            fsdp_size=sizes.fsdp_size,
+            expert_parallel=sizes.expert_parallel_size,
+        )
         keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.actor_on(models, ranks), range(3))), ranks)
         if name in resumed:
             wrote, writes = results / f"alone-{name}", results / f"many-{name}"

@@ -158,7 +158,7 @@ def test_a_reference_routes_by_itself() -> None:
 
 
 def test_several_optimizer_steps_replay_the_first_routing() -> None:
-    handle, routing = routed(moe())
+    handle, _ = routed(moe())
     actor, batch = actor_of(handle, ppo_mini_batch_size=1, ppo_epochs=2, optim=Optim(lr=0.3)), random_batch([7, 12, 9])
     batch.group = torch.arange(3)
     batch.advantages = torch.randn(batch.num_tokens) * batch.mask
@@ -227,21 +227,75 @@ def test_a_router_of_other_code_is_found_out() -> None:
         routing_of(ModelHandle.of(module), CPU, KEY)
 
 
-SMALL = {
-    "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8,
-    "num_experts_per_tok": 2, "pad_token_id": 0, "n_shared_experts": 1, "shared_expert_intermediate_size": 16, "n_group": 2,
-    "topk_group": 1, "kv_lora_rank": 8, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-    "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "n_groups": 2,
-    "mamba_d_state": 8, "mamba_n_groups": 1, "first_k_dense_replace": 0, "decoder_sparse_step": 1, "mlp_only_layers": [],
-    "shared_intermediate_size": 16, "max_position_embeddings": 128,
-}  # fmt: skip
-FAMILIES = (
-    "qwen2_moe qwen3_moe qwen3_next qwen3_5_moe_text mixtral gpt_oss deepseek_v3 deepseek_v4 glm4_moe minimax_m2 "
-    "nemotron_h olmoe ernie4_5_moe hunyuan_v1_moe dots1 granitemoe granitemoehybrid solar_open hy_v3 exaone_moe afmoe "
-    "cohere2_moe laguna mimo_v2_flash llama4_text flex_olmo minimax"
-).split()
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "vocab_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "n_shared_experts": 1,
+    "shared_expert_intermediate_size": 16,
+    "n_group": 2,
+    "topk_group": 1,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 8,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "first_k_dense_replace": 0,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "shared_intermediate_size": 16,
+    "max_position_embeddings": 128,
+}
+FAMILIES = [
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5_moe_text",
+    "mixtral",
+    "gpt_oss",
+    "deepseek_v3",
+    "deepseek_v4",
+    "glm4_moe",
+    "minimax_m2",
+    "nemotron_h",
+    "olmoe",
+    "ernie4_5_moe",
+    "hunyuan_v1_moe",
+    "dots1",
+    "granitemoe",
+    "granitemoehybrid",
+    "solar_open",
+    "hy_v3",
+    "exaone_moe",
+    "afmoe",
+    "cohere2_moe",
+    "laguna",
+    "mimo_v2_flash",
+    "llama4_text",
+    "flex_olmo",
+    "minimax",
+]
 
 
 @pytest.mark.slow

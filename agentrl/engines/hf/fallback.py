@@ -31,12 +31,13 @@ class FallbackRunner:
     learned prompts, which are outside of the model that generates.
     """
 
-    def __init__(self, module: Any, *, max_running: int) -> None:
+    def __init__(self, module: Any, *, max_running: int, cached: bool = True) -> None:
+        """`cached`: keep keys, values and states between tokens."""
         if any(config.is_prompt_learning for config in getattr(module, "peft_config", {}).values()):
             raise UserError("the hf engine cannot run learned prompts: use LoRA, or another engine")
         # peft's wrapper would write its own generation settings into the model; the adapters are in its layers.
         self.model = module.get_base_model() if hasattr(module, "get_base_model") else module
-        self.max_running = max_running
+        self.max_running, self.cached = max_running, cached
         self.computed = 0
         self.batch: list[Request] = []
         self.routing = routing_in(self.model)
@@ -46,7 +47,7 @@ class FallbackRunner:
         for request in self.batch:
             request.begin()
         recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
-        with torch.no_grad(), _neutral(self.model), recording, suppress(Interrupted):
+        with torch.no_grad(), _neutral(self.model, self.cached), recording, suppress(Interrupted):
             self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
@@ -125,7 +126,7 @@ class Ended:
 
 
 @contextmanager
-def _neutral(model: Any) -> Iterator[None]:
+def _neutral(model: Any, cached: bool) -> Iterator[None]:
     """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context.
 
     `generate` uses them for every argument that is not given, so an argument cannot switch them off.
@@ -133,7 +134,7 @@ def _neutral(model: Any) -> Iterator[None]:
     from transformers import GenerationConfig
 
     own = model.generation_config
-    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, pad_token_id=0)
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
     with evaluating(model):
         try:
             yield

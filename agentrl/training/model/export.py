@@ -122,7 +122,7 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
 
 
 def _add_rest(module: Any, path: Path) -> None:
-    """Add what a loaded model does not have of its files: the processors, the towers that are left out, the tensors that
+    """Add what a loaded model does not have of its files: processors, towers that are left out, tensors that
     transformers skips, such as those of multi-token prediction. A model that is the language part of another leaves
     the other parts."""
     if not module.name_or_path:

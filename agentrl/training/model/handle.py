@@ -132,6 +132,12 @@ class ModelHandle:
         # Sharding derives a class of the block's.
         return [(name, child) for name, child in named if name and type(child).__name__.removeprefix("FSDP") in kinds]
 
+    def train(self) -> None:
+        """Let blocks recompute activations, where that is on. All else computes as when it samples: there are routers
+        that add noise in training mode."""
+        for part in self.module.modules():
+            part.training = hasattr(part, "gradient_checkpointing")
+
     def compute_in(self, dtype: torch.dtype | None) -> None:
         """Let layers compute in `dtype` from now on."""
         self.compute_dtype = dtype
@@ -163,6 +169,9 @@ class ModelHandle:
         device = next(self.module.parameters()).device
         with self.computing(), torch.autocast(device.type, self.compute_dtype):
             return function()
+
+    def recover(self) -> None:
+        """Make the model ready again after a pass that failed alike on all ranks. Collective."""
 
     def set_no_sync(self, on: bool) -> None:
         """Between micro-batches of an optimizer step, a sharded model may stay gathered; this one always is."""

@@ -39,7 +39,7 @@ class Routing:
         numbers = [int(found[1]) if (found := LAYER.search(name)) else i for i, name in enumerate(routers)]
         self.layers = torch.tensor(numbers, device=device)
         """Layer of each router: engines count those without experts too."""
-        self.deepest = max(numbers)
+        self.places, self.deepest = torch.arange(len(numbers), device=device), max(numbers)
         self.plan: Tensor | None = None
         """The plan of the present pass; None: nothing is replayed or recorded."""
         self.seen = torch.empty(0)
@@ -50,7 +50,7 @@ class Routing:
         """Choices, those that were replayed, and those of them that the router would have made otherwise."""
         for place, router in enumerate(routers.values()):
             attributes: Any = router
-            attributes.routing, attributes.place = self, torch.tensor([place], device=device)
+            attributes.routing, attributes.place = self, self.places[place : place + 1]
             kind: Any = type(router)
             router.__class__ = _routed(kind)
 
@@ -65,15 +65,14 @@ class Routing:
         """In the body, the tokens of a pass meet the experts of the plan; yields the plan that it fills with all that
         they meet. Plan: of the routers, or of all layers. `counted`: tokens that metrics count, bool [T]. Raises
         UserError for a plan of another model."""
-        own = plan if plan.shape[1] == len(self.routers) else None
-        if plan.shape[2] != self.width or (own is None and plan.shape[1] <= self.deepest):
-            mine = f"{len(self.routers)} routers choose {self.width} experts"
+        layers, count = (self.layers if plan.shape[1] > len(self.places) else self.places), len(self.places)
+        if plan.shape[2] != self.width or plan.shape[1] <= (self.deepest if layers is self.layers else count - 1):
+            mine = f"{count} routers choose {self.width} experts"
             raise UserError(f"the engine returned {list(plan.shape[1:])} experts a token, the model's {mine}")
-        routers = plan.index_select(1, self.layers) if own is None else own
         found, seen = plan.clone(), self.unknown(len(plan)).to(plan.dtype)
-        with self._present(routers, seen, counted):
+        with self._present(plan.index_select(1, layers), seen, counted):
             yield found
-        found.copy_(seen if own is not None else found.index_copy(1, self.layers, seen))
+        found.index_copy_(1, layers, seen)
 
     @contextmanager
     def _present(self, plan: Tensor, seen: Tensor, counted: Tensor | None = None) -> Iterator[None]:

@@ -24,6 +24,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import LazyTensor
+from agentrl.training.parallel.experts import gather_experts
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -55,11 +56,13 @@ class ShardedModel(ModelHandle):
         shapes: dict[str, torch.Size],
         ranks: Ranks,
         *,
+        split: Names,
         compute_dtype: torch.dtype | None,
         keeps_gathered: bool,
     ) -> None:
         """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
-        own parameters. `keeps_gathered`: GPU memory is enough for all gathered units and their gradients.
+        own parameters. `split`: the parameters whose experts ranks split. `keeps_gathered`: GPU memory is enough for
+        all gathered units and their gradients.
         """
         super().__init__(
             whole.module,
@@ -74,6 +77,7 @@ class ShardedModel(ModelHandle):
         self.keeps_gathered = keeps_gathered
         self._units = units
         self._shapes = shapes
+        self._split = frozenset(split)
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
@@ -87,6 +91,14 @@ class ShardedModel(ModelHandle):
         if not torch.is_grad_enabled():
             self._reshard()
         return result
+
+    def recover(self) -> None:
+        self.root(lambda: None)  # ends the pass that FSDP believes to be in
+        self.root.set_reshard_after_forward(True)
+        for unit, _ in self._units:
+            unit.unshard()  # completes a gathering that has begun
+            unit.reshard()
+        self.root.set_reshard_after_forward(not self.keeps_gathered)
 
     def move(self, device: torch.device | str) -> None:
         """Move this rank's shards to another device; the model must not run before they are back."""
@@ -113,7 +125,7 @@ class ShardedModel(ModelHandle):
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
         return {
-            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, self._part(name)), self.written)
             for name, parameter in self.module.named_parameters()
         }
 
@@ -130,6 +142,14 @@ class ShardedModel(ModelHandle):
         parts = zip(flat.split(sizes), shards.items(), strict=True)
         return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
 
+    def _part(self, name: str) -> int:
+        """The number of the part of a parameter that this rank's group has."""
+        return self.ranks.expert_rank if name in self._split else 0
+
+    def _whole(self, name: str, parameter: Any) -> Tensor:
+        tensor: Tensor = parameter.full_tensor()
+        return gather_experts(tensor, self.ranks) if name in self._split else tensor
+
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
 
@@ -142,8 +162,8 @@ class ShardedModel(ModelHandle):
         owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         with torch.no_grad():
-            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
-                owner[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+            for name, (owner, leaf), tensor in zip(names, owners, sharded, strict=True):
+                owner[leaf] = nn.Parameter(self._whole(name, tensor), requires_grad=False)
         try:
             yield
         finally:
@@ -151,18 +171,22 @@ class ShardedModel(ModelHandle):
                 owner[leaf] = tensor
 
 
-def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+def wrapper(
+    fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool, casts: bool = True
+) -> Any:
     """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
-    reduction."""
+    reduction. `casts`: its inputs are cast to the dtype of computation."""
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
-    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    settings["mp_policy"] = MixedPrecisionPolicy(
+        param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts
+    )
     if offload:
         settings["offload_policy"] = CPUOffloadPolicy()
     return lambda unit: fully_shard(unit, **settings)
 
 
-def _start(parameter: Any) -> int:
-    return _box(parameter)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
+def _start(parameter: Any, part: int) -> int:
+    return _box(parameter, part)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
 class WeightLoader:
@@ -203,14 +227,15 @@ class WeightLoader:
         return filled
 
     @torch.no_grad()
-    def read(self, unit: Any, names: Names) -> None:
-        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters."""
+    def read(self, unit: Any, names: Names, *, part: int = 0) -> None:
+        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters, each of
+        which is the part of this number of the one in the files."""
         unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
         for name in self.lazy.keys() & set(names):
             parameter: Any = self.module.get_parameter(name)
             source = self.lazy.pop(name)
             if local(parameter).numel():
-                local(parameter).copy_(source.part(_box(parameter)))
+                local(parameter).copy_(source.part(_box(parameter, part)))
 
     def _make(self, tensor: Any) -> Any:
         # The old tensor is kept alive: a new tensor must not get its id.
@@ -235,8 +260,10 @@ class WeightLoader:
         return values
 
 
-def _box(parameter: Any) -> tuple[slice, ...]:
+def _box(parameter: Any, part: int = 0) -> tuple[slice, ...]:
+    """This rank's rows of a parameter that is itself the part of this number of a longer one."""
     shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    offset = (offset[0] + part * len(parameter), *offset[1:]) if part else offset
     return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
 
 

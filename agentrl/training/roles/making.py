@@ -83,8 +83,10 @@ class Roles:
         """The critic, from `critic.model.path` or from the policy's initial weights."""
         critic, actor = self.config.critic, self.config.actor
         network = inherited(critic.model, self.config.model)
+        own = network.path != self.config.model.path  # then it may have no experts
+        roles = replace(self, ranks=replace(self.ranks, expert_mesh=None)) if own else self
         return ValueCritic(
-            self._load_on_ranks(
+            roles._load_on_ranks(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 actor.fsdp_config,
             ),

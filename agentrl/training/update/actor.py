@@ -180,7 +180,7 @@ class PolicyActor(Trainable):
             return mini
         self.model.module.eval()
         logprobs = self.logprobs(mini)[0]
-        self.model.module.train()
+        self.model.train()
         return correct_batch(mini, logprobs, self.rollout_correction, self.micro_batching.ranks.sum_over_ranks)
 
     @property
@@ -201,6 +201,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         other = self.reference.readout(micro) if self.reference else None
+        self.load.clear_loss()
         logprobs, entropy, *exact = self.score(micro, other=other)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
@@ -227,7 +228,7 @@ class PolicyActor(Trainable):
             details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
-        balance = self.load.loss(micro.mask.sum() / self.step.tokens) if self.step else 0.0
+        balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
         return (losses * micro.weights).sum() + balance
 
     def _importance_of_terms(

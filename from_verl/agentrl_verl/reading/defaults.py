@@ -155,8 +155,8 @@ class VerlDefaults:
         given = self._plain()
         if given.get("model.mtp.enable_train") is True and given.get("model.mtp.detach_encoder") is not True:
             raise UserError(
-                "model.mtp.enable_train: its loss also trains the layers below, which agentrl does not; set it to false, "
-                "or model.mtp.detach_encoder=true"
+                "model.mtp.enable_train: its loss also trains the layers below, which is not there; set it to false, or "
+                "model.mtp.detach_encoder=true"
             )
 
     def _ignored_mean(self, config: Any) -> list[str]:
