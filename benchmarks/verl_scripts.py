@@ -56,7 +56,7 @@ for word in "$@"; do [ "$word" = "import torch_npu" ] && exit 1; done
 exit 0
 """
 SITE = {"HDFS_ROOT": "/tmp/hdfs", "RAY_DATA_HOME": "/tmp/ray", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_PER_NODE": "8"}
-SITE |= {"ARNOLD_WORKER_NUM": "2", "ARNOLD_WORKER_GPU": "8"}
+SITE |= {"DATA_ROOT": "/tmp/data", "ARNOLD_WORKER_NUM": "2", "ARNOLD_WORKER_GPU": "8"}
 """Variables that the clusters of verl's authors set."""
 ASKED = ("8", "/tmp/save")
 """Arguments for scripts that ask for some."""

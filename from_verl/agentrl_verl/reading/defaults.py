@@ -155,7 +155,7 @@ class VerlDefaults:
         given = self._plain()
         if given.get("model.mtp.enable_train") is True and given.get("model.mtp.detach_encoder") is not True:
             raise UserError(
-                "model.mtp.enable_train: its loss also trains the layers below, which is not there; set it to false, or "
+                "model.mtp.enable_train: its loss also trains the layers below, which is missing; set it to false, or "
                 "model.mtp.detach_encoder=true"
             )
 
