@@ -86,9 +86,7 @@ def measured(kind: str, column: str, args: argparse.Namespace) -> dict[str, Any]
         seconds.append(time.perf_counter() - start)
         model.module.zero_grad()
     speed = batch.num_tokens / statistics.median(seconds[1:])
-    bounds = {
-        name.split(".")[-1]: f.args[1] for name, p in model.module.named_modules() if (f := vars(p).get("forward"))
-    }
+    bounds = {name.split(".")[-1]: p.packs for name, p in model.module.named_modules() if hasattr(p, "packs")}
     return {
         "packs": packs,
         "tokens/s": round(speed),
