@@ -7,7 +7,8 @@ configuration that peft reads. All exports go through here.
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from agentrl.training.model.loading import language_head
 
 ADAPTER = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
+SINGLE, ANY = "model.safetensors", "*.safetensors"
+FILE_BYTES = 4 * 2**30
+"""A file of weights ends with the block that makes it larger."""
 SHOWN = 5
 """Most tensors that an error names."""
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
+WEIGHTS = (ANY, "*.safetensors.index.json", "pytorch_model*")
 DESCRIPTION = (
     "config.json",
     "generation_config.json",
@@ -63,10 +67,10 @@ def save_pretrained(
             save_adapter(tensors, path)
         if first and merge:
             fold_adapter(path, next(network.parameters()).dtype)
+    elif first:
+        write_whole(network, model.units() if model.sharded else None, path)
     else:
-        whole = _gathered(model) if model.sharded else None
-        if first:
-            write_whole(network, whole, path)
+        deque(model.units(), maxlen=0)
     if first:
         tokenizer.save_pretrained(path)
 
@@ -101,12 +105,21 @@ def write_description(model: ModelHandle, path: Path) -> None:
     _add_unread(module, path)
 
 
-def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> None:
-    """Write a model with its own tensors, or with `tensors` by their names in it.
+def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Path) -> None:
+    """Write a model with its own tensors, or with those of `units` by their names in it; a file is in memory at a time.
 
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
-    module.save_pretrained(path, state_dict=tensors)
+    written: list[Path] = []
+    for tensors in [None] if units is None else _of_files(units):
+        module.save_pretrained(path, state_dict=tensors)
+        if units is not None:
+            written.append((path / SINGLE).rename(path / f"model-{len(written)}.safetensors"))
+    if len(written) == 1:
+        written[0].rename(path / SINGLE)
+    elif written:
+        weight_map = {name: file.name for file in written for name, _ in _stored(file)}
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     _add_unread(module, path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
     names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
@@ -127,8 +140,8 @@ def _add_unread(module: Any, path: Path) -> None:
     config = cached_file(module.name_or_path, "config.json", **missing)
     if not config or json.loads(Path(config).read_text()).get("model_type") != module.config.model_type:
         return
-    unread, there = re.compile("|".join(patterns)), {name for name, _ in _stored(path)}
-    first = _stored(Path(config).parent)
+    unread, there = re.compile("|".join(patterns)), {name for name, _ in _stored(*path.glob(ANY))}
+    first = _stored(*sorted(Path(config).parent.glob(ANY)))
     added = {name: opened.get_tensor(name) for name, opened in first if unread.search(name) and name not in there}
     if added:
         save_file(added, path / UNREAD, metadata={"format": "pt"})
@@ -138,9 +151,9 @@ def _add_unread(module: Any, path: Path) -> None:
         (path / INDEX).write_text(json.dumps(index))
 
 
-def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
-    """The name of each tensor in a folder, with the file that has it."""
-    for file in sorted(folder.glob("*.safetensors")):
+def _stored(*files: Path) -> Iterator[tuple[str, Any]]:
+    """The name of each tensor in files, with the open file that has it."""
+    for file in files:
         with safe_open(file, "pt") as opened:
             yield from ((name, opened) for name in opened.keys())  # noqa: SIM118
 
@@ -151,13 +164,16 @@ def gather_adapter(model: ModelHandle) -> dict[str, Tensor]:
     return {name: tensors[own] for name, own in adapter_names(model.module).items()}
 
 
-def _gathered(model: ModelHandle) -> dict[str, Tensor]:
-    """The tensors of a sharded model, unit by unit, in the first rank's CPU memory; empty on other ranks."""
-    whole: dict[str, Tensor] = {}
-    for tensors in model.units():
-        if model.ranks.first:
-            whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    return whole
+def _of_files(units: Iterable[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The tensors of each file, in CPU memory."""
+    tensors: dict[str, Tensor] = {}
+    for unit in units:
+        tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in unit.items()}
+        if sum(tensor.nbytes for tensor in tensors.values()) > FILE_BYTES:
+            yield tensors
+            tensors = {}
+    if tensors:
+        yield tensors
 
 
 def save_adapter(tensors: dict[str, Tensor], path: Path) -> None:

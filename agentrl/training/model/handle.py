@@ -27,7 +27,11 @@ from agentrl.training.perf.offload import offloaded_activations
 T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
-"""The start of a tensor's name that it shares with its block; empty outside of blocks."""
+
+
+def block_of(name: str) -> str:
+    """The start of a tensor's name that it shares with its block; empty outside of blocks."""
+    return BLOCK.match(name)[0]  # type: ignore[index]  # it matches nothing too
 
 
 class ModelHandle:
@@ -199,7 +203,7 @@ class ModelHandle:
     def units(self) -> Iterator[dict[str, Tensor]]:
         """Every tensor of the model once, by its name, one block at a time; valid until the next block. Collective."""
         seen: set[tuple[int, torch.Size]] = set()
-        for _, named in groupby(self.module.state_dict().items(), lambda item: BLOCK.match(item[0])[0]):  # type: ignore[index]  # it matches nothing too
+        for _, named in groupby(self.module.state_dict().items(), lambda item: block_of(item[0])):
             state: dict[str, Tensor] = {}
             for name, tensor in named:
                 identity = (tensor.data_ptr(), tensor.shape)

@@ -5,7 +5,8 @@ lazy tensors as with others, and a parameter of the loaded model is a lazy tenso
 
 Invariants:
 - a part has the values of the whole tensor bit for bit, whatever the operations are;
-- casts, stacks, concatenations, splits and transpositions read only what a part needs; other operations read the whole.
+- casts, stacks and concatenations read only what a part needs. Other operations are computed whole; where they are
+  views of a file, this reads no more.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,9 +113,11 @@ def _read(tree: Any) -> Any:
 
 
 def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box], Tensor]:
-    """Computes a box of an operation's output `index`."""
+    """Computes a part of an operation's output `index`."""
+    if func in POINTWISE:
+        return lambda box: func(args[0].part(box), *args[1:], **kwargs)
     if func in PARTS:
-        return lambda box: PARTS[func](box, func, index, *args, **kwargs)
+        return lambda box: PARTS[func](box, *args)
 
     def compute(box: Box) -> Tensor:
         outputs = func(*_read(args), **_read(kwargs))
@@ -123,16 +126,12 @@ def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box],
     return compute
 
 
-def _pointwise(box: Box, func: Any, index: int, source: LazyTensor, *args: Any, **kwargs: Any) -> Tensor:
-    return func(source.part(box), *args, **kwargs)  # type: ignore[no-any-return]
-
-
-def _stack(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+def _stack(box: Box, sources: list[LazyTensor], dim: int = 0) -> Tensor:
     dim %= len(box)
     return torch.stack([source.part(box[:dim] + box[dim + 1 :]) for source in sources[box[dim]]], dim)
 
 
-def _concatenate(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+def _concatenate(box: Box, sources: list[LazyTensor], dim: int = 0) -> Tensor:
     dim %= len(box)
     parts, start = [], 0
     for source in sources:
@@ -144,27 +143,6 @@ def _concatenate(box: Box, func: Any, index: int, sources: list[LazyTensor], dim
     return torch.cat(parts, dim)
 
 
-def _split(box: Box, func: Any, index: int, source: LazyTensor, sizes: Any, dim: int = 0) -> Tensor:
-    dim %= len(box)
-    start = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
-    moved = slice(box[dim].start + start, box[dim].stop + start)
-    return source.part(box[:dim] + (moved,) + box[dim + 1 :])
-
-
-def _transpose(box: Box, func: Any, index: int, source: LazyTensor, first: int, second: int) -> Tensor:
-    swapped = list(box)
-    swapped[first], swapped[second] = box[second], box[first]
-    return source.part(tuple(swapped)).transpose(first, second)
-
-
-PARTS: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys(
-        (aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default), _pointwise
-    ),
-    aten.stack.default: _stack,
-    aten.cat.default: _concatenate,
-    aten.split.Tensor: _split,
-    aten.split_with_sizes.default: _split,
-    aten.transpose.int: _transpose,
-}
-"""How to compute a part of an operation's output from parts of its inputs."""
+POINTWISE = (aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default)
+PARTS: dict[Any, Callable[..., Tensor]] = {aten.stack.default: _stack, aten.cat.default: _concatenate}
+"""Operations of which a part is computed from parts of the inputs."""

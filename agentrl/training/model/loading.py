@@ -160,7 +160,7 @@ def load_model(
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
     loaded = ModelHandle(
-        module.to(device).eval(),
+        (module if device.type == "cpu" else module.to(device)).eval(),  # a rank may have it on the meta device
         log_prob_kernels="triton" if model.use_fused_kernels else None,
         offloads_activations=model.enable_activation_offload,
     )

@@ -166,31 +166,29 @@ def _start(parameter: Any) -> int:
 
 
 class WeightLoader:
-    """Loads the units of a model: each rank reads its own shards of lazy tensors; the first rank sends all else."""
+    """Gives the units of a model their weights: each rank reads its shards of lazy tensors, the first sends the others.
+
+    A tensor that is not lazy, such as a new adapter or a table that the model computes, has values on the first rank.
+    """
 
     def __init__(self, module: nn.Module, ranks: Ranks, device: torch.device) -> None:
-        """`module`: the model, lazy where it can be; elsewhere it needs values on the first rank alone.
-
-        Raises UserError where ranks see other models.
-        """
+        """Raises UserError where ranks see other models."""
         self.module = module
         self.ranks = ranks
         self.device = device
         named = dict(_tensors(module))
+        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in named.items()})
         self.shapes = {name: tensor.shape for name, tensor in named.items()}
-        kinds = {name: (tensor.shape, isinstance(tensor, LazyTensor)) for name, tensor in named.items()}
-        if ranks.broadcast(kinds) != kinds:
+        if self.shapes != {name: shape for name, (shape, _) in self.kinds.items()}:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
-        self.dtypes = ranks.broadcast({name: tensor.dtype for name, tensor in named.items()})
         self.names = {id(tensor): name for name, tensor in named.items()}
-        self.lazy: dict[str, LazyTensor] = {}
         self._made: dict[int, Any] = {}
+        self._unread: dict[str, LazyTensor] = {}
 
     def fill(self, unit: nn.Module) -> Names:
-        """Create the tensors of a unit on the device: whole, or on the meta device where `read` reads shards; returns
-        the names of its parameters.
+        """Put the tensors of a unit on the device, whole; what `read` reads is on the meta device until then.
 
-        Parameters that several modules share stay shared.
+        Returns the names of its parameters. Parameters that several modules share stay shared.
         """
         filled = []
         owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
@@ -203,14 +201,17 @@ class WeightLoader:
         return filled
 
     @torch.no_grad()
-    def read(self, unit: Any, names: Names) -> None:
-        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters."""
+    def read(self, unit: Any, names: Names, *, row: int = 0) -> None:
+        """Read this rank's shards of a unit that is sharded now. `row`: the first one of its parameters, in the
+        files."""
         unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
-        for name in self.lazy.keys() & set(names):
+        for name in self._unread.keys() & set(names):
             parameter: Any = self.module.get_parameter(name)
-            source = self.lazy.pop(name)
-            if local(parameter).numel():
-                local(parameter).copy_(source.part(_box(parameter)))
+            source, target = self._unread.pop(name), local(parameter)
+            if target.numel():
+                rows, *others = _box(parameter)
+                # without a copy in the final dtype
+                target.copy_(source.compute((slice(rows.start + row, rows.stop + row), *others)))
 
     def _make(self, tensor: Any) -> Any:
         # The old tensor is kept alive: a new tensor must not get its id.
@@ -222,12 +223,12 @@ class WeightLoader:
 
     @torch.no_grad()
     def _values(self, name: str, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, LazyTensor) and isinstance(tensor, nn.Parameter):
-            self.lazy[name] = tensor
-            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         if isinstance(tensor, LazyTensor):
-            return tensor.whole().to(self.device, copy=True)
-        values = torch.empty(tensor.shape, dtype=self.dtypes[name], device=self.device)
+            if not isinstance(tensor, nn.Parameter):
+                return tensor.whole().to(self.device, copy=True)
+            self._unread[name] = tensor
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        values = torch.empty(tensor.shape, dtype=self.kinds[name][1], device=self.device)
         if self.ranks.first:
             values.copy_(tensor)
             tensor.data = tensor.data.new_empty(0)  # frees memory: rank 0 never has the model twice
