@@ -60,7 +60,9 @@ def write_files(config: Any, folder: Path, device: torch.device) -> int:
     config.save_pretrained(folder)
     weight_map = {}
     for number, shapes in blocks.items():
-        tensors = dict(as_on_the_hub({n: torch.empty(s, device=device, dtype=torch.bfloat16) for n, s in shapes.items()}))
+        tensors = dict(
+            as_on_the_hub({n: torch.empty(s, device=device, dtype=torch.bfloat16) for n, s in shapes.items()})
+        )
         file = f"model-{number}.safetensors"
         save_file({name: t.normal_(0, 0.02).cpu() for name, t in tensors.items()}, folder / file, {"format": "pt"})
         weight_map |= dict.fromkeys(tensors, file)

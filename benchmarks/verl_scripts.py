@@ -135,7 +135,7 @@ def key_of(checkout: Path, script: Path) -> str:
 
 def look(tree: Path, script: Path) -> list[Result]:
     """The programs of one script."""
-    if (kind := kind_of(script, Source())) != "FSDP":
+    if (kind := kind_of(script, Source())) == "NPU":
         return [Result("", str(script), kind, "", "not looked at")]
     os.chdir(tree)
     os.environ["HOME"] = "/home/user"
@@ -145,7 +145,7 @@ def look(tree: Path, script: Path) -> list[Result]:
         sources = read_sources(script)
     except UserError as error:
         return [Result("", str(script), "other", "", "stopped", f"config check: {error}")]
-    others = [source for source in sources if source.program and kind_of(script, source) != "FSDP"]
+    others = [source for source in sources if source.program and kind_of(script, source) == "NPU"]
     sources = [source for source in sources if source not in others]
     skipped = [Result("", str(script), kind_of(script, one), one.program, "not looked at") for one in others]
     truth = run_bash(tree, script, ()) if sources and not others else []

@@ -36,6 +36,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
     "rollout.dtype": ("auto", *COMPUTED),
+    "rollout.quantization": ("fp8",),
+    "rollout.speculative_algorithm": ("ngram",),
     "rollout.weight_check": ("first", "always", "never"),
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
 
 QUOTIENT = re.compile(r"=\$\{quotient:\{value\},\$\{([\w.]+)\}\}")
+ABOVE = "{above}"
+"""Stands for the section of an entry's name in its text."""
 KINDS = {"merged": "moved", "internal": "silent"}
 """Further actions in a table of names, and those that they are."""
 OLD_NAMES = Path(__file__).with_name("old_names.yaml")
@@ -51,14 +54,21 @@ def read_table(file: Path) -> dict[str, Rename]:
     for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         kind, merged = KINDS.get(action, action), action == "merged"
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Rename(name, kind, text, merged) for names, text in items for name in _each(names)}
+        each = ((name, text) for names, text in items for name in _each(names))
+        entries |= {name: Rename(name, kind, text.replace(ABOVE, _above(name)), merged) for name, text in each}
     return entries
 
 
 def _each(names: str) -> list[str]:
-    """`a|b.x` is a.x and b.x."""
-    sections, dot, rest = names.partition(".")
-    return [f"{section}{dot}{rest}" for section in sections.split("|")]
+    """`a|b.x|y=1` is a.x=1, a.y=1, b.x=1 and b.y=1; an empty part is left out."""
+    path, equals, value = names.partition("=")
+    parts = product(*(part.split("|") for part in path.split(".")))
+    return [".".join(filter(None, found)) + equals + value for found in parts]
+
+
+def _above(name: str) -> str:
+    """The section: a.b of a.b.c=0.5."""
+    return name.partition("=")[0].rpartition(".")[0]
 
 
 def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:

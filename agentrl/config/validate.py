@@ -45,6 +45,8 @@ SETTINGS: tuple[Check, ...] = (
     fit.passes,
     fit.same_answers,
     fit.whole_distribution,
+    fit.rounded_weights,
+    fit.drafted_tokens,
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,

@@ -7,13 +7,13 @@ Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what 
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from agentrl.config.derived import has_critic, inherited, optimizer_name, state_bytes
-from agentrl.config.schema import Config
+from agentrl.config.schema import Actor, Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
@@ -73,6 +73,7 @@ def size_of(config: Config) -> Size:
 
     from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter
     from agentrl.training.model.loading import folder_or_id, language_head
+    from agentrl.training.model.towers import leave_out_towers
 
     model = config.model
     place, saved = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
@@ -80,6 +81,8 @@ def size_of(config: Config) -> Size:
         shape: Any = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
         with torch.device("meta"):
             module: Any = language_head(shape).from_config(shape, trust_remote_code=model.trust_remote_code)
+            if model.text_only:
+                leave_out_towers(module)
             parameters = sum(p.numel() for p in module.parameters())
             module = new_adapter(module, model) if model.lora_rank and saved is None else module
     except (OSError, ValueError, KeyError) as error:
@@ -105,11 +108,12 @@ def parts(
     width = BYTES[model.dtype]
     frozen = size.parameters if model.lora_rank else 0
     stored = width if model.lora_rank else MASTER
+    on_gpu = kind != "cuda" or not actor.fsdp_config.offload_policy or processes == 1
     narrow = kind == "cuda" and actor.fsdp_config.mixed_precision.param_dtype != "float32"
     found = {
-        "weights": (frozen * width + size.trained * MASTER) / processes,
-        "gradients": size.trained * MASTER / processes,
-        "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer: state_bytes(actor.optim)
+        "weights": on_gpu * (frozen * width + size.trained * MASTER) / processes,
+        "gradients": on_gpu * size.trained * MASTER / processes,
+        "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer: moment_bytes(actor, kind)
         * size.trained
         / processes,
         "logits": CHUNKS[kind] * GIB,
@@ -124,8 +128,8 @@ def parts(
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * width / processes
     if has_critic(config):
-        optim = inherited(config.critic.optim, actor.optim)
-        found["critic"] = (2 * MASTER + state_bytes(optim)) * size.parameters / processes
+        own = replace(actor, optim=inherited(config.critic.optim, actor.optim))
+        found["critic"] = (2 * MASTER + moment_bytes(own, kind)) * size.parameters / processes
     rollout = config.rollout
     engine = engine_name(rollout, device.type)
     if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:
@@ -137,10 +141,17 @@ def parts(
     left = None if room is None else room - sum(found.values()) + found["logits"] - 4.0 * size.head
     each = _token_bytes(config, size, narrow, device)
     tokens = _tokens(config, device, left, each, processes)
-    found["activations"] = tokens * each.activations + 4.0 * size.head
+    held = _token_bytes(config, size, narrow, device, offloaded=model.enable_activation_offload and kind == "cuda")
+    found["activations"] = tokens * held.activations + 4.0 * size.head
     if kind == "cuda" and left is not None:
         found["logits"] += each.logits * logits_that_fit(left, each, tokens, alone=processes == 1)
     return {name: value / GIB for name, value in found.items()}
+
+
+def moment_bytes(actor: Actor, kind: str) -> float:
+    """Bytes of the optimizer on a device of this kind for each trained parameter; 0 where it is in CPU memory."""
+    moved = actor.fsdp_config.optimizer_offload or actor.fsdp_config.offload_policy
+    return 0.0 if moved and kind == "cuda" else state_bytes(actor.optim)
 
 
 def _tokens(config: Config, device: torch.device, room: float | None, each: TokenBytes, processes: int) -> int:
@@ -153,13 +164,17 @@ def _tokens(config: Config, device: torch.device, room: float | None, each: Toke
     return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
-def _token_bytes(config: Config, size: Size, narrow: bool, device: torch.device) -> TokenBytes:
-    """Bytes that the backward pass needs of a token."""
+def _token_bytes(
+    config: Config, size: Size, narrow: bool, device: torch.device, *, offloaded: bool = False
+) -> TokenBytes:
+    """Bytes that the backward pass needs of a token; `offloaded`: of those that stay on the GPU."""
     compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
     checkpointing = config.model.enable_gradient_checkpointing
     wide = config.model.enable_fp32_lm_head or not narrow
     return TokenBytes(
-        activation_bytes(size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing),
+        activation_bytes(
+            size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing, offloaded=offloaded
+        ),
         logits=size.vocabulary * (4.0 if wide else 2.0),
     )
 
@@ -180,6 +195,10 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     if server:
         asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
         text += f"; the server keeps {_gib(kept)}" if kept else f"; the engine asks for {asks}"
+    if not moment_bytes(config.actor, device.type):
+        text += (
+            f"; the optimizer on the CPU {_gib((2 * MASTER + state_bytes(config.actor.optim)) * size.trained / GIB)}"
+        )
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     # Passes of a size that fits are judged by the smallest, of the longest sequence.
     need = sum(parts(config, size, processes, device, 0.0).values())

@@ -48,6 +48,8 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
     rollout, model = config.rollout, config.model
     if rollout.deterministic and kind == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
+    if rollout.quantization and kind == "cpu":
+        raise UserError(f"rollout.quantization={rollout.quantization}: servers on a CPU cannot; remove it")
     place = str(expanded(model.path)) if model.path and expanded(model.path).is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
@@ -66,6 +68,8 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         needed_bytes=server_bytes(config, sharing, model_length(config), dtype),
         servers_per_gpu=sharing.per_gpu,
         load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
+        quantization=rollout.quantization,
+        drafts=rollout.speculative_algorithm is not None,
         eager=rollout.enforce_eager,
         chunked_prefill=rollout.enable_chunked_prefill,
         max_batched_tokens=rollout.max_num_batched_tokens,

@@ -55,14 +55,17 @@ def server_urls(rollout: Rollout) -> list[str]:
 
 
 def check_addresses(rollout: Rollout, name: str) -> None:
-    """Raises UserError for servers that the engine does not use, for a router without the addresses of its servers, and
-    for the address of a server that the run starts."""
+    """Raises UserError for servers that the engine does not use, for a router without the addresses of its servers, for
+    what only servers of the run take, and for the address of such a server."""
     if rollout.base_url and in_process(name):
         raise UserError(
             f"rollout.base_url names servers, and rollout.name={name} samples in the trainer: drop one of them"
         )
     if rollout.router_url and not (rollout.base_url and name == "sglang"):
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
+    for key in ("quantization", "speculative_algorithm"):
+        if getattr(rollout, key) and (rollout.base_url or in_process(name)):
+            raise UserError(f"rollout.{key}: only servers that the run starts take it; remove it, or start one of them")
     if taken := {"host", "port"} & set(kwargs_of(rollout, name)):
         raise UserError(
             f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"

@@ -38,7 +38,7 @@ class Probe:
                 if not gap < MAX_GAP:
                     raise InfraError(
                         f"{replica.url} does not have the policy's weights: log-probs differ by {gap:.2f} nats on "
-                        "average; try rollout.weight_sync=files, or rollout.name=hf"
+                        "average; try rollout.weight_sync=files, another rollout.name, or no rollout.quantization"
                     )
                 self._seen.add((replica.url, replica.starts))
 

@@ -11,10 +11,13 @@ from agentrl.config.derived import has_critic, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.paths import expanded
+from agentrl.engines.servers.settings import DRAFTED
 from agentrl.training.model.adapter import base_and_adapter
 
 IN_PROCESS_SEQUENCES = 64
 """Default of `rollout.max_num_seqs` for an engine in this process."""
+PROBABILITIES = 12.0
+"""Bytes of a drafted token for each word of the vocabulary."""
 STORED, COMPUTED = 4, 2
 """Bytes of a trained parameter itself, and of the copy that layers compute with."""
 
@@ -68,7 +71,7 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
     if config.model.lora_rank:
         return policy * width
     stored = 0 if offloaded.param_offload else STORED
-    moments = 0 if offloaded.optimizer_offload else state_bytes(config.actor.optim)
+    moments = 0 if offloaded.optimizer_offload or offloaded.offload_policy else state_bytes(config.actor.optim)
     kept = policy * ((stored + moments) / sharing.ranks + COMPUTED)
     if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         kept += policy * width / sharing.ranks
@@ -84,8 +87,14 @@ def server_bytes(config: Config, sharing: Sharing, length: int, dtype: str) -> f
     policy, token = parameters(*model), cache_numbers(*model)
     if policy is None or token is None:
         return None
-    most = max(trajectories(config, sharing), config.rollout.max_num_seqs or 0)
-    return BYTES[dtype] * (policy + most * length * token) / config.rollout.tensor_model_parallel_size
+    rollout, text = config.rollout, text_config(*model)
+    most = max(trajectories(config, sharing), rollout.max_num_seqs or 0)
+    weights = BYTES[dtype] * policy
+    if rollout.quantization:  # embeddings and head keep their dtype
+        weights -= (BYTES[dtype] - 1) * max(policy - 2.0 * text.get("vocab_size", 0) * text.get("hidden_size", 0), 0.0)
+    if rollout.speculative_algorithm:  # logits, and two tables of probabilities, of all drafted tokens
+        weights += PROBABILITIES * (DRAFTED + 1) * most * text.get("vocab_size", 0)
+    return (weights + BYTES[dtype] * most * length * token) / rollout.tensor_model_parallel_size
 
 
 def parameters(path: str, lora_rank: int = 0) -> float | None:

@@ -50,8 +50,8 @@ def test_the_reference_has_an_anchor_for_each_key() -> None:
 
 
 def test_a_name_without_a_home_gives_its_reason() -> None:
-    (found,) = explain("rollout.quantization", SCHEMAS)
-    assert found.fates == [("rollout.quantization", "refused", "weights travel unquantised; remove it")]
+    (found,) = explain("rollout.quantization_config_file", SCHEMAS)
+    assert found.fates == [("rollout.quantization_config_file", "refused", "weights travel unquantised; remove it")]
 
 
 def test_a_section_lists_its_keys() -> None:

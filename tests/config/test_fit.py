@@ -5,6 +5,7 @@ import pytest
 from agentrl.config import compose, resolve
 from agentrl.core.errors import UserError
 
+FP8, DRAFTS = "rollout.quantization=fp8", "rollout.speculative_algorithm=ngram"
 SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
 
 
@@ -13,6 +14,9 @@ SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
     ("overrides", "expected"),
     [
         (["rollout.top_p=0.9", "algorithm.rollout_correction.bypass_mode=true"], "the trainer's of the whole one"),
+        ([DRAFTS, "rollout.top_p=0.9"], "with rollout.top_p=0.9: servers check drafted tokens against the whole"),
+        ([DRAFTS, "rollout.val_kwargs.min_p=0.1"], "with rollout.val_kwargs: servers check drafted tokens"),
+        (["rollout.quantization=fp9"], "rollout.quantization=fp9"),
         (["rollout.n=1"], "rollout.n=1 with algorithm.adv_estimator=grpo"),
         (["actor.ppo_mini_batch_size=32"], "actor.ppo_mini_batch_size=32 is over data.train_batch_size=16"),
         (["actor.ppo_mini_batch_size=5"], "data.train_batch_size=16 is not a multiple of actor.ppo_mini_batch_size=5"),
@@ -31,6 +35,7 @@ def test_what_cannot_work_stops_the_run(ready: list[str], overrides: list[str], 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
+        ([FP8, "algorithm.rollout_correction.rollout_is=null"], "the engine samples from rounded weights, and nothing"),
         (["rollout.max_model_len=600"], "answers to long prompts end early"),
         (["rollout.min_p=0.1"], "rollout.min_p=0.1: the engine's log-probs are those of the changed distribution"),
         (["rollout.repetition_penalty=1.1"], "rollout.repetition_penalty=1.1: the engine's log-probs"),
@@ -51,6 +56,7 @@ def test_what_may_be_meant_is_said(ready: list[str], overrides: list[str], expec
     "overrides",
     [
         [],
+        [FP8, DRAFTS, "rollout.val_kwargs.top_p=0.9"],
         ["trainer.total_training_steps=-1"],  # as null
         ["rollout.max_model_len=1024", "actor.ppo_max_token_len_per_gpu=1024"],
         ["rollout.val_kwargs={n: 4, do_sample: true, temperature: 1.0}"],

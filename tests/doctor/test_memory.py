@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import GIB, kept_by_server, parts, size_of
+from agentrl.doctor.memory import GIB, kept_by_server, memory, parts, size_of
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -70,6 +70,12 @@ def test_what_costs_memory_counts(tmp_path: Path) -> None:
     assert said("model.enable_gradient_checkpointing=true") < plain - 10
     assert said("actor.use_kl_loss=true") == pytest.approx(plain + 6.41, abs=0.1)
     assert said("algorithm.adv_estimator=gae") == pytest.approx(plain + 4 * 6.41, abs=0.1)
+    moments = {"adamw_16bit": 4, "adamw_8bit": 2}
+    for name, size in moments.items():
+        assert said(f"actor.optim.optimizer={name}") == pytest.approx(plain - (8 - size) / 4 * 6.41, abs=0.1)
+    for key in ("optimizer_offload", "offload_policy"):
+        assert said(f"actor.fsdp_config.{key}=true") == pytest.approx(plain - 2 * 6.41, abs=0.1)
+    assert said("model.enable_activation_offload=true") < said("model.enable_gradient_checkpointing=true")
     lora = said("model.lora_rank=16")
     assert lora < plain - 15
     assert said("model.lora_rank=16", "model.lora_merge=false") == pytest.approx(lora + 3.2, abs=0.1)
@@ -83,6 +89,17 @@ def test_what_is_trained_takes_four_bytes_whatever_the_dtype(tmp_path: Path) -> 
     assert said(half) == pytest.approx(said())
     assert said(half, "actor.use_kl_loss=true") == pytest.approx(said() + 3.2, abs=0.1)  # the reference is not trained
     assert said(half, "model.lora_rank=16") < said("model.lora_rank=16") - 5
+
+
+def test_the_finding_names_what_is_in_cpu_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimizer with its copies of weights and gradients: 16 bytes a parameter."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    monkeypatch.setattr("agentrl.doctor.memory.device_memory", lambda _: 80 * GIB)
+    settings = [f"model.path={tmp_path}", "rollout.name=hf", "actor.fsdp_config.optimizer_offload=true"]
+    config = compose(settings, config_name="train", checks=())
+    (finding,) = memory(config, torch.device("cuda"), 1)
+    assert "AdamW 0 MiB" in finding.text
+    assert "; the optimizer on the CPU 25.6 GiB; this GPU has 80.0 GiB" in finding.text
 
 
 def test_a_server_that_stays_awake_keeps_its_part(tmp_path: Path) -> None:

@@ -163,10 +163,11 @@ def test_the_limit_that_long_answers_near(config: Made) -> None:
 
 def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
+    from agentrl.config.schema.fsdp import FsdpConfig
     from agentrl.runtime.ray.rank import Rank
     from agentrl.training.parallel import process_group as parallel
 
     rank = object.__new__(Rank)
     rank.config, rank.device = config("trainer.nccl_timeout=77"), torch.device("cpu")
     monkeypatch.setattr(parallel, "join_ranks", lambda *_, timeout, **__: timeout.total_seconds())
-    assert rank._join_ranks(2, 1, -1) == 77
+    assert rank._join_ranks(2, 1, FsdpConfig()) == 77

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend
+from agentrl.engines.launching import check_addresses
 from agentrl.engines.servers.host import Host, inspect_host
-from agentrl.engines.servers.settings import ServerSettings, graph_sizes, memory_share
+from agentrl.engines.servers.settings import AdapterSpec, ServerSettings, graph_sizes, memory_share
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang.backend import described
 from agentrl.engines.sglang.flags import PACKAGES, fast_flags
@@ -104,6 +106,46 @@ def test_a_compiler_makes_up_for_missing_kernels_of_sampling(installed: dict[str
 def test_an_older_sglang_gets_the_flag_that_it_knows(installed: dict[str, Path]) -> None:
     (installed["sglang"] / "srt/server_args.py").write_text("cuda_graph_bs")
     assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs"]
+
+
+def flags_of(backend: Any) -> dict[str, str]:
+    words = backend.command(1)
+    return {word: after for word, after in pairwise(words) if word.startswith("--")}
+
+
+def test_sglang_takes_rounded_weights_where_it_rounds_updates(
+    installed: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own loader does; an older one spoils weights. The base of an adapter is never updated."""
+    fp8 = replace(SETTINGS, quantization="fp8")
+    monkeypatch.setattr("agentrl.engines.sglang.flags.inspect_host", lambda *_: Host(installed, HOPPER, 80 * GIB))
+    with pytest.raises(UserError, match="this SGLang cannot round updated weights"):
+        SGLang(fp8).command(1)
+    package(installed["sglang"] / "srt/model_loader", "loader.py", text="_supports_quantized_rl_reload")
+    flags = flags_of(SGLang(fp8))
+    assert (flags["--quantization"], flags["--load-format"]) == ("fp8", "flash_rl")
+    adapted = flags_of(SGLang(replace(fp8, load_format="auto", adapter=AdapterSpec(8, ("q_proj",)))))
+    assert (adapted["--quantization"], adapted["--load-format"]) == ("fp8", "auto")
+
+
+def test_drafts_are_one_guess_of_four_tokens(installed: dict[str, Path]) -> None:
+    drafts = replace(SETTINGS, drafts=True)
+    sglang, vllm = flags_of(SGLang(replace(drafts, device="cpu"))), flags_of(VLLM(replace(drafts, device="cpu")))
+    assert (sglang["--speculative-algorithm"], sglang["--speculative-num-draft-tokens"]) == ("NGRAM", "5")
+    assert sglang["--speculative-ngram-max-bfs-breadth"] == "1"
+    assert json.loads(vllm["--speculative-config"])["num_speculative_tokens"] == 4
+    assert not {"--speculative-config", "--quantization"} & {*flags_of(VLLM(replace(SETTINGS, device="cpu")))}
+
+
+@pytest.mark.parametrize("key", ["quantization", "speculative_algorithm"])
+def test_only_servers_of_the_run_take_them(key: str) -> None:
+    config = config_of(**{f"rollout__{key}": "x"})
+    for name, url in (("hf", None), ("sglang", "http://there:1")):
+        config.rollout.base_url = url
+        with pytest.raises(UserError, match=f"rollout.{key}: only servers that the run starts"):
+            check_addresses(config.rollout, name)
+    config.rollout.base_url = None
+    check_addresses(config.rollout, "vllm")
 
 
 GRAPHS = {"cuda_graph_bs_decode", "cuda_graph_bs_prefill"}
@@ -271,6 +313,13 @@ def test_it_takes_no_more_than_a_step_needs(tmp_path: Path) -> None:
     assert server_bytes(config, Sharing(), 1000, "bfloat16") == 2 * (2 * GIB + 512 * 1000 * token)
     config.rollout.max_num_seqs = 600
     assert server_bytes(config, Sharing(), 1000, "bfloat16") == 2 * (2 * GIB + 600 * 1000 * token)
+    config.rollout.quantization, vocabulary = "fp8", 50_000  # embeddings and head keep two bytes
+    shape |= {"vocab_size": vocabulary}
+    config.model.path = model_of(tmp_path / "fp8", 4 * GIB, **shape)
+    rounded = 2 * (2 * GIB + 600 * 1000 * token) - (2 * GIB - 2 * vocabulary * 512)
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == rounded
+    config.rollout.speculative_algorithm = "ngram"
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == rounded + 12 * 5 * 600 * vocabulary
     few = replace(SETTINGS, trainer_bytes=0.0, needed_bytes=20.0 * GIB)
     assert memory_share(few, 80 * GIB) == 0.4  # a fifth more, and 8 GiB
     assert memory_share(replace(few, needed_bytes=200.0 * GIB), 80 * GIB) == 0.85

@@ -47,6 +47,19 @@ async def test_the_same_weights_pass_and_others_do_not() -> None:
         await probe("first", policy)([replica(other)])
 
 
+async def test_weights_rounded_to_8_bits_pass() -> None:
+    """Each row is scaled to the largest number of 8 bits, as servers do."""
+    policy, rounded, other = tiny("llama"), tiny("llama"), tiny("llama", seed=1)
+    with torch.no_grad():
+        for name, parameter in rounded.named_parameters():
+            if ".layers." in name and parameter.ndim == 2:
+                scale = parameter.abs().amax(1, keepdim=True) / 448
+                parameter.copy_((parameter / scale).to(torch.float8_e4m3fn).float() * scale)
+    await probe("first", policy)([replica(rounded)])
+    with pytest.raises(InfraError, match="does not have the policy's weights"):
+        await probe("first", policy)([replica(other)])
+
+
 @pytest.mark.parametrize(("kind", "times"), [("first", 2), ("always", 3)])
 async def test_when_it_asks(kind: str, times: int) -> None:
     policy = tiny("llama")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Actor, Critic, Model, Optim, PolicyLoss, RolloutCorrection, Trainer
+from agentrl.config.schema.actor import Router
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.engines.servers.weights.adapter import AdapterWeights
@@ -21,7 +22,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.saving import Saver
-from agentrl.training.model.export import write_model
+from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
@@ -42,6 +43,27 @@ MODELS = {
     "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
     "qwen3": {},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "glm4_moe": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 0,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "qwen3_next": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
 }
 
 
@@ -51,6 +73,7 @@ class Case:
 
     model: str = "llama"
     lora_rank: int = 0
+    target_parameters: str | None = None
     packed: bool = True
     seq_world: int = 1
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
@@ -74,6 +97,7 @@ class Case:
             model = Model(
                 path=str(models / self.model),
                 lora_rank=self.lora_rank,
+                target_parameters=self.target_parameters,
                 enable_gradient_checkpointing=self.checkpointing,
                 dtype=self.dtype,
                 enable_fp32_lm_head=self.float32_head,
@@ -111,7 +135,12 @@ class Case:
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+SPLIT = FsdpConfig(expert_parallel_size=2)
+SPLIT_KEPT = FsdpConfig(expert_parallel_size=2, reshard_after_forward=False)
 KEPT = FsdpConfig(reshard_after_forward=False)
+SHORT = Optim(lr=1e-3, optimizer="adamw_16bit")
+"""Its moments are rounded at random: other draws for other chunks."""
+ON_CPU = {"fsdp_config": FsdpConfig(optimizer_offload=True)}
 COVARIANCE = PolicyLoss("kl_cov", {"kl_cov_ratio": 0.3})
 CLIPPED = PolicyLoss("clip_cov", {"clip_cov_ratio": 0.3, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0})
 BY_TRAJECTORY = {"loss_agg_mode": "seq-mean-token-mean", "shuffle": True, "ppo_epochs": 2}
@@ -146,9 +175,12 @@ CASES = {
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+    "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
+    "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
 }
-RESUMED = ("fsdp2", "lora", "muon")
+RESUMED = ("fsdp2", "lora", "muon", "experts-on-cpu", "split-experts")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
     "full-kl": Case(actor=FULL),
@@ -157,12 +189,31 @@ FURTHER = {
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
+    "split-experts-mixtral": Case("mixtral", fsdp_config=SPLIT, actor=FIXED | LOOSE),
+    "split-experts-glm": Case("glm4_moe", fsdp_config=SPLIT_KEPT, lengths=[9]),
+    "split-experts-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
+    "split-experts-sp": Case("qwen3_moe", seq_world=2, fsdp_config=SPLIT_KEPT, checkpointing=True),
+    "split-experts-lora": Case("qwen3_moe", lora_rank=4, fsdp_config=SPLIT),
+    "split-experts-full-kl": Case("mixtral", fsdp_config=SPLIT, actor=FULL),
+    "experts-lora": Case("qwen3_moe", lora_rank=4, target_parameters="all-experts"),
+    "moved-bias": Case("glm4_moe", actor={"router": Router(bias_update=0.1)}),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
+    "muon-on-cpu": Case("mistral", actor=ON_CPU | {"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),
+    "16-bit-on-cpu": Case("qwen3_moe", actor=ON_CPU | {"optim": SHORT}, rounding=0.01),
+    "16-bit-lora": Case("qwen3", lora_rank=4, actor={"optim": SHORT}, rounding=0.01),
     "one-prompt-a-step": Case(actor={"ppo_mini_batch_size": 1}, lengths=[9, 4, 6]),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-lora", "momentum")
+FURTHER_RESUMED = (
+    "copies",
+    "kept-whole-lora",
+    "experts-lora",
+    "moved-bias",
+    "momentum",
+    "16-bit-on-cpu",
+    "16-bit-lora",
+)
 ALL = CASES | FURTHER
 
 
@@ -195,7 +246,9 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
             batch = begun(trainable, whole)
         metrics.append(trainable.update(batch))
     weights = {n: t.clone() for n, t in PolicyWeights(trainable.model).tensors()}
-    if case.lora_rank:
+    if case.target_parameters:
+        weights |= {n: t.clone() for n, t in gather_adapter(trainable.model).items()}
+    elif case.lora_rank:
         weights |= {n: t.clone() for n, t in AdapterWeights(trainable.model).tensors()}
     found = {"scored": scored, "metrics": metrics, "weights": weights, "shares": shares}
     if case.shares:
@@ -289,7 +342,13 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
 
     for name in names:
         case = ALL[name]
-        ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
+        sizes = case.fsdp_config
+        ranks = join_ranks(
+            CPU,
+            sequence_parallel=case.seq_world,
+            fsdp_size=sizes.fsdp_size,
+            expert_parallel=sizes.expert_parallel_size,
+        )
         keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.actor_on(models, ranks), range(3))), ranks)
         if name in resumed:
             wrote, writes = results / f"alone-{name}", results / f"many-{name}"

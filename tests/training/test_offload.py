@@ -3,8 +3,11 @@
 import torch
 
 from agentrl.config.schema import Optim
+from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.perf import offload
 from agentrl.training.update.optimizer import Optimizer
 from tests.training.tiny import random_batch, tiny
@@ -38,20 +41,32 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_moments_wait_between_steps(monkeypatch):
-    moves = []
-    monkeypatch.setattr("agentrl.training.update.optimizer.move_moments", lambda *args, home: moves.append(home))
-    optimizer = Optimizer(tiny(), Optim(), grad_clip=1.0, total_steps=4, offload=True)
-    gradients_of = [torch.ones_like(p) for p in optimizer.parameters]
-    for parameter, gradient in zip(optimizer.parameters, gradients_of, strict=True):
-        parameter.grad = gradient
-    optimizer.step()
-    assert moves == [True, False]
+def test_an_optimizer_on_the_cpu_takes_the_same_steps() -> None:
+    """State and steps are those of copies; the model gets their values, also after its weights were replaced."""
+    for name in ("adamw", "adamw_16bit", "muon", "sgd"):
+        modules = tiny(seed=0), tiny(seed=0)
+        plain, moved = (
+            Optimizer(module, Optim(optimizer=name, lr=1e-2), grad_clip=1.0, total_steps=4, offload=offload)
+            for module, offload in zip(modules, (False, True), strict=True)
+        )
+        for step in range(3):
+            if step == 2:
+                for module in modules:
+                    module.load_state_dict(tiny(seed=1).state_dict())
+            for optimizer in (plain, moved):
+                draw = torch.Generator().manual_seed(step)
+                for parameter in optimizer.parameters:
+                    parameter.grad = torch.randn(parameter.shape, generator=draw)
+                optimizer.step()
+        assert all(torch.equal(a, b) for a, b in zip(plain.parameters, moved.parameters, strict=True))
+        assert not any(parameter in rule.state for rule in moved.rules for parameter in moved.parameters)
+        assert moved.offload
+        assert moved.state_dict()["numbers"] == plain.state_dict()["numbers"]
 
 
-def test_moments_are_moved_and_nothing_else():
-    state = {torch.zeros(2, device="meta"): {"exp_avg": torch.ones(2), "step": torch.ones(())}}
-    offload.move_moments(state, home=True)
-    (values,) = state.values()
-    assert values["exp_avg"].device.type == "meta"
-    assert values["step"].device.type == "cpu"
+def test_a_single_process_steps_on_the_cpu_for_either_key() -> None:
+    """Sharded parameters that are in CPU memory themselves need no copies there."""
+    alone, sharded = Ranks(), Ranks(world=2, mesh=object())
+    both = FsdpConfig(offload_policy=True), FsdpConfig(optimizer_offload=True)
+    assert [steps_on_cpu(keys, alone) for keys in (*both, FsdpConfig())] == [True, True, False]
+    assert [steps_on_cpu(keys, sharded) for keys in (*both, FsdpConfig())] == [False, True, False]

@@ -42,6 +42,7 @@ LINEAR = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+MAMBA = {"mamba_d_state": 8, "mamba_n_groups": 1, "mamba_n_heads": 8, "mamba_d_head": 8}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4096}
 PACKABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
@@ -51,6 +52,13 @@ PACKABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("qwen3_moe", EXPERTS | {"decoder_sparse_step": 1}),
     "fixed rope": ("qwen3", {"rope_parameters": YARN}),
     "positions from a table": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "no bounds for its layers": ("nemotron", {}),
+    "short convolutions": ("lfm2", {"layer_types": ["conv", "full_attention"], "block_dim": 64, "conv_dim": 64}),
+    "gated delta rule": ("qwen3_next", EXPERTS | LINEAR | {"layer_types": ["linear_attention", "full_attention"]}),
+    "lightning attention": ("minimax", EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}),
+    "convolutions within attention": ("zaya", EXPERTS | {"num_experts_per_tok": 1}),
+    "attention and mamba side by side": ("falcon_h1", MAMBA | {"mamba_d_ssm": 64}),
+    "no attention": ("mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "expand": 1}),
 }
 ALONE_ONLY: dict[str, tuple[str, dict[str, Any]]] = {
     "longrope": ("phi3", LONGROPE),
@@ -59,9 +67,6 @@ ALONE_ONLY: dict[str, tuple[str, dict[str, Any]]] = {
     "chunks": ("llama4_text", EXPERTS | {"attention_chunk_size": 8192, "intermediate_size_mlp": 96}),
     "softcap": ("gemma2", {"sliding_window": 4096}),
     "sinks": ("gpt_oss", EXPERTS | SLIDING),
-    "no bounds for its layers": ("nemotron", {}),
-    "short convolutions": ("lfm2", {"layer_types": ["conv", "full_attention"], "block_dim": 64, "conv_dim": 64}),
-    "recurrent": ("qwen3_next", EXPERTS | LINEAR | {"layer_types": ["linear_attention", "full_attention"]}),
 }
 
 

@@ -80,6 +80,7 @@ def _still(model_path: str, kind: str, tokenizer: Any) -> Any:
             self.tokenizer.save_pretrained(save_directory)
 
     parts = {"image_processor": AutoImageProcessor.from_pretrained(model_path), "tokenizer": tokenizer}
-    made = Still(**{name: parts.get(name) for name in whole.get_attributes()})
+    settings, _ = whole.get_processor_dict(model_path)
+    made = Still.from_args_and_dict([parts.get(name) for name in whole.get_attributes()], settings)
     made.__class__.__name__ = whole.__name__
     return made

@@ -85,6 +85,27 @@ def changed_distribution(rollout: Rollout) -> str | None:
     return next((f"rollout.{name}={getattr(rollout, name)}" for name, changed in changes.items() if changed), None)
 
 
+def rounded_weights(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
+    """Tokens of rounded weights are corrected."""
+    correction = algorithm.rollout_correction
+    if rollout.quantization is None or correction.rollout_is or correction.bypass_mode or trainer.val_only:
+        return None
+    return (
+        f"rollout.quantization={rollout.quantization}: the engine samples from rounded weights, and nothing corrects "
+        "that; set algorithm.rollout_correction.rollout_is=token"
+    )
+
+
+def drafted_tokens(rollout: Rollout) -> None:
+    """Servers check drafted tokens against the policy's whole distribution."""
+    val, key = rollout.val_kwargs, f"rollout.speculative_algorithm={rollout.speculative_algorithm}"
+    cut = changed_distribution(rollout) or (
+        "rollout.val_kwargs" if val.min_p > 0 or val.repetition_penalty != 1 else None
+    )
+    if rollout.speculative_algorithm and cut:
+        raise UserError(f"{key} with {cut}: servers check drafted tokens against the whole distribution; drop one")
+
+
 def crowded_gpu(rollout: Rollout) -> str | None:
     """An engine that keeps its memory leaves some to the policy on the same GPU."""
     share = rollout.gpu_memory_utilization

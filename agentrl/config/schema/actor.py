@@ -13,8 +13,9 @@ class Optim:
     lr: float = 1e-6
     """Peak learning rate."""
     optimizer: str = "adamw"
-    """adamw, adamw_8bit (moments in 8 bits, by torchao), muon (for the matrices of the blocks, arXiv 2502.16982; AdamW
-    for the rest), sgd, a class of torch.optim by its name, or a class of your own by its path."""
+    """adamw, adamw_16bit (moments in bfloat16: half the memory), adamw_8bit (a quarter, by torchao), muon (for the
+    matrices of the blocks, arXiv 2502.16982; AdamW for the rest), sgd, a class of torch.optim by its name, or a class
+    of your own by its path. A checkpoint of one kind of adamw resumes as another."""
     optimizer_impl: str | None = None
     """Module of the class that `optimizer` names, such as bitsandbytes.optim; null: agentrl and torch.optim."""
     override_optimizer_config: dict[str, Any] | None = None
@@ -45,6 +46,19 @@ class PolicyLoss:
     """Keyword arguments of the loss, by name; docs/algorithm-reference.md lists those of each loss. Defaults: tau_pos
     1.0, tau_neg 1.05 (sapo), clip_cov_ratio 0.0002, clip_cov_lb 1.0, clip_cov_ub 5.0 (clip_cov), kl_cov_ratio 0.0002,
     ppo_kl_coef 0.1 (kl_cov)."""
+
+
+@dataclass
+class Router:
+    """The routers of a mixture of experts."""
+
+    freeze: bool = False
+    """Do not train the routers."""
+    aux_loss_coef: float = 0.0
+    """Coefficient of the load-balancing loss (arXiv 2101.03961) of each pass, the mean over layers."""
+    bias_update: float = 0.0
+    """Step of the bias that evens out the experts' load after each optimizer step without a loss (arXiv 2408.15664), in
+    models whose routers have one; DeepSeek-V3 was trained with 0.001."""
 
 
 @dataclass
@@ -119,6 +133,8 @@ class Actor:
     the memory of one GPU."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
+    router: Router = field(default_factory=Router)
+    """The routers of a mixture of experts."""
     use_torch_compile: bool | None = None
     """Compile each transformer block, of reference and critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool | None = None

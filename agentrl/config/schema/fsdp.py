@@ -20,14 +20,18 @@ class Sharding:
 
     fsdp_size: int = -1
     """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
+    expert_parallel_size: int = 1
+    """Processes that split the experts of a mixture of experts: each computes its experts for the tokens of all of
+    them. Worth it where gathering a layer's experts is slow or does not fit; 1: each computes all experts."""
     reshard_after_forward: bool | None = None
     """Free a unit, which is a transformer block, after the forward pass and gather it again for the backward pass.
     false: keep units until the optimizer step, and reduce gradients once per step: less communication, but memory for
     the whole model and its gradients. null: false if these take at most a fifth of a GPU's memory."""
     offload_policy: bool = False
-    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU."""
+    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU. A single process
+    keeps parameters and gradients on the GPU, as with `optimizer_offload`."""
     optimizer_offload: bool = False
-    """Keep the optimizer state in CPU memory between optimizer steps."""
+    """Keep the optimizer in CPU memory, with a copy of the parameters: its step runs on the CPU."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     """Number formats."""
 

@@ -42,9 +42,13 @@ class Model(Pretrained):
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Any = "all-linear"
     """Modules that get an adapter: a list of names, or all-linear: all linear layers except experts, routers and output
-    layer. Experts get one by their names (gate_proj, up_proj, down_proj)."""
+    layer; shared experts are among them."""
     exclude_modules: Any = None
     """Modules among them without an adapter: a list of names, or a pattern; null: none."""
+    target_parameters: Any = None
+    """Parameters that get an adapter too: all-experts, the weights of all routed experts, or a list of the ends of names
+    ([experts.down_proj]); null: none. Server engines need `lora_merge`. Without `enable_gradient_checkpointing` an
+    update keeps a second copy of these weights."""
 
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,
@@ -56,6 +60,9 @@ class Model(Pretrained):
     lora_merge: bool = True
     """Send a LoRA policy to server engines as merged weights. false: servers load the base model, and each weight sync
     sends only the adapter: far less data and no rounding of merged weights, but slower sampling."""
+    text_only: bool = False
+    """Leave the towers of a model that reads images or audio out of memory, training and weight sync, for a run on text
+    alone. Exports have them as in `path`."""
     tokenizer_path: ModelPath | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: TextPath | None = None

@@ -177,6 +177,14 @@ class Rollout:
     there meanwhile; 0.5 if that is unknown, or with free_cache_engine=false."""
     dtype: str = "auto"
     """Server engines: bfloat16, float16, float32, or auto: bfloat16 on a GPU, model.dtype on a CPU."""
+    quantization: str | None = None
+    """Server engines on a GPU: fp8: the server rounds weights to 8 bits at its start and after each weight sync, and
+    samples from those: faster, and half the memory of weights. algorithm.rollout_correction corrects the larger gap.
+    null: not rounded."""
+    speculative_algorithm: str | None = None
+    """Server engines: ngram: guess the next tokens from what the text so far repeats, and check them in one pass; no
+    draft model. Tokens and log-probs are those of the policy. Faster where answers repeat prompts or themselves and few
+    sequences run at once. null: none."""
     enforce_eager: bool = False
     """Server engines: no CUDA graphs: faster start, slower decoding."""
     enable_chunked_prefill: bool = True

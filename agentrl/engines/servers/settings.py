@@ -13,6 +13,9 @@ is unknown. The rest is for activations, CUDA graphs and the two processes."""
 AMPLE, RESERVE = 1.2, 8 << 30
 """More than is needed: servers admit no request that might not fit, and vLLM counts activations and graphs too."""
 
+DRAFTED = 4
+"""Tokens drafted at a time: of a longer guess less is kept, and each costs a token's work."""
+
 GRAPH_MEMORY = {1024: 60 << 30, 512: 35 << 30, 256: 0}
 """Most sequences of a CUDA graph -> bytes of the smallest GPU for it: graphs keep the logits of all their sequences."""
 
@@ -47,6 +50,10 @@ class ServerSettings:
     """Bytes on the GPU of weights, and of a cache for all that a step asks at once; None: unknown."""
     servers_per_gpu: int = 1
     load_format: str = "dummy"
+    quantization: str | None = None
+    """fp8: weights are rounded at the start and after each update; None: not at all."""
+    drafts: bool = False
+    """Tokens are drafted from what the text so far repeats."""
     eager: bool = False
     chunked_prefill: bool = True
     max_batched_tokens: int | None = None

@@ -39,6 +39,7 @@ OLDEST = (0, 5, 10)
 
 HINTS = {
     "No module named 'sglang'": "`agentrl engine install sglang` makes an environment for it",
+    "FlashRL does not support": "it rounds updated weights of other families alone: set rollout.name=vllm",
     "Not enough memory": "raise rollout.gpu_memory_utilization, or lower rollout.max_model_len",
     "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
     "unrecognized arguments": "rollout.engine_kwargs.sglang holds a flag that this version does not have",

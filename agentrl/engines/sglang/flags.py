@@ -9,9 +9,10 @@ follow tools cost less with graphs of small prefills, and, where they come one b
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, KEEP_ALIVE
 from agentrl.engines.servers.host import Host, inspect_host
-from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
+from agentrl.engines.servers.settings import DRAFTED, ServerSettings, flag_words, graph_sizes, memory_share
 
 LAUNCHER = Path(__file__).parent / "launcher" / "agentrl_standby.py"
 SHIM = Path(__file__).parent / "cpu_shim"
@@ -25,6 +26,15 @@ PROMPT_SIZES = (32, 64, 128, 256, 512)
 """Tokens of a prefill to capture graphs for; a larger one keeps the GPU busy without."""
 STEPS_BETWEEN_READS = 4
 """Steps of decoding between two looks at new requests, where these come at any time: each look may stop all others."""
+DRAFTING = {
+    "speculative_algorithm": "NGRAM",
+    "speculative_num_draft_tokens": DRAFTED + 1,  # with the token before them
+    "speculative_ngram_min_bfs_breadth": 1,
+    "speculative_ngram_max_bfs_breadth": 1,  # one guess: a tree of them costs more than it keeps
+}
+LOADER, ROUNDS_AGAIN = "srt/model_loader/loader.py", "_supports_quantized_rl_reload"
+"""The file of SGLang, and the word in it, that round updated weights; older versions spoil some norms and scales."""
+SPOILS = "this SGLang cannot round updated weights (0.5.23 can, those of Qwen2 and Qwen3); set rollout.name=vllm"
 SOURCES = "srt/server_args.py", "srt/arg_groups/fields/*.py"
 """Files of SGLang, of older and newer versions, that name its flags."""
 
@@ -71,7 +81,19 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "json_model_override_args": dict(settings.override_config) or None,
         "log_level": "info" if settings.log_stats else "warning",
         **_adapter(settings),
+        **_quantized(settings),
+        **(DRAFTING if settings.drafts else {}),
     }
+
+
+def _quantized(settings: ServerSettings) -> dict[str, Any]:
+    """Flags for rounded weights: whole ones need the loader that rounds each update. Raises UserError without it."""
+    if settings.quantization is None or settings.adapter is not None:
+        return {"quantization": settings.quantization}
+    host = inspect_host(settings.python, *PACKAGES)
+    if host.has("sglang") and not host.mentions("sglang", ROUNDS_AGAIN, LOADER):
+        raise UserError(f"rollout.quantization={settings.quantization}: {SPOILS}")
+    return {"quantization": settings.quantization, "load_format": "flash_rl"}
 
 
 def _adapter(settings: ServerSettings) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, KEEP_ALIVE
 from agentrl.engines.servers.host import Host, inspect_host
-from agentrl.engines.servers.settings import ServerSettings, flag_words, graph_sizes, memory_share
+from agentrl.engines.servers.settings import DRAFTED, ServerSettings, flag_words, graph_sizes, memory_share
 
 WORKER = Path(__file__).parent / "worker"
 SHIM = Path(__file__).parent / "cpu_shim"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values of `max_lora_rank` that vLLM supports."""
+DRAFTING = {"method": "ngram", "num_speculative_tokens": DRAFTED, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
 CPU_CACHE_GIB = "1"
 """KV cache on a CPU, where the trainer uses the same memory; VLLM_CPU_KVCACHE_SPACE overrides it."""
 
@@ -64,6 +65,8 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
+        "quantization": settings.quantization,  # online: rounded again in each update
+        "speculative_config": DRAFTING if settings.drafts else None,
         **_image_flags(settings),
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": overrides or None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Config
+from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.worker import Worker
@@ -43,7 +44,7 @@ class TrainingWorker(Worker):
     def _learner(self, world: int) -> Any:
         raise NotImplementedError
 
-    def _join_ranks(self, world: int, sequence_parallel: int, fsdp_size: int) -> Any:
+    def _join_ranks(self, world: int, sequence_parallel: int, fsdp_config: Sharding) -> Any:
         """Join the process group; returns its `Ranks`."""
         from agentrl.training.parallel.process_group import join_ranks
         from agentrl.training.parallel.ranks import ALONE
@@ -51,7 +52,13 @@ class TrainingWorker(Worker):
         if world == 1:
             return ALONE
         timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
-        return join_ranks(self.device, sequence_parallel=sequence_parallel, fsdp_size=fsdp_size, timeout=timeout)
+        return join_ranks(
+            self.device,
+            sequence_parallel=sequence_parallel,
+            fsdp_size=fsdp_config.fsdp_size,
+            expert_parallel=fsdp_config.expert_parallel_size,
+            timeout=timeout,
+        )
 
 
 class Rank(TrainingWorker, EngineWorker):
@@ -138,8 +145,7 @@ class Rank(TrainingWorker, EngineWorker):
         from agentrl.training.learner import Learner
 
         actor = self.config.actor
-        ranks = self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config.fsdp_size)
-        return Learner(self.config, ranks)
+        return Learner(self.config, self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config))
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""

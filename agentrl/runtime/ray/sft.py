@@ -17,8 +17,9 @@ class SftRank(TrainingWorker):
     def _learner(self, world: int) -> Any:
         from agentrl.training.sft.run import Run
 
-        trainer, fsdp_config = self.config.trainer, self.config.fsdp_config
-        return Run(self.config, self._join_ranks(world, trainer.ulysses_sequence_parallel_size, fsdp_config.fsdp_size))
+        trainer = self.config.trainer
+        ranks = self._join_ranks(world, trainer.ulysses_sequence_parallel_size, self.config.fsdp_config)
+        return Run(self.config, ranks)
 
 
 class RaySft:

@@ -36,6 +36,7 @@ EXPERIMENT = (
     "model.lora_alpha",
     "model.target_modules",
     "model.exclude_modules",
+    "model.target_parameters",
     "data.train_files",
     "data.train_max_samples",
     "data.shuffle",

@@ -19,6 +19,7 @@ from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
 from agentrl.training.model.handle import block_of
 from agentrl.training.model.loading import language_head
+from agentrl.training.model.towers import leave_out_towers
 
 TRAINED = ("policy", "model")
 """The model's name in a checkpoint: of `agentrl train`, of `agentrl sft`."""
@@ -68,6 +69,7 @@ def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: tor
     saved = trained["parameters"] | trained.get("fixed", {})
     with torch.device("meta"):
         module = head.from_config(config, dtype=dtype or next(iter(saved.values())).read(0, 1).dtype)
+    leave_out_towers(module, saved)
     parameters = dict(module.named_parameters())  # buffers, such as tables, have their own dtype
     blocks = groupby(sorted(saved, key=block_of), block_of)
     casts = ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
+from agentrl.training.model.experts import expert_layers, stacked_weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -33,17 +34,21 @@ def base_and_adapter(path: str, lora_rank: int) -> tuple[str, str | None]:
 def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM") -> "PeftModel":
     """Wrap a model with a new adapter, which does not change its output yet; `task`: peft's name of the model's task.
 
-    Raises UserError when the target modules do not exist.
+    Raises UserError when the target modules or parameters do not exist.
     """
     from peft import LoraConfig, get_peft_model  # takes seconds to import
 
     targets, excluded = model.target_modules, model.exclude_modules
     targets = _all_linear(module) if targets == "all-linear" else targets
+    parameters = _parameters(module, model.target_parameters) if model.target_parameters else None
+    if parameters == []:
+        raise UserError(f"model.target_parameters {model.target_parameters!r}: the model has none of these; remove it")
     lora = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=excluded if excluded is None or isinstance(excluded, str) else list(excluded),
+        target_parameters=parameters,
         task_type=task,
     )
     try:
@@ -54,6 +59,15 @@ def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM"
         raise UserError(
             f"model.target_modules {model.target_modules!r} does not fit the model: {first_line(error)}"
         ) from error
+
+
+def _parameters(module: "PreTrainedModel", targets: Any) -> list[str]:
+    """The whole names of the parameters that get an adapter."""
+    if targets == "all-experts":
+        return [
+            f"{name}.{weight}" for name, layer in expert_layers(module).items() for weight in stacked_weights(layer)
+        ]
+    return [name for name, _ in module.named_parameters() if f".{name}".endswith(tuple(f".{end}" for end in targets))]
 
 
 def _all_linear(module: "PreTrainedModel") -> list[str]:

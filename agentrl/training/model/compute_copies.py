@@ -19,18 +19,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agentrl.training.model.experts import stacked_weights
+
 GradientTarget = Callable[[], Tensor]
 """Returns the float32 tensor that a weight's gradient is added to."""
 
 
 class ComputeCopies:
-    """The copies of a model's trained weights of linear layers. The token embedding reads its own float32 weight."""
+    """The copies of a model's trained weights of linear layers and of experts.
+
+    The token embedding reads its own float32 weight.
+    """
 
     def __init__(self, module: nn.Module, embedding: nn.Module | None, dtype: torch.dtype) -> None:
         """`embedding`: of the model's tokens."""
-        linear = [o for o in module.modules() if isinstance(o, nn.Linear) and _trained(o.weight)]
-        self._layers: list[tuple[nn.Linear, Any]] = [(o, o.weight) for o in linear]
-        self._copies = {weight: _copy(weight, dtype) for _, weight in self._layers}
+        found = [(o, stacked_weights(o)) for o in module.modules()]
+        found += [(o, {"weight": o.weight}) for o in module.modules() if isinstance(o, nn.Linear)]
+        named = [(o, *pair) for o, weights in found for pair in weights.items()]
+        self._layers: list[tuple[nn.Module, str, Any]] = [layer for layer in named if _trained(layer[2])]
+        self._copies = {weight: _copy(weight, dtype) for _, _, weight in self._layers}
         self._embedding = embedding if _looks_up_plainly(embedding) else None
         self._seen: list[tuple[int, int]] = []
         self._in_place = False
@@ -55,8 +62,8 @@ class ComputeCopies:
 
     def _use(self, on: bool) -> None:
         self._in_place = on
-        for owner, weight in self._layers:
-            owner._parameters["weight"] = self._copies[weight] if on else weight
+        for owner, name, weight in self._layers:
+            owner._parameters[name] = self._copies[weight] if on else weight
         if self._embedding is not None and on:
             self._embedding.forward = _Lookup(self._embedding)
         elif self._embedding is not None:

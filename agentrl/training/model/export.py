@@ -7,6 +7,7 @@ configuration that peft reads. All exports go through here.
 import json
 import os
 import re
+import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,20 +25,23 @@ from agentrl.core.outputs import UNREAD
 from agentrl.training.model.adapter import CONFIG, adapter_names, merged, saved_adapter
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import language_head
+from agentrl.training.model.towers import as_saved, tensors_left_out
 
 ADAPTER = "adapter_model.safetensors"
+ANY = "*.safetensors"
+WHOLE, ONE_OF_ONE = "model.safetensors", "model-00001-of-00001.safetensors"
 INDEX = "model.safetensors.index.json"
-SINGLE, ANY = "model.safetensors", "*.safetensors"
 FILE_BYTES = 4 * 2**30
 """A file of weights ends with the block that makes it larger."""
 SHOWN = 5
 """Most tensors that an error names."""
+PROCESSORS = "*processor_config.json"
 WEIGHTS = (ANY, "*.safetensors.index.json", "pytorch_model*")
 DESCRIPTION = (
     "config.json",
     "generation_config.json",
     CONFIG,
-    "*processor_config.json",
+    PROCESSORS,
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -102,7 +106,7 @@ def write_description(model: ModelHandle, path: Path) -> None:
     module.config.save_pretrained(path)
     if module.can_generate() and module.generation_config is not None:
         module.generation_config.save_pretrained(path)
-    _add_unread(module, path)
+    _add_rest(module, path)
 
 
 def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Path) -> None:
@@ -110,17 +114,12 @@ def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Pa
 
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
-    written: list[Path] = []
-    for tensors in [None] if units is None else _of_files(units):
+    for number, tensors in enumerate([None] if units is None else _of_files(units)):
         module.save_pretrained(path, state_dict=tensors)
-        if units is not None:
-            written.append((path / SINGLE).rename(path / f"model-{len(written)}.safetensors"))
-    if len(written) == 1:
-        written[0].rename(path / SINGLE)
-    elif written:
-        weight_map = {name: file.name for file in written for name, _ in _stored(file)}
-        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    _add_unread(module, path)
+        if tensors is not None:
+            (path / WHOLE).rename(path / f"model-{number:05d}.safetensors")
+    _add_rest(module, path)
+    _add_index(path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
     names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
     if names:
@@ -130,30 +129,43 @@ def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Pa
         )
 
 
-def _add_unread(module: Any, path: Path) -> None:
-    """Add the tensors that transformers skips in the files of a loaded model, such as those of multi-token prediction.
-    A model that is the language part of another leaves the other parts."""
-    patterns = module._keys_to_ignore_on_load_unexpected
-    if not patterns or not module.name_or_path:
+def _add_rest(module: Any, path: Path) -> None:
+    """Add what a loaded model does not have of its files: the processors, the towers that are left out, the tensors that
+    transformers skips, such as those of multi-token prediction. A model that is the language part of another leaves
+    the other parts."""
+    if not module.name_or_path:
         return
     missing: Any = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
     config = cached_file(module.name_or_path, "config.json", **missing)
     if not config or json.loads(Path(config).read_text()).get("model_type") != module.config.model_type:
         return
-    unread, there = re.compile("|".join(patterns)), {name for name, _ in _stored(*path.glob(ANY))}
-    first = _stored(*sorted(Path(config).parent.glob(ANY)))
-    added = {name: opened.get_tensor(name) for name, opened in first if unread.search(name) and name not in there}
+    source = Path(config).parent
+    for file in source.glob(PROCESSORS):
+        if not (path / file.name).exists():
+            shutil.copy(file, path)
+    towers, there = as_saved(module, tensors_left_out(module)), {name for name, _ in _stored(path)}
+    unread = re.compile("|".join(module._keys_to_ignore_on_load_unexpected or ["$^"]))
+    rest = ((name, file) for name, file in _stored(source) if name in towers or unread.search(name))
+    added = {name: file.get_tensor(name) for name, file in rest if name not in there}
     if added:
         save_file(added, path / UNREAD, metadata={"format": "pt"})
-    if added and (path / INDEX).exists():
-        index = json.loads((path / INDEX).read_text())
-        index["weight_map"] |= dict.fromkeys(added, UNREAD)
-        (path / INDEX).write_text(json.dumps(index))
 
 
-def _stored(*files: Path) -> Iterator[tuple[str, Any]]:
-    """The name of each tensor in files, with the open file that has it."""
-    for file in files:
+def _add_index(path: Path) -> None:
+    """Name the files in which transformers finds a model's tensors: it reads `WHOLE` alone, or what an index names."""
+    files = sorted(path.glob(ANY))
+    if len(files) == 1:
+        files[0].rename(path / WHOLE)
+        return
+    if (path / WHOLE).exists():
+        files[files.index(path / WHOLE)] = (path / WHOLE).rename(path / ONE_OF_ONE)
+    weight_map = {name: file.name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The name of each tensor in a folder, with the file that has it."""
+    for file in sorted(folder.glob(ANY)):
         with safe_open(file, "pt") as opened:
             yield from ((name, opened) for name in opened.keys())  # noqa: SIM118
 

@@ -19,6 +19,7 @@ from agentrl.training.model.attention.choosing import is_packed
 from agentrl.training.model.attention.varlen import attention_kernel, shares_keys
 from agentrl.training.model.compute_copies import ComputeCopies
 from agentrl.training.model.sizes import ModelSizes, sizes_of
+from agentrl.training.model.towers import tower_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import Shard
 from agentrl.training.perf.compiled_block import Compiled
@@ -108,9 +109,8 @@ class ModelHandle:
 
     @property
     def vision_tower(self) -> nn.Module | None:
-        """The network that reads images; None for a text model."""
-        tower: nn.Module = self.base.get_encoder(modality="image")
-        return None if tower is self.base else tower
+        """The network that reads images; None for a text model, and where it is left out."""
+        return tower_of(self.base, "image")
 
     @property
     def runs_compiled(self) -> bool:

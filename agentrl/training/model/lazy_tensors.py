@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from transformers import modeling_utils
 
 aten = torch.ops.aten
@@ -49,9 +49,10 @@ class LazyTensor(Tensor):
     """A tensor in CPU memory, as far as others see it, whose values are still in files. It is never written."""
 
     @staticmethod
-    def __new__(cls, like: Tensor, *_: object) -> "LazyTensor":
-        made = Tensor._make_wrapper_subclass(cls, like.shape, like.stride(), dtype=like.dtype, device="cpu")  # type: ignore[attr-defined]
-        return made  # type: ignore[no-any-return]
+    def __new__(cls: Any, like: Tensor, compute: Callable[[Box], Tensor]) -> Any:
+        return Tensor._make_wrapper_subclass(
+            cls, like.shape, like.stride(), dtype=like.dtype, device=torch.device("cpu")
+        )
 
     def __init__(self, like: Tensor, compute: Callable[[Box], Tensor]) -> None:
         """`like`: a tensor of its shape and dtype on the meta device; `compute`: the values in a box."""
@@ -77,29 +78,26 @@ class LazyTensor(Tensor):
         return nn.Parameter(copied, self.requires_grad) if isinstance(self, nn.Parameter) else copied
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # a class method, as PyTorch wants
         kwargs = kwargs or {}
         outputs = _outputs_on_meta(func, args, kwargs)
-        if outputs is None:
-            return func(*_read(args), **_read(kwargs))
-        several = isinstance(outputs, list | tuple)
-        lazy = [cls(like, _computing(func, args, kwargs, i)) for i, like in enumerate(outputs if several else [outputs])]
-        return lazy if several else lazy[0]
+        if isinstance(outputs, Tensor):
+            return cls(outputs, _computing(func, args, kwargs))
+        if isinstance(outputs, list | tuple):
+            return [cls(output, _computing(func, args, kwargs, i)) for i, output in enumerate(outputs)]
+        return func(*_read(args), **_read(kwargs))
 
 
 def _outputs_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The outputs of an operation without values; None where it has to be computed now."""
-    if func._schema.is_mutable:
-        if isinstance(args[0], LazyTensor):
-            raise TypeError(f"{func}: the tensor is in a file")
-        return None
-    if torch.device(kwargs.get("device") or "cpu").type != "cpu":
+    if func._schema.is_mutable and isinstance(args[0], LazyTensor):
+        raise TypeError(f"{func}: the tensor is in a file")
+    if func._schema.is_mutable or torch.device(kwargs.get("device") or "cpu").type != "cpu":
         return None
     try:
-        outputs = func(*_on_meta(args), **_on_meta(kwargs | ({"device": "meta"} if "device" in kwargs else {})))
+        return func(*_on_meta(args), **_on_meta(kwargs | dict.fromkeys(kwargs.keys() & {"device"}, "meta")))
     except Exception:  # it depends on values, or on tensors that are not lazy
         return None
-    return outputs if all(isinstance(output, Tensor) for output in tree_leaves(outputs)) else None
 
 
 def _on_meta(tree: Any) -> Any:
@@ -112,7 +110,7 @@ def _read(tree: Any) -> Any:
     return tree_map_only(LazyTensor, LazyTensor.whole, tree)
 
 
-def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box], Tensor]:
+def _computing(func: Any, args: Any, kwargs: Any, index: int = 0) -> Callable[[Box], Tensor]:
     """Computes a part of an operation's output `index`."""
     if func in POINTWISE:
         return lambda box: func(args[0].part(box), *args[1:], **kwargs)
@@ -121,7 +119,7 @@ def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box],
 
     def compute(box: Box) -> Tensor:
         outputs = func(*_read(args), **_read(kwargs))
-        return (outputs[index] if isinstance(outputs, list | tuple) else outputs)[box]  # type: ignore[no-any-return]
+        return (outputs[index] if isinstance(outputs, list | tuple) else outputs)[box]
 
     return compute
 
@@ -138,7 +136,7 @@ def _concatenate(box: Box, sources: list[LazyTensor], dim: int = 0) -> Tensor:
         size = source.shape[dim]
         low, high = max(box[dim].start - start, 0), min(box[dim].stop - start, size)
         if low < high:
-            parts.append(source.part(box[:dim] + (slice(low, high),) + box[dim + 1 :]))
+            parts.append(source.part((*box[:dim], slice(low, high), *box[dim + 1 :])))
         start += size
     return torch.cat(parts, dim)
 

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.models.auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media import Processor
@@ -34,8 +34,10 @@ from agentrl.core.paths import expanded
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
+from agentrl.training.model.grouped_experts import use_grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import in_float32
+from agentrl.training.model.towers import leave_out_towers
 
 log = logging.getLogger(__name__)
 
@@ -82,16 +84,10 @@ def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None =
     """The image processor; for a text model, one that refuses images. `kwargs`: passed to each call."""
     if not model.path:
         return Processor()
+    if model.text_only:
+        return Processor(missing="model.text_only=true leaves out what reads it; set it to false, or use rows of text")
     source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
-    found = processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
-    kind = None if found.processor is None else _text_part(_model_config(model, source, "model"))
-    return found if kind is None else Processor(missing=f"it is loaded as {kind}, without its tower; use rows of text")
-
-
-def _text_part(config: PretrainedConfig) -> str | None:
-    """The class that loads a model without its towers, by the configuration of its text part alone."""
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    return None if kind is None or kind.config_class is type(config) else str(kind.__name__)
+    return processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
 
 
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -151,6 +147,8 @@ def load_model(
     import_external(model.external_lib, "model")
     source, saved = base_and_adapter(model_source(model.path, section, use_shm=model.use_shm), model.lora_rank)
     module: Any = load_pretrained(model, source, head=head, section=section, weights=device.type != "meta")
+    if model.text_only:
+        leave_out_towers(module)
     if model.use_liger:
         use_liger_kernels(module, section)
     if model.enable_gradient_checkpointing:
@@ -191,6 +189,7 @@ def load_pretrained(
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     _drop_dropout(module)
+    use_grouped_experts(module)
     return module
 
 
@@ -224,8 +223,10 @@ def freeze_vision_tower(model: ModelHandle) -> None:
 
 
 def language_head(config: PretrainedConfig) -> Any:
-    """The transformers class that loads a text-generating model, with or without image input."""
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+    """The transformers class that loads a text-generating model whole, with what reads images where it has that."""
+    reads_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    reads_images |= AutoModelForImageTextToText.__name__ in (getattr(config, "auto_map", None) or {})
+    return AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
 
 
 def _model_config(model: Pretrained, source: str, section: str) -> PretrainedConfig:

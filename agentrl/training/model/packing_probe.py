@@ -15,6 +15,7 @@ with the sequence alone by the median token: a router of experts may choose othe
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -27,6 +28,7 @@ from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.mixers import Mixers
 from agentrl.training.perf.compiling import uncompiled
 
 log = logging.getLogger(__name__)
@@ -48,9 +50,11 @@ def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
     if not use_packed_attention(network):
         reason: str | None = "its attention is code of its own"
     else:
-        reason = _difference(model, device)
+        mixers = Mixers(network.base_model)
+        reason = _difference(model, device, mixers)
         if ranks.max_over_ranks(int(reason is not None)):
             use_own_attention(network)
+            mixers.remove()
             reason = reason or "it differs on another rank"
     if reason is not None and ranks.first:
         log.warning("%s: one sequence a pass, not packed: %s", type(network).__name__, reason)
@@ -58,25 +62,30 @@ def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
 
 
 @torch.no_grad()
-def _difference(model: ModelHandle, device: torch.device) -> str | None:
-    """The change that packing makes, in words; None: it only rounds."""
-    row = Row(model, device)
+def _difference(model: ModelHandle, device: torch.device, mixers: Mixers) -> str | None:
+    """The change that packing makes, in words; None: it only rounds. Mixers are found before."""
+    row, limit = Row(model, device), _limit(model.dtype, device)
     try:
         with uncompiled(), short_windows(model.base, WINDOW):
+            with mixers.search([block for _, block in model.blocks()], NEIGHBOUR, limit):
+                model.run_gathered(partial(row.packed, mixers.attention))
             copies = model.run_gathered(row.packed)
             use_own_attention(model.base)
             alone = model.run_gathered(row.alone)
             use_packed_attention(model.base)
     except Exception as error:  # the model's own code, to which packing may be unknown
         return first_line(error)
-    dtype = model.dtype
-    coarse = dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
-    limit = COARSE if coarse else TOLERANCE.get(dtype, COARSE)
     leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
     other = _nearest([_errors(copy, alone) for copy in copies]).median()
     if not leak <= limit / 10:
         return f"the sequences of a row change each other's values by {leak:.1%}"
     return None if other <= limit else f"a sequence in a row differs from itself alone by {other:.1%}"
+
+
+def _limit(dtype: torch.dtype, device: torch.device) -> float:
+    """The largest difference that is rounding."""
+    coarse = dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return COARSE if coarse else TOLERANCE.get(dtype, COARSE)
 
 
 def _errors(output: Tensor, expected: Tensor) -> Tensor:
@@ -102,13 +111,14 @@ class Row:
         self.row = torch.cat([part for own in ids[:-1] for part in (own, self.ids)] + [ids[-1]])
         self.positions = torch.cat([torch.arange(length) for length in self.lengths]).to(device)
         self.positions[-NEIGHBOUR:] += _far(model.base, config)
-        self.marked = next((name for name in TYPES if name in parameters(type(model.base))), None)
+        marks = TYPES if model.vision_tower is not None else ()
+        self.marked = next((name for name in marks if name in parameters(type(model.base))), None)
 
-    def packed(self) -> list[Tensor]:
-        """Outputs [LENGTH, H] of each copy in the row."""
+    def packed(self, probing: set[nn.Module] | None = None) -> list[Tensor]:
+        """Outputs [LENGTH, H] of each copy in the row; layers with packed attention are added to `probing`."""
         bounds, kernel = bounds_of(self.lengths).to(self.device), self.model.attention_kernel(self.device)
         packing = packing_arguments(bounds, max(self.lengths), kernel=kernel)
-        outputs = self._outputs(self.row, self.positions, **packing, probing=True)
+        outputs = self._outputs(self.row, self.positions, **packing, probing=probing)
         return list(outputs.split(self.lengths))[1::2]
 
     def alone(self) -> Tensor:

@@ -27,7 +27,7 @@ class ModelSizes:
 def sizes_of(config: Any) -> ModelSizes:
     """The sizes of the text part of a model."""
     text = config.get_text_config()
-    heads, hidden = text.num_attention_heads, text.hidden_size
+    heads, hidden = _given(text, "num_attention_heads") or 1, text.hidden_size
     per_token = _given(text, "num_experts_per_tok")
     experts = _given(text, "num_experts", "num_local_experts") or 1
     return ModelSizes(
@@ -42,5 +42,7 @@ def sizes_of(config: Any) -> ModelSizes:
 
 
 def _given(config: Any, *names: str) -> int | None:
-    """The first of these fields that the configuration sets."""
-    return next((value for name in names if (value := getattr(config, name, None))), None)
+    """The first of these fields that the configuration sets; the largest value where layers differ."""
+    layers = list(config.per_layer_config) if getattr(config, "is_heterogeneous", False) else [config]
+    found = ([value for layer in layers if (value := getattr(layer, name, None))] for name in names)
+    return next((max(values) for values in found if values), None)

@@ -20,17 +20,22 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def join_ranks(
-    device: torch.device, *, sequence_parallel: int = 1, fsdp_size: int = -1, timeout: timedelta = TIMEOUT
+    device: torch.device,
+    *,
+    sequence_parallel: int = 1,
+    fsdp_size: int = -1,
+    expert_parallel: int = 1,
+    timeout: timedelta = TIMEOUT,
 ) -> Ranks:
     """Join the group; returns when all processes have joined.
 
     `sequence_parallel`: ranks that split the tokens of a micro-batch. `fsdp_size`: ranks that one copy of the model is
-    sharded over; -1: all. A group of one process has a mesh too, and its model is sharded over it. Raises UserError
+    sharded over; -1: all. `expert_parallel`: ranks of these that split the experts of a layer. A group of one process has a mesh too, and its model is sharded over it. Raises UserError
     where the sizes do not divide.
     """
     world = int(os.environ["WORLD_SIZE"])
     shard = world if fsdp_size in (-1, 0) or fsdp_size >= world else fsdp_size
-    _check(world, sequence_parallel, shard)
+    _check(world, sequence_parallel, shard, expert_parallel)
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if not dist.is_initialized():
@@ -39,11 +44,14 @@ def join_ranks(
         mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
     else:
         mesh = init_device_mesh(device.type, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
+    split = world // shard, shard // expert_parallel, expert_parallel
+    names = ("replicate", "shard", "experts")
     return Ranks(
         rank=dist.get_rank(),
         world=world,
         seq_world=sequence_parallel,
         mesh=mesh,
+        expert_mesh=init_device_mesh(device.type, split, mesh_dim_names=names) if expert_parallel > 1 else None,
         seq_group=_sequence_group(world, sequence_parallel),
         background_group=dist.new_group(backend="gloo", timeout=timeout),
     )
@@ -63,10 +71,15 @@ def _sequence_group(world: int, size: int) -> dist.ProcessGroup | None:
     return groups[dist.get_rank() // size]
 
 
-def _check(world: int, sequence_parallel: int, shard: int) -> None:
+def _check(world: int, sequence_parallel: int, shard: int, expert_parallel: int) -> None:
     if world % sequence_parallel:
         raise UserError(
             f"ulysses_sequence_parallel_size={sequence_parallel} does not divide {world} processes; choose a divisor"
         )
     if world % shard:
         raise UserError(f"fsdp_config.fsdp_size={shard} does not divide {world} processes; choose a divisor")
+    if shard % expert_parallel:
+        raise UserError(
+            f"fsdp_config.expert_parallel_size={expert_parallel} does not divide the {shard} processes that share a "
+            "model; choose a divisor"
+        )

@@ -30,6 +30,8 @@ class Ranks:
     """Ranks that split the tokens of a micro-batch."""
     mesh: Any = None
     """DeviceMesh of the parameters: (shard) or (replicate, shard). None: they are not sharded."""
+    expert_mesh: Any = None
+    """DeviceMesh of the experts: (replicate, shard, experts). None: every rank computes all experts."""
     seq_group: Any = None
     """Process group of the ranks that split tokens."""
     background_group: Any = None

@@ -94,6 +94,12 @@ def reshards_after_forward(
     return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
+def steps_on_cpu(fsdp_config: Sharding, ranks: Ranks) -> bool:
+    """Whether the optimizer steps on copies of the parameters in CPU memory. Sharded parameters that are there
+    themselves need no copies; a single process keeps its parameters on the GPU."""
+    return ranks.mesh is None if fsdp_config.offload_policy else fsdp_config.optimizer_offload
+
+
 def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
     """The dtype that layers compute in; None: the dtype of the parameters."""
     param_dtype = fsdp_config.mixed_precision.param_dtype

@@ -97,10 +97,16 @@ def to_tokens(output: Tensor, group: Any) -> Tensor:
     return back
 
 
+def gather_tokens(rows: Tensor, group: Any) -> Tensor:
+    """From own tokens [T / n, ...] to all tokens of the group [T, ...]."""
+    whole: Tensor = _AllTokens.apply(rows, group)
+    return whole
+
+
 def check_heads(config: Any, packed: bool, size: int) -> None:
     """Raises UserError where a model cannot be split among `size` ranks."""
     key = f"ulysses_sequence_parallel_size={size}"
-    heads = config.get_text_config().num_attention_heads
+    heads = getattr(config.get_text_config(), "num_attention_heads", size)
     if heads % size:
         raise UserError(f"{key}: the model has {heads} attention heads; choose a divisor of that")
     if not packed:
@@ -134,6 +140,23 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return gradients[0], None
+
+
+class _AllTokens(torch.autograd.Function):
+    """All tokens of a group; in backward the sum over ranks of the gradients of own tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(rows) for _ in range(group.size())]
+        torch.distributed.all_gather(parts, rows.contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        total = gradients[0].clone()
+        torch.distributed.all_reduce(total, group=ctx.group)
+        return total.chunk(ctx.group.size())[torch.distributed.get_rank(ctx.group)], None
 
 
 def _exchanged(tensor: Tensor, split: int, join: int, group: Any) -> Tensor:

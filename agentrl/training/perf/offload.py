@@ -1,14 +1,17 @@
-"""Offload GPU memory to the CPU: activations between forward and backward, optimizer state between steps.
+"""Offload GPU memory to the CPU: activations between forward and backward, the optimizer with its steps.
 
-Copies run on the GPU's stream, from and to pinned memory, so they need no explicit synchronisation.
+Copies run on the GPU's stream, from and to pinned memory.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from agentrl.training.parallel.shards import local
 
 SMALLEST = 2**16
 """Fewest elements of an offloaded tensor."""
@@ -40,9 +43,29 @@ def _hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
     return pack, unpack
 
 
-def move_moments(state: dict[Any, dict[str, Any]], *, home: bool) -> None:
-    """Move an optimizer's moments to the devices of their parameters (`home`), or to the CPU; numbers stay."""
-    for parameter, values in state.items():
-        for name, value in values.items():
-            if isinstance(value, Tensor) and value.ndim > 0:
-                values[name] = value.to(parameter.device if home else "cpu")
+class CpuCopies:
+    """Copies of parameters in CPU memory, on which an optimizer keeps its state and steps."""
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self.of = {parameter: _on_cpu(parameter) for parameter in parameters}
+        """Parameter -> its copy."""
+
+    @contextmanager
+    def updated(self) -> Iterator[None]:
+        """Give the copies values and gradients of the parameters; after the body, copy the new values back."""
+        for parameter, copy in self.of.items():
+            local(copy).copy_(local(parameter.detach()), non_blocking=True)
+            copy.grad = None if parameter.grad is None else _on_cpu(parameter.grad)
+        if any(parameter.is_cuda for parameter in self.of):
+            torch.cuda.current_stream().synchronize()
+        yield
+        for parameter, copy in self.of.items():
+            local(parameter.detach()).copy_(local(copy), non_blocking=True)
+            copy.grad = None
+
+
+def _on_cpu(tensor: Any) -> Any:
+    """A copy that is sharded like the tensor; complete once the GPU's stream is."""
+    own = local(tensor.detach())
+    copy = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda).copy_(own, non_blocking=True)
+    return DTensor(copy, tensor._spec, requires_grad=False) if isinstance(tensor, DTensor) else copy

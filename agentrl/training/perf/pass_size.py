@@ -58,8 +58,11 @@ def shape_of(config: Any, trained: Iterable[str], names: Iterable[str]) -> Shape
     )
 
 
-def activation_bytes(shape: Shape, *, narrow: bool, compiled: bool, checkpointing: bool) -> float:
+def activation_bytes(
+    shape: Shape, *, narrow: bool, compiled: bool, checkpointing: bool, offloaded: bool = False
+) -> float:
     """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four.
+    `offloaded`: on the GPU alone, of activations that wait in CPU memory.
 
     Counted on transformers' Llama and Qwen3.
     """
@@ -68,6 +71,8 @@ def activation_bytes(shape: Shape, *, narrow: bool, compiled: bool, checkpointin
     block = float(hidden * shape.hidden + inner * shape.inner + keys * shape.keys + norms)
     if compiled:
         block *= COMPILED
+    if offloaded:
+        return UNITS * block  # one that computes, one whose tensors are copied
     return 4.0 * shape.layers * shape.hidden + block if checkpointing else shape.kept * block
 
 

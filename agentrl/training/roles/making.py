@@ -21,6 +21,7 @@ from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.expert_load import freeze_routers
 from agentrl.training.update.micro_batches import check_shares, for_ranks, micro_batching_of, shares_by_default
 
 
@@ -120,6 +121,8 @@ class Roles:
             model = load_model(config.model, device=device, seed=config.trainer.seed)
             if config.actor.freeze_vision_tower:
                 freeze_vision_tower(model)
+            if config.actor.router.freeze:
+                freeze_routers(model)
             return float32_masters(model) if trained else model
 
         return self._load_on_ranks(load, fsdp_config)

@@ -31,7 +31,7 @@ from agentrl.training.model.export import model_files, save_pretrained
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.parallel.sharding import load_on_ranks, steps_on_cpu
 from agentrl.training.perf.cpu import tune_cpu
 from agentrl.training.perf.device import device_for
 from agentrl.training.sft.contract import SftResult
@@ -180,7 +180,7 @@ class Run:
             grad_clip=trainer.grad_clip,
             total_steps=self.total,
             ranks=ranks,
-            offload=config.fsdp_config.optimizer_offload,
+            offload=steps_on_cpu(config.fsdp_config, ranks),
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
         tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]

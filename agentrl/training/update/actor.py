@@ -26,6 +26,7 @@ from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
@@ -80,12 +81,13 @@ class PolicyActor(Trainable):
                 grad_clip=actor.grad_clip,
                 total_steps=total_steps,
                 ranks=ranks,
-                offload=actor.fsdp_config.optimizer_offload,
+                offload=steps_on_cpu(actor.fsdp_config, ranks),
                 key="actor.optim",
             ),
             micro_batching=for_ranks(sizes, model, ranks=ranks),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
             device=device,
+            router=actor.router,
         )
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
@@ -119,6 +121,7 @@ class PolicyActor(Trainable):
     def is_additive(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
         alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
+        alone = alone and not self.actor.router.aux_loss_coef  # its passes have shares of the whole mini-batch
         return alone and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
@@ -140,7 +143,7 @@ class PolicyActor(Trainable):
         report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
             report = self.train_on(batch, report)
-        return report.metrics()
+        return report.metrics() | self.load.metrics()
 
     def _report(self, batch: Batch) -> PolicyReport:
         ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
@@ -216,7 +219,8 @@ class PolicyActor(Trainable):
             details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
-        return (losses * micro.weights).sum()
+        balance = self.load.loss(micro.mask.sum() / self.step.tokens) if self.step else 0.0
+        return (losses * micro.weights).sum() + balance
 
     def _importance_of_terms(
         self, logprobs: Tensor, old: Tensor, importance: Tensor | None
@@ -244,7 +248,8 @@ class PolicyActor(Trainable):
     @property
     def _all_have_gradients(self) -> bool:
         """Whether sequences of advantage 0 have a gradient too."""
-        return self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in
+        terms = self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or self.actor.router.aux_loss_coef != 0
+        return terms or not self.policy_loss.built_in
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""

@@ -16,6 +16,7 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Report
@@ -53,7 +54,7 @@ class ValueCritic(Trainable):
                 grad_clip=settings.grad_clip,
                 total_steps=total_steps,
                 ranks=ranks,
-                offload=settings.fsdp_config.optimizer_offload,
+                offload=steps_on_cpu(settings.fsdp_config, ranks),
                 key="critic.optim",
             ),
             micro_batching=for_ranks(micro_batching_of(settings, device), model, ranks=ranks),

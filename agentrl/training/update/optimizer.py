@@ -6,6 +6,7 @@ that. The loss is multiplied by the scale before the backward pass, and gradient
 step, and rises after `SCALE_INTERVAL` steps without one.
 """
 
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -17,7 +18,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import Shard, TensorChunk, local
-from agentrl.training.perf.offload import move_moments
+from agentrl.training.perf.offload import CpuCopies
 from agentrl.training.update.optimizers import make_rules
 from agentrl.training.update.schedules import lr_factor
 
@@ -91,11 +92,10 @@ class Optimizer:
         offload: bool = False,
         key: str = "optim",
     ) -> None:
-        """`model` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps. `key`: the
-        section `optim` in messages."""
+        """`model` may be sharded over `ranks`. `offload`: state and steps are on the CPU. `key`: the section `optim`
+        in messages."""
         self.optim = optim
         self.ranks = ranks
-        self.offload = offload
         self.grad_clip = grad_clip
         self.total_steps = total_steps
         self.schedule_step = 0
@@ -105,6 +105,7 @@ class Optimizer:
         self.scale = LossScale(model.compute_dtype, ranks.world)
         self.shards = model.trainable_shards()
         self.parameters = [shard.parameter for shard in self.shards.values()]
+        self.copies = CpuCopies(self.parameters) if offload else None
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
             raise UserError(
                 "parameters in half precision lose small updates: call agentrl.training.model.loading.float32_masters"
@@ -164,6 +165,11 @@ class Optimizer:
         self._set_lr()
 
     @property
+    def offload(self) -> bool:
+        """Whether state and steps are on the CPU."""
+        return self.copies is not None
+
+    @property
     def has_state(self) -> bool:
         """Whether a step has made the moments."""
         return any(rule.state for rule in self.rules)
@@ -209,14 +215,19 @@ class Optimizer:
         found: list[list[Any]] = [[], [], []]
         for shard in self.shards.values():
             matrix = len(shard.shape) == 2 and id(shard.parameter) in inner and shard.shape[0] >= self.ranks.world
-            found[0 if matrix else 1 if len(shard.shape) >= 2 else 2].append(shard.parameter)
+            found[0 if matrix else 1 if len(shard.shape) >= 2 else 2].append(self._stepped(shard.parameter))
         decays = self.optim.weight_decay, self.optim.weight_decay, 0.0
         return [
             {"params": params, "weight_decay": decay, "matrices": number == 0}
             for number, (params, decay) in enumerate(zip(found, decays, strict=True))
         ]
 
+    def _stepped(self, parameter: Any) -> Any:
+        """The tensor that the rules update in place of a parameter."""
+        return parameter if self.copies is None else self.copies.of[parameter]
+
     def _state(self, parameter: Any) -> dict[str, Any]:
+        parameter = self._stepped(parameter)
         return next((rule.state[parameter] for rule in self.rules if parameter in rule.state), {})
 
     def _make_state(self, names: set[str]) -> None:
@@ -254,17 +265,10 @@ class Optimizer:
         self._step_rules()
 
     def _step_rules(self) -> None:
-        if self.offload:
-            self._move_moments(home=True)
-        for rule in self.rules:
-            rule.step()
+        with self.copies.updated() if self.copies is not None else nullcontext():
+            for rule in self.rules:
+                rule.step()
         torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
-        if self.offload:
-            self._move_moments(home=False)
-
-    def _move_moments(self, *, home: bool) -> None:
-        for rule in self.rules:
-            move_moments(rule.state, home=home)
 
     def _set_lr(self, lr: float | None = None) -> None:
         lr = self.lr if lr is None else lr

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import token_weights
+from agentrl.config.schema.actor import Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, prompts_of
@@ -32,6 +33,7 @@ from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
+from agentrl.training.update.expert_load import ExpertLoad
 from agentrl.training.update.micro_batches import NO_ROOM, MicroBatching, fits, sequences_or_dummy
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import AnyReport
@@ -78,6 +80,7 @@ class Trainable:
         micro_batching: MicroBatching,
         steps: Steps,
         device: torch.device,
+        router: Router | None = None,
     ) -> None:
         self.model = ModelHandle.of(model)
         self.optimizer = optimizer
@@ -86,6 +89,7 @@ class Trainable:
         self.device = device
         self.cost = model_flops(self.model.whole_shapes, self.model.config)
         self.model.use_compute_copies()
+        self.load = ExpertLoad(self.model, router or Router(), device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
@@ -186,6 +190,7 @@ class Trainable:
         """Forget the gradients so far."""
         self.optimizer.clear()
         self.model.clear_copies()
+        self.load.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's chunks of the model and the optimizer, schedule, shuffling, and the adapter's names in files."""
@@ -231,6 +236,7 @@ class Trainable:
     def optim_step(self, report: AnyReport) -> None:
         """Take an optimizer step with the gradients, if any sequence of the mini-batch had one. Collective."""
         report.mini_batch(self.optimizer.step() if report.has_gradient else None)
+        self.load.step()
 
     def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""

@@ -14,8 +14,8 @@ FOLDER = Path(__file__).parent
 
 @cache
 def renames() -> Mapping[str, Rename]:
-    """Every entry of names.yaml by its name."""
-    return read_table(FOLDER / "names.yaml")
+    """Every entry of names.yaml and engines.yaml by its name."""
+    return {**read_table(FOLDER / "engines.yaml"), **read_table(FOLDER / "names.yaml")}
 
 
 @cache

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from agentrl.core.errors import UserError
 from agentrl.training.model.adapter import unties
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.towers import as_saved, tensors_left_out
 
 WRAPPED = "base_model.model."
 """Prefix that peft adds to the names of the wrapped model."""
@@ -64,7 +65,7 @@ class PolicyWeights:
         # A buffer such as a router's bias is in float32 in engines too.
         buffers = {tensor.data_ptr() for tensor in self._model.saved_buffers().values()}
         for state in self._states():
-            for name, tensor in _as_saved(self.module, self._merged(state)).items():
+            for name, tensor in as_saved(self.module, self._merged(state)).items():
                 cast = self.dtype is not None and tensor.is_floating_point() and tensor.data_ptr() not in buffers
                 sent[name] += 1
                 yield name, tensor.to(self.dtype) if cast else tensor
@@ -76,8 +77,9 @@ class PolicyWeights:
         with torch.device("meta"):
             plain = type(self.module)(self.module.config)
         state = plain.state_dict()
-        tied = {name: state[name] for name in plain.all_tied_weights_keys if name in state}
-        wrong = (sent.keys() ^ _as_saved(self.module, state).keys()) - _as_saved(self.module, tied).keys()
+        unsent = {name: state[name] for name in plain.all_tied_weights_keys if name in state}
+        unsent |= tensors_left_out(self.module)
+        wrong = (sent.keys() ^ as_saved(plain, state).keys()) - as_saved(plain, unsent).keys()
         wrong |= {name for name, times in sent.items() if times > 1}
         if wrong:
             raise UserError(
@@ -135,11 +137,3 @@ def _copied(layer: Any) -> Any:
         own = {name: p for name, p in layer._parameters.items() if p is not None}
         new._parameters = layer._parameters | {n: nn.Parameter(p.clone(), requires_grad=False) for n, p in own.items()}
     return new
-
-
-def _as_saved(module: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as checkpoints have them, where transformers keeps others in memory (such as fused experts)."""
-    from transformers.core_model_loading import revert_weight_conversion  # takes seconds to import
-
-    saved: dict[str, Tensor] = revert_weight_conversion(module, dict(state))
-    return saved

@@ -5,6 +5,7 @@ variable-length kernel on CUDA (half precision), elsewhere by one call per seque
 model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,21 @@ from agentrl.chat.media.inputs import TYPES
 from agentrl.training.batches.shared_prompts import SharedPrompts
 from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.attention.varlen import varlen_attention, varlen_fits
+from agentrl.training.model.sequences import run_apart
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
-from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 
 PACKED = "agentrl_packed"
 
 _HARMLESS = {"position_ids", "max_length_k", "use_cache", *TYPES}
 """Arguments of a forward pass that reach attention and do not change it; token types change a mask, which is probed."""
+
+
+PACKING = {
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_group", "seen_tokens"),
+    *("attention_kernel", "probing"),
+}
+"""Arguments of a forward pass that only packed attention reads."""
 
 
 class Unpackable(Exception):
@@ -101,16 +109,18 @@ def packed_attention(
     attention_kernel: str = "fa2",
     cu_seq_lens_k: Tensor | None = None,
     seen_tokens: tuple[Tensor, Tensor, Tensor] | None = None,
-    probing: bool = False,
+    probing: set[nn.Module] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
     `seen_tokens`: the tokens that each sequence sees, as `expand_keys` takes them, where sequences see the same ones.
-    `probing`: raise Unpackable for an argument of the layer that would be ignored: a cap, a sink, a choice of keys.
+    `probing`: gets the layer. Raises Unpackable for an argument that would be ignored: a choice of keys.
     """
-    if probing and (ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]):
-        raise Unpackable(f"its attention takes {', '.join(ignored)}")
+    if probing is not None:
+        probing.add(module)
+        if ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]:
+            raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
         bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
@@ -130,31 +140,27 @@ def packed_attention(
         return varlen_attention(query, key, value, *given), None
     lengths = cu_seq_lens_q.diff().tolist()
     seen = lengths if keys is None else keys.diff().tolist()
-    # split, not slices: the backward of each slice would fill a tensor of all T tokens
-    columns = query.split(lengths, dim=2), key.split(seen, dim=2), value.split(seen, dim=2)
-    parts = zip(*columns, strict=True)
-    outputs = [_one_sequence(q, k, v, scaling, sliding_window).transpose(1, 2) for q, k, v in parts]
-    return torch.cat(outputs, dim=1), None
+    columns = [x[0].transpose(0, 1) for x in (query, key, value)]
+    output = run_apart(partial(_sequences, scaling, sliding_window), columns, (lengths, seen, seen))[0]
+    return output[None], None
 
 
 def _means_something(value: Any) -> bool:
     return isinstance(value, Tensor) or bool(value)
 
 
-def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
-    """Causal attention of a sequence's last tokens [1, heads, L, D] over the sequence: [1, heads, L, D]."""
-    dtype = query.dtype
-    if query.device.type == "cpu" and dtype != torch.float32:
+def _sequences(scaling: float | None, window: int | None, *columns: Tensor) -> tuple[Tensor]:
+    """Causal attention of sequences' last tokens [n, L, heads, D] over them: [n, L, heads, D]."""
+    dtype = columns[0].dtype
+    if columns[0].device.type == "cpu" and dtype != torch.float32:
         # The CPU's half-precision backward is 4 times slower than that of float32.
-        query, key, value = query.float(), key.float(), value.float()
-    count = query.shape[2]
-    if more := missing_rows(count, query.device):
-        query, key, value = (F.pad(x, (0, 0, 0, more)) for x in (query, key, value))  # seen by no token before
+        columns = tuple(x.float() for x in columns)
+    query, key, value = (x.transpose(1, 2) for x in columns)
     mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
-    return output[:, :, :count].to(dtype)
+    return (output.transpose(1, 2).to(dtype),)
 
 
 def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:

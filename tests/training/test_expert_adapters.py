@@ -1,0 +1,76 @@
+"""Adapters of experts: every family trains them, and each way to keep them gives the same model."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from agentrl.config.schema import Model
+from agentrl.core.errors import UserError
+from agentrl.engines.servers.weights.adapter import AdapterWeights
+from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.training.model.adapter import new_adapter
+from agentrl.training.model.experts import expert_layers
+from agentrl.training.model.export import save_pretrained
+from tests.training.mixtures import FAMILIES, mixture
+from tests.training.tiny import tiny
+
+IDS = torch.arange(3, 40)[None]
+NO_TOKENIZER: Any = SimpleNamespace(save_pretrained=lambda _: None)
+
+
+def adapted(folder: Path, kind: str, **fields: Any) -> PeftModel:
+    """A saved random mixture with an adapter that changes every layer."""
+    mixture(kind).save_pretrained(folder)
+    settings = Model(path=str(folder), lora_rank=4, **{"target_parameters": "all-experts"} | fields)
+    module = new_adapter(AutoModelForCausalLM.from_pretrained(folder), settings)
+    for name, parameter in module.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return module.eval()
+
+
+def logits(module: Any) -> torch.Tensor:
+    return module(input_ids=IDS, use_cache=False).logits
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_trains_them_and_keeps_them(kind: str, tmp_path: Path) -> None:
+    module = adapted(tmp_path / "base", kind)
+    wanted = logits(module)
+    wanted.logsumexp(-1).sum().backward()
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    layers = len(expert_layers(module))
+    assert sum(".experts." in name for name in trained) == 4 * layers  # two matrices of each of two weights
+    assert all(p.grad is not None and p.grad.any() for p in trained.values())
+    sent = {name: tensor.clone() for name, tensor in PolicyWeights(module).tensors()}
+    save_pretrained(module, NO_TOKENIZER, tmp_path / "adapter")
+    plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    torch.testing.assert_close(logits(plain), wanted, atol=1e-5, rtol=1e-5)
+    save_pretrained(module, NO_TOKENIZER, tmp_path / "merged", merge=True)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(merged), wanted, atol=1e-4, rtol=1e-5)  # sums in another order
+    torch.testing.assert_close(sent, load_file(tmp_path / "merged/model.safetensors"))
+
+
+def test_some_parameters(tmp_path: Path) -> None:
+    module = adapted(tmp_path, "mixtral", target_parameters=["experts.down_proj"])
+    trained = [name for name, p in module.named_parameters() if p.requires_grad and ".experts." in name]
+    assert len(trained) == 2 * len(expert_layers(module))
+    assert {p.parameter_name for p in module.modules() if hasattr(p, "parameter_name")} == {"down_proj"}
+
+
+@pytest.mark.parametrize("wanted", ["all-experts", ["experts.none"]])
+def test_a_model_without_them(wanted: Any) -> None:
+    with pytest.raises(UserError, match="model.target_parameters .*: the model has none of these; remove it"):
+        new_adapter(tiny(), Model(lora_rank=4, target_parameters=wanted))
+
+
+def test_servers_take_them_merged_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="engines take no adapter of .*experts.*set model.lora_merge=true"):
+        AdapterWeights(adapted(tmp_path, "qwen3_moe"))
