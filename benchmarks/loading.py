@@ -41,6 +41,7 @@ EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size"
 SHAPES: dict[str, Any] = {
     "dense": lambda n: Qwen3Config(**HEADS, num_hidden_layers=n, intermediate_size=6144, vocab_size=65536),
     "experts": lambda n: Qwen3MoeConfig(**HEADS, **EXPERTS, num_hidden_layers=n, vocab_size=151936),
+    "small": lambda n: Qwen3Config(**TINY, num_hidden_layers=n, intermediate_size=3072, vocab_size=65536),
     "few-experts": lambda n: Qwen3MoeConfig(
         **TINY, **EXPERTS | {"num_experts": 32}, num_hidden_layers=n, vocab_size=65536
     ),
@@ -146,6 +147,7 @@ def run(shape: str, layers: int, args: argparse.Namespace) -> None:
         begin = time.perf_counter()
         stored = write_files(SHAPES[shape](layers), folder, torch.device(args.device))
         written = time.perf_counter() - begin
+        torch.cuda.empty_cache()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

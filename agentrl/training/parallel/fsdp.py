@@ -210,8 +210,8 @@ class WeightLoader:
             source, target = self._unread.pop(name), local(parameter)
             if target.numel():
                 rows, *others = _box(parameter)
-                # without a copy in the final dtype
-                target.copy_(source.compute((slice(rows.start + row, rows.stop + row), *others)))
+                values = source.compute((slice(rows.start + row, rows.stop + row), *others))
+                target.copy_(values.to(self.device))  # casts there
 
     def _make(self, tensor: Any) -> Any:
         # The old tensor is kept alive: a new tensor must not get its id.
