@@ -15,10 +15,11 @@ REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.profiler.tool": ("torch", "torch_memory", "nsys"),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
-    "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
+    "actor.checkpoint.load_contents": ("model", "optimizer", "extra", "hf_model"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),
     "actor.fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
     "actor.fsdp_config.mixed_precision.reduce_dtype": STORED,
+    "actor.router_replay.mode": ("disabled", "R2", "R3"),
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.ledger_credit": ("all", "last", "weighted"),
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),

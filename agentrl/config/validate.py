@@ -26,6 +26,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.cluster,
     algorithm.sampling,
     algorithm.server_memory,
+    algorithm.routing_replay,
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
@@ -54,6 +55,7 @@ SETTINGS: tuple[Check, ...] = (
     staleness.bound,
     staleness.gap_limit,
     workers.rollout_workers,
+    workers.split_experts,
     staleness.corrected,
     staleness.filtered_batches,
     check_paths,
@@ -66,7 +68,13 @@ SETTINGS: tuple[Check, ...] = (
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
-UPDATING = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers, files.run_outputs)
+UPDATING = (
+    algorithm.group_size,
+    algorithm.batch_sizes,
+    fit.same_answers,
+    workers.split_experts,
+    files.run_outputs,
+)
 SAMPLING: tuple[Check, ...] = (
     ready.required,
     *(check for check in SETTINGS if check not in UPDATING),
@@ -89,6 +97,7 @@ SUPERVISED: tuple[Check, ...] = (
     algorithm.cluster,
     sft.sizes,
     sft.frequencies,
+    workers.split_experts,
     fit.sft_learning_rate,
     check_paths,
     files.custom_class,

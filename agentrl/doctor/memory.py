@@ -23,6 +23,7 @@ from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
+from agentrl.training.parallel.experts import has_interface
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.pass_size import (
@@ -55,6 +56,8 @@ class Size:
 
     parameters: int
     trained: int
+    experts: int
+    """Parameters of routed experts, which processes may split."""
     shape: Shape
     head: int
     """Numbers in the output layer, where that is trained."""
@@ -92,6 +95,7 @@ def size_of(config: Config) -> Size:
     return Size(
         parameters=parameters,
         trained=sum(p.numel() for p in trained.values()),
+        experts=sum(p.numel() for part in module.modules() if has_interface(part) for p in part.parameters()),
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
@@ -120,11 +124,14 @@ def parts(
     }
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
+    split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
     gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
     if narrow and stored > 2:
-        found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.shape.layers)
+        found["weights to compute with"] = (
+            2.0 * (size.parameters - split) * (1.0 if gathered else UNITS / size.shape.layers)
+        )
     if processes > 1 and gathered:
-        found["gradients before they are summed"] = 2.0 * size.trained
+        found["gradients before they are summed"] = 2.0 * max(size.trained - split, 0.0)
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * width / processes
     if has_critic(config):

@@ -48,8 +48,8 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
     rollout, model = config.rollout, config.model
     if rollout.deterministic and kind == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
-    if rollout.quantization and kind == "cpu":
-        raise UserError(f"rollout.quantization={rollout.quantization}: servers on a CPU cannot; remove it")
+    if kind == "cpu" and (rollout.quantization or rollout.speculative_algorithm):
+        raise UserError("rollout.quantization and rollout.speculative_algorithm are for servers on a GPU; remove them")
     place = str(expanded(model.path)) if model.path and expanded(model.path).is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
@@ -80,12 +80,27 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
+        **recorded_experts(config, base),
         takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=kwargs_of(rollout, name),
     )
     backend: ServerBackend = ENGINES.make(name, "rollout.name", settings)
     return backend
+
+
+def recorded_experts(config: Config, base: str) -> dict[str, int]:
+    """The numbers of experts and layers of a model whose routing is recorded; {} where it is not. Raises UserError."""
+    if config.actor.router_replay.mode != "R3":
+        return {}
+    from transformers import AutoConfig  # takes seconds to import
+
+    from agentrl.training.model.sizes import sizes_of
+
+    sizes = sizes_of(AutoConfig.from_pretrained(base, trust_remote_code=config.model.trust_remote_code))
+    if sizes.experts < 2:
+        raise UserError("actor.router_replay.mode=R3: the model has no experts; set it to disabled")
+    return {"experts": sizes.experts, "layers": sizes.layers}
 
 
 def sent_adapter(config: Config) -> AdapterSpec:

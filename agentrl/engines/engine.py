@@ -10,7 +10,9 @@ Invariants every engine keeps (tests/engines/conformance.py runs them against ea
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
 
 from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
@@ -39,6 +41,8 @@ class Sampling:
     """Do not stop at `stop_token_ids`."""
     candidates: int = 0
     """How many of the likeliest first tokens to report; not at temperature 0."""
+    experts_from: int | None = None
+    """First token of prompt and answer whose experts are reported; None: those of no token."""
 
 
 FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
@@ -84,6 +88,9 @@ class Generation:
     """Version for each token; empty: `weight_version` drew all."""
     candidates: tuple[tuple[int, float], ...] = ()
     """The likeliest first tokens, as many as were asked for: (token, log-prob after temperature)."""
+    experts: NDArray[Any] | None = None
+    """Experts that the tokens met, uint8 or int16 [n, layers, k], from `Sampling.experts_from` to the last but one;
+    None where they were not asked for, or no pass ran."""
 
     @classmethod
     def of(
@@ -95,11 +102,12 @@ class Generation:
         candidates: tuple[tuple[int, float], ...],
         *,
         present: int,
+        experts: NDArray[Any] | None = None,
     ) -> "Generation":
         """A generation whose tokens were drawn by `versions`; without tokens its version is the `present` one."""
         first = versions[0] if versions else present
         each = () if versions.count(first) == len(versions) else tuple(versions)
-        return cls(token_ids, logprobs, finish_reason, first, each, candidates)
+        return cls(token_ids, logprobs, finish_reason, first, each, candidates, experts)
 
 
 class Engine(Protocol):

@@ -28,6 +28,7 @@ from agentrl.engines.sleeping import shared
 from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from agentrl.training.model.handle import ModelHandle
@@ -79,8 +80,10 @@ def weight_folder(rollout: Rollout) -> Scratch:
 
 def engine_in_process(config: Config, module: Any) -> Engine:
     """The engine in this process: hf, or one of the user's own. Raises UserError."""
-    rollout = config.rollout
-    name = engine_name(rollout, next(module.parameters()).device.type)
+    rollout, device = config.rollout, next(module.parameters()).device
+    name = engine_name(rollout, device.type)
+    if config.actor.router_replay.mode == "R3":
+        prepare_routing(module, device)
     engine: Engine = ENGINES.make(
         name,
         KEY,
@@ -91,6 +94,16 @@ def engine_in_process(config: Config, module: Any) -> Engine:
         **kwargs_of(rollout, name),
     )
     return engine
+
+
+def prepare_routing(module: Any, device: "torch.device") -> None:
+    """Have the routers of a model recorded, which a trainer in this process may have done. Raises UserError."""
+    from agentrl.training.model.handle import ModelHandle
+    from agentrl.training.model.routing import routing_in
+    from agentrl.training.model.routing_probe import routing_of
+
+    if routing_in(module) is None:
+        routing_of(ModelHandle.of(module), device, "actor.router_replay.mode=R3")
 
 
 @dataclass

@@ -4,6 +4,8 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
 from agentrl.chat import Segment
 from agentrl.chat.incremental import RenderCache
 from agentrl.gateway import canonical
@@ -80,6 +82,8 @@ class SampledTokens:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     """Version of the weights that drew each token."""
+    experts: list[NDArray[Any]] = field(default_factory=list)
+    """Experts of the tokens that the ledger has none of yet, request by request."""
 
     def keep(self, count: int) -> None:
         """Drop all but the first `count` tokens, as if generation had ended there."""

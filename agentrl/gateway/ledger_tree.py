@@ -15,6 +15,7 @@ from typing import Any
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.core.errors import UserError
+from agentrl.engines.experts import joined_experts
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
 from agentrl.gateway.conversation import Marked, called, dereferenced, in_call_order, name_results, rendered
@@ -110,7 +111,8 @@ class LedgerTree:
             for source, segment in pending.segments:
                 ledger.append_observation(segment, source, turn=pending.turn.number)
             ledger.media[:] = pending.media
-        ledger.append_model(sampled.ids, sampled.logprobs, turn=number, version=sampled.versions)
+        experts = joined_experts(sampled.experts)
+        ledger.append_model(sampled.ids, sampled.logprobs, turn=number, version=sampled.versions, experts=experts)
         branch.messages += [*pending.new, message]
         branch.turns += 1
         digest = canonical.after(pending.digest, sent)

@@ -219,6 +219,8 @@ class AgentSession:
         stopped, more, text = None, most, ""
         while more > 0:
             alone = halts.single(text)
+            if self.sampling.experts_from is not None:
+                wishes["experts_from"] = pending.branch.ledger.routed + sum(map(len, sampled.experts))
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
             generation = await self.env.engine.generate(
                 [*pending.ids, *sampled.ids] if sampled.ids else pending.ids,
@@ -229,6 +231,7 @@ class AgentSession:
             n = len(generation.token_ids)
             sampled.ids += generation.token_ids
             sampled.logprobs += generation.logprobs
+            sampled.experts += [] if generation.experts is None else [generation.experts]
             sampled.versions += generation.versions or [generation.weight_version] * n
             text = self.chat.decode(sampled.ids) if request.stop else ""
             stopped = cut_at_stop(self.chat, sampled, text, request.stop) or self._cut_media(sampled)

@@ -170,6 +170,7 @@ class Episode:
             candidates=self.sampling.candidates if hot else 0,
             seed=seed_for(self.sampling.seed, self.trajectory.key, self.trajectory.turns, drawn),
             stop_token_ids=self.chat.stop_token_ids,
+            experts_from=None if self.sampling.experts_from is None else self.ledger.routed,
         )
 
     def _append_generation(self, generation: Generation, request: Sampling, drawn: list[int]) -> FinishReason:
@@ -178,7 +179,8 @@ class Episode:
         generation = self._without_media_tokens(generation)
         version = generation.versions or generation.weight_version
         turn = self.trajectory.turns
-        self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
+        ids, logprobs, experts = generation.token_ids, generation.logprobs, generation.experts
+        self.ledger.append_model(ids, logprobs, turn=turn, version=version, experts=experts)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
         return generation.finish_reason

@@ -261,6 +261,7 @@ class Rollouts:
             self._sampling(),
             temperature=rollout.temperature if rollout.do_sample else 0.0,
             **{name: getattr(rollout, name) for name in FILTERS},
+            experts_from=0 if self.config.actor.router_replay.mode == "R3" else None,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
 

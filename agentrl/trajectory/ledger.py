@@ -72,6 +72,9 @@ class Ledger:
     """Images and videos that tokens of the prompt and of observations stand for, in their order."""
     side: int = 0
     """The side of a game that the policy plays in it."""
+    experts: list[NDArray[Any]] = field(default_factory=list, compare=False)
+    """Experts that the tokens met in the engine, from the first token on, where they are recorded: arrays uint8 or
+    int16 [n, layers, k], one after the other. They end before the last token, which no pass has computed yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in KINDS and not isinstance(value, Column):
@@ -84,6 +87,16 @@ class Ledger:
     def __repr__(self) -> str:
         turns = len(set(self.turns)) if self.model_tokens else 0
         return f"Ledger({plural(len(self), 'token')}, {self.model_tokens} of the model in {plural(turns, 'turn')})"
+
+    @property
+    def routed(self) -> int:
+        """Tokens whose experts are known: the first ones."""
+        return sum(map(len, self.experts))
+
+    def unknown_experts(self, like: NDArray[Any]) -> NDArray[Any]:
+        """Rows of all other tokens, of ids that are no experts, in the form of other rows."""
+        none = np.iinfo(np.uint8).max if like.dtype == np.uint8 else -1
+        return np.full((len(self) - self.routed, *like.shape[1:]), none, like.dtype)
 
     @property
     def source_names(self) -> list[str]:
@@ -126,13 +139,21 @@ class Ledger:
         self.prompt_length = len(ids)
 
     def append_model(
-        self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int, version: int | Sequence[int]
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        turn: int,
+        version: int | Sequence[int],
+        experts: NDArray[Any] | None = None,
     ) -> None:
         """Record sampled tokens with the log-probs under which they were drawn, and the weights (one version for
-        all, or one a token)."""
+        all, or one a token). `experts`: those of the tokens from number `routed` on."""
         if len(ids) != len(logprobs):
             raise LedgerError(f"{len(ids)} sampled tokens came with {len(logprobs)} log-probs")
         self._extend(ids, Source.MODEL, turn=turn, logprobs=logprobs, version=version)
+        if experts is not None and len(rows := experts[: len(self) - self.routed]):
+            self.experts.append(rows)
 
     def append_observation(self, ids: Sequence[int], source: Source, *, turn: int) -> None:
         """Record tokens that the model reads but did not make (mask 0)."""
@@ -151,6 +172,8 @@ class Ledger:
             broken = self._broken()
             i = int(broken.argmax())
             self._check_token(i, self.mask[i], self.sources[i], self.logprobs[i], self.versions[i])
+        if self.routed > len(self) or len({(rows.dtype, rows.shape[1:]) for rows in self.experts}) > 1:
+            raise LedgerError("the experts of its tokens are too many, or of several models")
         turns = self.turns.numpy()
         if (turns[1:] < turns[:-1]).any():
             raise LedgerError("turns go backwards")

@@ -11,6 +11,8 @@ from dataclasses import asdict, fields
 from io import BytesIO
 from typing import Any
 
+import numpy as np
+
 from agentrl.core.json_text import to_json
 from agentrl.trajectory.ledger import KINDS, Ledger
 from agentrl.trajectory.medium import Medium
@@ -83,13 +85,16 @@ def _shown(messages: Sequence[Message], media: MediaTable) -> list[tuple[int, in
 def _plain_ledger(ledger: Ledger, media: MediaTable) -> dict[str, Any]:
     columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
     numbers = {"prompt_length": ledger.prompt_length, "side": ledger.side}
-    return columns | numbers | {"media": [media.number(m) for m in ledger.media]}
+    experts = [(rows.dtype.name, rows.shape, rows.tobytes()) for rows in ledger.experts]
+    return columns | numbers | {"media": [media.number(m) for m in ledger.media], "experts": experts}
 
 
 def _ledger(plain: dict[str, Any], media: Sequence[Medium]) -> Ledger:
     columns: dict[str, Any] = {name: array(kind, plain[name]).tolist() for name, kind in KINDS.items()}
     shown = [media[number] for number in plain["media"]]
-    return Ledger(**columns, prompt_length=plain["prompt_length"], media=shown, side=plain.get("side", 0))
+    experts = [np.frombuffer(data, kind).reshape(shape) for kind, shape, data in plain.get("experts", ())]
+    side = plain.get("side", 0)
+    return Ledger(**columns, prompt_length=plain["prompt_length"], media=shown, side=side, experts=experts)
 
 
 def _plain_medium(medium: Medium) -> dict[str, Any]:

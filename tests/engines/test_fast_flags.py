@@ -146,6 +146,8 @@ def test_only_servers_of_the_run_take_them(key: str) -> None:
             check_addresses(config.rollout, name)
     config.rollout.base_url = None
     check_addresses(config.rollout, "vllm")
+    with pytest.raises(UserError, match="are for servers on a GPU"):
+        server_backend("vllm", config, "cpu", Sharing())
 
 
 GRAPHS = {"cuda_graph_bs_decode", "cuda_graph_bs_prefill"}

@@ -94,13 +94,15 @@ TEXT: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
     "index_topk": 16,
-    "index_n_heads": 2,
+    "index_n_heads": 32,  # with few, many scores are 0, and which of them are the largest is chance
     "index_head_dim": 16,
     # recurrent mixers
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
+    "linear_head_dim": 16,
+    "linear_num_heads": 4,
     "mamba_d_state": 8,
     "mamba_d_head": 16,
     "mamba_n_heads": 8,
@@ -215,12 +217,13 @@ def _marks(kind: Any, tokenizer: Any) -> dict[str, int]:
 def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """The values of which a configuration class has fields."""
     names = {f.name for f in dataclasses.fields(kind)} | set(kind.attribute_map)
+    values = {n: v for n, v in values.items() if n != "sliding_window" or getattr(kind, n, None)}
     latent = {"num_key_value_heads": values.get("num_attention_heads")} if "kv_lora_rank" in names else {}
     return {name: value for name, value in (values | latent).items() if name in names}
 
 
 def model_of(family: Family, tokenizer: Any, *, seed: int = 0) -> Any:
-    """A random model; saved buffers have values that no new model gets."""
+    """A random model; learned buffers have values that no new model gets."""
     torch.manual_seed(seed)
     model = family.head.from_config(configuration(family, tokenizer))
     saved = model.state_dict().keys()
@@ -229,7 +232,7 @@ def model_of(family: Family, tokenizer: Any, *, seed: int = 0) -> Any:
             if parameter.ndim >= 2:
                 parameter.normal_(0, 0.5 if "conv1d" in name else family.std)
         for name, buffer in model.named_buffers():
-            if name in saved and buffer.is_floating_point():
+            if name in saved and name.endswith(("bias", "scalar")):  # not tables, which belong together
                 buffer.uniform_(0.3, 0.8)
     return model.eval()
 
@@ -282,18 +285,23 @@ _add("experts", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "gl
 _add("experts", "minimax_m2", "ernie4_5_moe", "hy_v3", "hy_v4", "afmoe", "solar_open", "flex_olmo")
 _add("experts", "longcat_flash", num_layers=1, zero_expert_num=2, head_dim=8)
 _add("experts", "gpt_oss", "mimo_v2_flash", "laguna", "cohere2_moe", "exaone_moe", **SLIDING)
-_add("experts", "mistral4", "granitemoeshared")
+_add("experts", "granitemoeshared", "mistral4")
 _add("experts", "llama4_text")
 _add("experts", "gemma4_text", name="gemma4_moe", enable_moe_block=True, num_experts=4, top_k_experts=2, **SLIDING)
 _add("hybrid", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax", "olmo_hybrid", **LINEAR)
-_add("hybrid", "bailing_hybrid", "nemotron_h", "granitemoehybrid", "jamba", "bamba")
+_add("hybrid", "bailing_hybrid", layer_group_size=2)
+_add("hybrid", "nemotron_h")
+_add("hybrid", "granitemoehybrid", **LINEAR)
+_add("hybrid", "jamba", attn_layer_period=2, attn_layer_offset=1)
+_add("hybrid", "bamba", attn_layer_indices=[1])
 _add("hybrid", "falcon_h1", mamba_d_ssm=128)
 _add("hybrid", "zamba2", layers_block_type=["mamba", "hybrid"], n_mamba_heads=8)
 _add("hybrid", "zaya", num_experts_per_tok=1)
-_add("hybrid", "granitemoehybrid", name="granite4_dense", num_local_experts=0)
+_add("hybrid", "granitemoehybrid", name="granite4_dense", num_local_experts=0, **LINEAR)
 _add("hybrid", "lfm2", "lfm2_moe", "lfm3", layer_types=["conv", "full_attention"])
 _add("hybrid", "mamba2", num_heads=8, head_dim=16)
-_add("hybrid", "falcon_mamba", "recurrent_gemma")
+_add("hybrid", "falcon_mamba")
+_add("hybrid", "recurrent_gemma", block_types=["recurrent", "attention"], attention_window_size=64, lru_width=64)
 QWEN = {"placeholder": "<|vision_start|><image><|vision_end|>"}
 SQUARE = {"size": {"height": 56, "width": 56}}
 CLIP = {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}

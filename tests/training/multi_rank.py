@@ -42,6 +42,7 @@ MODELS = {
     # one key-value head for two neighbours, and an attention window that ends within sequences
     "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
     "qwen3": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_dim": 64, "conv_dim": 64},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
@@ -177,6 +178,7 @@ CASES = {
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
     "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
     "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
+    "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
     "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
 }
@@ -197,6 +199,8 @@ FURTHER = {
     "split-experts-full-kl": Case("mixtral", fsdp_config=SPLIT, actor=FULL),
     "experts-lora": Case("qwen3_moe", lora_rank=4, target_parameters="all-experts"),
     "moved-bias": Case("glm4_moe", actor={"router": Router(bias_update=0.1)}),
+    "hybrid": Case("lfm2"),
+    "hybrid-shared": Case("lfm2", shares=True),
     "clip-cov": Case(actor={"policy_loss": CLIPPED}),
     "momentum": Case(actor={"optim": Optim(lr=1e-2, optimizer="sgd", override_optimizer_config={"momentum": 0.9})}),
     "muon-on-cpu": Case("mistral", actor=ON_CPU | {"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),

@@ -3,12 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from agentrl.config.schema import Actor
 from agentrl.training import PolicyActor
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.meter import Meter
+from tests.training.mixtures import mixture
 from tests.training.tiny import CPU, SIZES, lora, random_batch, tiny
 
 HIDDEN, INNER, LAYERS, VOCABULARY = (
@@ -33,6 +35,27 @@ def test_of_experts_only_the_chosen_count() -> None:
     cost = cost_of(tiny("qwen3_moe", **more))
     experts = 2 * 3 * HIDDEN * 32
     assert cost.backbone == LAYERS * (ATTENTION + experts + HIDDEN * 4)
+
+
+EXACT = ("qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "minimax_m2", "deepseek_v3", "ernie4_5_moe", "granitemoe")
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_torch_counts_the_same(kind: str) -> None:
+    module, tokens = mixture(kind, experts_implementation="eager"), 24
+    module.set_attn_implementation("eager")
+    cost = cost_of(module)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(input_ids=torch.arange(tokens)[None] + 3, use_cache=False)
+    ours = cost.forward([tokens], tokens) + 2 * cost.attention * tokens**2  # torch counts both halves of a square
+    assert counter.get_total_flops() == pytest.approx(ours, rel=2e-3)  # rotary tables are a product too
+
+
+def test_recurrent_layers_have_no_square() -> None:
+    assert cost_of(mixture("qwen3_5_moe_text")).attention == 1 * 4 * 8
+    assert cost_of(mixture("lfm2_moe")).attention == 1 * 4 * 8
+    assert cost_of(mixture("nemotron_h")).attention == 1 * 4 * 8
+    assert cost_of(mixture("deepseek_v3")).attention == 2 * 4 * (16 + 8) / 2
 
 
 def test_passes() -> None:

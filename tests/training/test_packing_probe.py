@@ -58,6 +58,8 @@ PACKABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "lightning attention": ("minimax", EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}),
     "convolutions within attention": ("zaya", EXPERTS | {"num_experts_per_tok": 1}),
     "attention and mamba side by side": ("falcon_h1", MAMBA | {"mamba_d_ssm": 64}),
+    "softcap": ("gemma2", {"sliding_window": 4096}),
+    "sinks": ("gpt_oss", EXPERTS | SLIDING),
     "no attention": ("mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "expand": 1}),
 }
 ALONE_ONLY: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,8 +67,6 @@ ALONE_ONLY: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamic ntk": ("llama", {"max_position_embeddings": 32, "rope_parameters": DYNAMIC}),
     "window of the mask": ("phimoe", EXPERTS | {"sliding_window": 4096}),
     "chunks": ("llama4_text", EXPERTS | {"attention_chunk_size": 8192, "intermediate_size_mlp": 96}),
-    "softcap": ("gemma2", {"sliding_window": 4096}),
-    "sinks": ("gpt_oss", EXPERTS | SLIDING),
 }
 
 

@@ -19,6 +19,7 @@ from agentrl.training.batches.shared_prompts import (
     shared_prompts,
 )
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.packing_probe import pack_where_exact
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.roles.making import Roles
 from agentrl.training.update.micro_batches import MicroBatching, check_shares
@@ -56,12 +57,20 @@ def checkpointed(module: Any) -> Any:
     return module
 
 
+def hybrid() -> Any:
+    module = tiny("lfm2", packed=False, layer_types=["conv", "full_attention"], block_dim=64, conv_dim=64)
+    assert pack_where_exact(ModelHandle(module), CPU)
+    return module
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "plain": lambda: tiny("qwen3"),
     "tied": lambda: tiny("qwen3", tie_word_embeddings=True),
     "experts": lambda: tiny("qwen3_moe"),
     "checkpointed": lambda: checkpointed(tiny("qwen3")),
     "adapted": lambda: lora(tiny("qwen3")),
+    "hybrid": lambda: hybrid(),
+    "hybrid, checkpointed": lambda: checkpointed(hybrid()),
     "adapted and checkpointed": lambda: checkpointed(lora(tiny("qwen3"))),
 }
 

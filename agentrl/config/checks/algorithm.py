@@ -64,6 +64,21 @@ def sampling(rollout: Rollout) -> None:
             )
 
 
+def routing_replay(actor: Actor, rollout: Rollout, algorithm: Algorithm) -> None:
+    """Check that the routing to replay is recorded, and that recorded routing is replayed."""
+    mode, recorded = actor.router_replay.mode, rollout.enable_rollout_routing_replay
+    if recorded is not None and recorded != (mode == "R3"):
+        raise UserError(
+            f"rollout.enable_rollout_routing_replay={str(recorded).lower()} with actor.router_replay.mode={mode}: the "
+            "engine's routing is replayed by R3 alone; leave it out"
+        )
+    if mode == "R2" and algorithm.rollout_correction.bypass_mode:
+        raise UserError(
+            "actor.router_replay.mode=R2 replays the pass that computes old log-probs, and bypass_mode leaves it out: "
+            "set R3"
+        )
+
+
 def server_memory(rollout: Rollout) -> None:
     """Check that the engine leaves GPU memory for training."""
     share = rollout.gpu_memory_utilization

@@ -1,4 +1,6 @@
-"""Rollout workers fit the run."""
+"""Processes fit the run."""
+
+from typing import Any
 
 from agentrl.config.derived import has_rollout_workers
 from agentrl.config.schema import Rollout, Trainer
@@ -24,3 +26,15 @@ def rollout_workers(rollout: Rollout, trainer: Trainer) -> str | None:
             f"depends on timing; set {KEY}=0, or deterministic=false"
         )
     return None
+
+
+def split_experts(config: Any) -> None:
+    """The processes that train can split experts."""
+    trainer, section = config.trainer, "actor.fsdp_config" if hasattr(config, "actor") else "fsdp_config"
+    sharding = config.actor.fsdp_config if hasattr(config, "actor") else config.fsdp_config
+    size, processes = sharding.expert_parallel_size, trainer.nnodes * trainer.n_gpus_per_node
+    if processes % size:
+        raise UserError(
+            f"{section}.expert_parallel_size={size} does not divide the {processes} processes that train; choose a "
+            "divisor, or another trainer.n_gpus_per_node"
+        )

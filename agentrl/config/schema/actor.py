@@ -77,6 +77,15 @@ class Profiler:
 
 
 @dataclass
+class RouterReplay:
+    """Replay of the experts that tokens met."""
+
+    mode: str = "disabled"
+    """R2: an update replays the experts of the pass that computed old log-probs (GSPO, arXiv 2507.18071). R3: that pass
+    and the update replay those of the engine (arXiv 2510.11370). The reference routes by itself."""
+
+
+@dataclass
 class Actor:
     """The policy update of one step."""
 
@@ -131,6 +140,8 @@ class Actor:
     ulysses_sequence_parallel_size: int = 1
     """Processes that split the tokens of a micro-batch (Ulysses, arXiv 2309.14509), for sequences that do not fit into
     the memory of one GPU."""
+    router_replay: RouterReplay = field(default_factory=RouterReplay)
+    """Mixtures of experts: replay of routing."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
     router: Router = field(default_factory=Router)

@@ -53,6 +53,6 @@ class Checkpoint:
     Face format; `agentrl merge` writes one later). null: model, optimizer and extra; at the end of a run with
     trainer.save_freq=-1 hf_model alone."""
     load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
-    """Parts that a resumed run loads: any of model, optimizer, extra."""
+    """Parts that a resumed run loads: any of model, optimizer, extra; hf_model is written only."""
     async_save: bool = False
     """Write checkpoints in the background, from a copy in CPU memory."""

@@ -7,7 +7,7 @@ the next one from the tokens they have.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
 from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.runner import Emit, draw
+from agentrl.training.model.routing import routing_in
 
 
 class Interrupted(Exception):
@@ -30,20 +31,23 @@ class FallbackRunner:
     learned prompts, which are outside of the model that generates.
     """
 
-    def __init__(self, module: Any, *, max_running: int) -> None:
+    def __init__(self, module: Any, *, max_running: int, cached: bool = True) -> None:
+        """`cached`: keep keys, values and states between tokens."""
         if any(config.is_prompt_learning for config in getattr(module, "peft_config", {}).values()):
             raise UserError("the hf engine cannot run learned prompts: use LoRA, or another engine")
         # peft's wrapper would write its own generation settings into the model; the adapters are in its layers.
         self.model = module.get_base_model() if hasattr(module, "get_base_model") else module
-        self.max_running = max_running
+        self.max_running, self.cached = max_running, cached
         self.computed = 0
         self.batch: list[Request] = []
+        self.routing = routing_in(self.model)
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         self.batch = list(requests[: self.max_running])
         for request in self.batch:
             request.begin()
-        with torch.no_grad(), _neutral(self.model), suppress(Interrupted):
+        recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
+        with torch.no_grad(), _neutral(self.model, self.cached), recording, suppress(Interrupted):
             self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
@@ -96,6 +100,10 @@ class Drawer:
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         alive = [i for i, request in enumerate(self.batch) if not request.done]
         requests = [self.batch[i] for i in alive]
+        if self.runner.routing is not None:
+            met = self.runner.routing.seen.view(len(self.batch), -1, *self.runner.routing.seen.shape[1:]).cpu().numpy()
+            for i, request in zip(alive, requests, strict=True):
+                request.met(met[i])
         self.runner.computed += sum(1 if self.begun else len(request.tokens) for request in requests)
         self.begun = True
         tokens, logprobs = draw(scores[alive], requests)
@@ -118,7 +126,7 @@ class Ended:
 
 
 @contextmanager
-def _neutral(model: Any) -> Iterator[None]:
+def _neutral(model: Any, cached: bool) -> Iterator[None]:
     """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context.
 
     `generate` uses them for every argument that is not given, so an argument cannot switch them off.
@@ -126,7 +134,7 @@ def _neutral(model: Any) -> Iterator[None]:
     from transformers import GenerationConfig
 
     own = model.generation_config
-    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, pad_token_id=0)
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
     with evaluating(model):
         try:
             yield

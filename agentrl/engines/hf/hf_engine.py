@@ -150,15 +150,17 @@ class HFEngine:
         """Take another runner where this one draws what the model does not compute. Raises UserError without one."""
         gap = self._gap(core.runner)
         slots, one = isinstance(core.runner, SlotRunner), self.max_num_seqs == 1
-        for sequences in [self.max_num_seqs] * slots + [1] * (not one):
+        others = [(self.max_num_seqs, True)] * slots + [(1, True)] * (not one) + [(1, False)]
+        for sequences, cached in others:
             if gap:
-                log.warning("hf engine: drawn log-probs are off by %.2g nats; now %d at a time", gap, sequences)
-                core.runner = FallbackRunner(self.module, max_running=sequences)
+                core.runner = FallbackRunner(self.module, max_running=sequences, cached=cached)
+                how = f"{sequences} at a time" if cached else "each token computes its whole sequence, which is slow"
+                log.warning("hf engine: drawn log-probs are off by %.2g nats; now %s", gap, how)
                 gap = self._gap(core.runner)
         if gap:
             raise UserError(
-                f"rollout.name=hf: transformers' cached decoding of a {self.module.config.model_type} model is off by "
-                f"{gap:.2g} nats a token from its own forward pass; set rollout.name to sglang or vllm"
+                f"rollout.name=hf: a {self.module.config.model_type} model's own forward pass of a sequence is off by "
+                f"{gap:.2g} nats a token where it is longer; set rollout.name to sglang or vllm"
             )
 
     def _gap(self, runner: Runner) -> float:

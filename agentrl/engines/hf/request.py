@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Any
+
+from numpy.typing import NDArray
 
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import FinishReason, Generation, Sampling
+from agentrl.engines.experts import joined_experts
 from agentrl.trajectory.medium import Medium
 
 
@@ -35,6 +39,8 @@ class Request:
     """When it first ran, in seconds since the epoch."""
     versions: list[int] = field(default_factory=list)
     """Version of the weights that drew each token."""
+    experts: list[NDArray[Any]] = field(default_factory=list)
+    """Experts of the tokens from `sampling.experts_from` on, pass by pass."""
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
@@ -51,6 +57,12 @@ class Request:
     def begin(self) -> None:
         """Mark it as running."""
         self.begun = self.begun or now()
+
+    def met(self, rows: NDArray[Any]) -> None:
+        """Add the experts of a pass over its last tokens, [n, layers, k], as far as they are new and asked for."""
+        if self.sampling.experts_from is not None:
+            known = self.sampling.experts_from + sum(map(len, self.experts))
+            self.experts.append(rows[len(rows) - (len(self.tokens) - known) :])
 
     def append(self, token: int, logprob: float, version: int) -> None:
         """Add one drawn token, and finish if it ends the generation."""
@@ -69,4 +81,5 @@ class Request:
         """The result; `version` is the present one."""
         assert self.finish_reason is not None
         drawn = self.tokens[self.prompt_length :]
-        return Generation.of(drawn, self.logprobs, self.finish_reason, self.versions, self.candidates, present=version)
+        told = self.logprobs, self.finish_reason, self.versions, self.candidates
+        return Generation.of(drawn, *told, present=version, experts=joined_experts(self.experts))

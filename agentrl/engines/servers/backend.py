@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numpy.typing import NDArray
+
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.settings import ServerSettings
@@ -29,6 +31,8 @@ class ServerAnswer:
     finish_reason: FinishReason
     candidates: tuple[tuple[int, float], ...] = ()
     """Candidates for the first token; see `Generation`."""
+    experts: NDArray[Any] | None = None
+    """Experts of the tokens, as the server returned them: whole numbers [n, layers, k]."""
 
 
 BROADCAST_ENVIRONMENT = {"NCCL_CUMEM_ENABLE": "0"}

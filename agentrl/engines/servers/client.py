@@ -16,9 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
+from agentrl.engines.experts import checked_experts, joined_experts
 from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
@@ -53,6 +56,8 @@ class InFlightRequest:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     candidates: tuple[tuple[int, float], ...] = ()
+    experts: list[NDArray[Any]] = field(default_factory=list)
+    """Experts of the tokens from `sampling.experts_from` on, answer by answer."""
 
     @property
     def input_ids(self) -> Sequence[int]:
@@ -62,12 +67,21 @@ class InFlightRequest:
     @property
     def remaining(self) -> Sampling:
         """The sampling of the tokens that are still to be drawn."""
-        return replace(self.sampling, max_new_tokens=self.sampling.max_new_tokens - len(self.token_ids))
+        left = replace(self.sampling, max_new_tokens=self.sampling.max_new_tokens - len(self.token_ids))
+        if left.experts_from is None:
+            return left
+        return replace(left, experts_from=left.experts_from + sum(map(len, self.experts)))
 
-    def take(self, answer: ServerAnswer, version: int) -> None:
-        """Add the tokens of an answer. Raises InfraError when tokens and log-probs do not match."""
+    def take(self, answer: ServerAnswer, version: int, experts: int = 0) -> None:
+        """Add the tokens of an answer; `experts`: of the model in a layer. Raises InfraError when log-probs or experts
+        do not match the tokens."""
         if len(answer.token_ids) != len(answer.logprobs):
             raise InfraError(f"{len(answer.token_ids)} tokens came with {len(answer.logprobs)} log-probs")
+        if (start := self.remaining.experts_from) is not None and answer.token_ids:
+            if answer.experts is None:
+                raise InfraError("the server returned no experts: does it run with --enable-return-routed-experts?")
+            rows = len(self.input_ids) + len(answer.token_ids) - 1 - start
+            self.experts.append(checked_experts(answer.experts, rows=rows, experts=experts))
         self.candidates = self.candidates if self.token_ids else answer.candidates
         self.token_ids += answer.token_ids
         self.logprobs += answer.logprobs
@@ -132,7 +146,7 @@ class ServerClient:
         finally:
             same_key.discard(request)
         drawn = request.token_ids, request.logprobs, reason, request.versions, request.candidates
-        return Generation.of(*drawn, present=self.version)
+        return Generation.of(*drawn, present=self.version, experts=joined_experts(request.experts))
 
     async def abort(self) -> None:
         await self._end([request for requests in self._in_flight.values() for request in requests])
@@ -172,7 +186,7 @@ class ServerClient:
         except (ServerLost, RequestRefused) as error:
             await self._lost(request, replica, error)
         else:
-            request.take(answer, version)
+            request.take(answer, version, self.backend.settings.experts)
 
     @contextmanager
     def _on_wire(self, request: InFlightRequest, replica: Replica) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
+from agentrl.engines.experts import flat_experts
 from agentrl.engines.servers.backend import (
     CONTROL_SECONDS,
     BroadcastGroup,
@@ -42,6 +43,8 @@ HINTS = {
     "FlashRL does not support": "it rounds updated weights of other families alone: set rollout.name=vllm",
     "Not enough memory": "raise rollout.gpu_memory_utilization, or lower rollout.max_model_len",
     "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "unrecognized arguments: --enable-return-routed-experts": "this version returns no experts: take a newer one, or "
+    "set actor.router_replay.mode=R2",
     "unrecognized arguments": "rollout.engine_kwargs.sglang holds a flag that this version does not have",
     "torch_memory_saver": "the engine lacks torch-memory-saver; or set rollout.free_cache_engine=false",
 }
@@ -76,6 +79,11 @@ class SGLang(ServerBackend):
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
         self._serves_adapters[http.url] = bool(info.get("enable_lora"))
+        if self.settings.experts and not info.get("enable_return_routed_experts"):
+            raise UserError(
+                f"{http.url} returns no experts: start it with --enable-return-routed-experts (newer than {version}, "
+                "where that is unknown), or set actor.router_replay.mode=R2"
+            )
         if "/freeze_gc" in paths:  # otherwise each full garbage collection stops all requests for about half a second
             await quietly(http.post("/freeze_gc", {}, timeout=CONTROL_SECONDS))
 
@@ -93,6 +101,8 @@ class SGLang(ServerBackend):
             body["lora_path"] = ADAPTER
         if sampling.candidates:
             body["top_logprobs_num"] = sampling.candidates
+        if sampling.experts_from is not None:
+            body |= {"return_routed_experts": True, "routed_experts_start_len": sampling.experts_from}
         if media:
             body |= pictures(ids, media)
         answer = await http.post("/generate", body, timeout=timeout)
@@ -106,13 +116,17 @@ class SGLang(ServerBackend):
         counted[0] += meta.get("prompt_tokens") or 0
         counted[1] += meta.get("cached_tokens") or 0
         drawn = meta.get("output_token_logprobs") or []
+        experts, start = meta.get("routed_experts"), sampling.experts_from
+        if experts is not None and start is not None:
+            experts = flat_experts(experts, len(ids) + len(drawn) - 1 - start, self.settings.layers)
         # This list has each log-prob with its token, so the two cannot get out of step.
         ids, logprobs = [entry[1] for entry in drawn], [entry[0] for entry in drawn]
         if max(logprobs, default=0.0) > 0:  # by rounding
             logprobs = [min(value, 0.0) for value in logprobs]
         likeliest = (meta.get("output_top_logprobs") or [[]])[0]
         reason = as_finish_reason((meta.get("finish_reason") or {}).get("type"))
-        return ServerAnswer(ids, logprobs, reason, tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
+        candidates = tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest)
+        return ServerAnswer(ids, logprobs, reason, candidates, experts)
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))

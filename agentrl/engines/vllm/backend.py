@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
+from agentrl.engines.experts import saved_experts
 from agentrl.engines.servers.backend import (
     CONTROL_SECONDS,
     BroadcastGroup,
@@ -67,6 +68,8 @@ HINTS = {
     "larger than the maximum number of tokens that can be stored in KV cache": "lower rollout.max_model_len",
     "KV cache is needed": "raise rollout.gpu_memory_utilization (on a CPU VLLM_CPU_KVCACHE_SPACE, in GiB), or lower "
     "rollout.max_model_len",
+    "unrecognized arguments: --enable-return-routed-experts": "this version returns no experts: take a newer one, or "
+    "set actor.router_replay.mode=R2",
     "unrecognized arguments": "rollout.engine_kwargs.vllm holds a flag that this version does not have",
 }
 
@@ -125,9 +128,9 @@ class VLLM(ServerBackend):
         logprobs = [min(logprob, 0.0) for logprob in reported.get("token_logprobs") or []]
         likeliest = (reported.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
         candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
-        return ServerAnswer(
-            choice["token_ids"] or [], logprobs, as_finish_reason(choice.get("finish_reason")), candidates
-        )
+        reason, experts = as_finish_reason(choice.get("finish_reason")), choice.get("routed_experts")
+        saved = None if experts is None else saved_experts(experts)
+        return ServerAnswer(choice["token_ids"] or [], logprobs, reason, candidates, saved)
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
@@ -235,6 +238,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
         "logprobs": sampling.candidates,  # besides that of the drawn token
+        "routed_experts_prompt_start": sampling.experts_from,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -63,6 +63,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "no_enable_chunked_prefill": not settings.chunked_prefill,
         "max_num_batched_tokens": settings.max_batched_tokens,
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
+        "enable_return_routed_experts": settings.experts > 0,
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
         "quantization": settings.quantization,  # online: rounded again in each update

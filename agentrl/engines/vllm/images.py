@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.engines.experts import saved_experts
 from agentrl.engines.servers.backend import ServerAnswer, as_finish_reason
 from agentrl.trajectory.medium import Medium, collapsed
 
@@ -49,4 +50,5 @@ def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Serv
         [min(entry["logprob"], 0.0) for entry in drawn],
         as_finish_reason(choice.get("finish_reason")),
         tuple((entry["token_id"], min(entry["logprob"], 0.0)) for entry in likeliest),
+        None if choice.get("routed_experts") is None else saved_experts(choice["routed_experts"]),
     )

@@ -77,6 +77,8 @@ class Batch:
     """f32 [T]; importance weights, where they are computed before the update."""
     capped: Tensor | None = None
     """f32 [T]; 1 where the cap of importance weights acts."""
+    experts: Tensor | None = None
+    """uint8 or int16 [T, L, k]; the experts that each token met in each layer, see `Routing`; None: none is known."""
     media: Media | None = None
     """[B]; images and videos of each sequence; None without any."""
 

@@ -132,7 +132,17 @@ def pack_ledgers(
         trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
         group=torch.tensor(own if group is None else group, dtype=torch.long),
         media=Media.of([ledger.media for ledger in ledgers]),
+        experts=_experts(ledgers),
     )
+
+
+def _experts(ledgers: Sequence[Ledger]) -> Tensor | None:
+    """The experts of all tokens, as far as they are known; None where no ledger has any."""
+    known = next((rows for ledger in ledgers for rows in ledger.experts), None)
+    if known is None:
+        return None
+    parts = [rows for ledger in ledgers for rows in (*ledger.experts, ledger.unknown_experts(known))]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:

@@ -94,12 +94,13 @@ def computed_columns(batch: Batch, before: Batch) -> Columns:
 
 
 def with_columns(batch: Batch, shares: Sequence[Sequence[int]], parts: Sequence[Columns]) -> Batch:
-    """The batch with the columns f32 [T] that the ranks computed: `parts`, one for each of `shares`."""
+    """The batch with the columns [T, ...] that the ranks computed: `parts`, one for each of `shares`."""
     found: dict[str, Any] = {}
     for sequences, part in zip(shares, parts, strict=True):
         for name in part if sequences else ():
-            whole = found.setdefault(name, torch.zeros(batch.num_tokens))
-            whole[batch.tokens_of(sequences)] = part[name].tensor()
+            values = part[name].tensor()
+            whole = found.setdefault(name, values.new_zeros(batch.num_tokens, *values.shape[1:]))
+            whole[batch.tokens_of(sequences)] = values
     return replace(batch, **found)
 
 

@@ -33,10 +33,9 @@ class ComputeCopies:
 
     def __init__(self, module: nn.Module, embedding: nn.Module | None, dtype: torch.dtype) -> None:
         """`embedding`: of the model's tokens."""
-        found = [(o, stacked_weights(o)) for o in module.modules()]
-        found += [(o, {"weight": o.weight}) for o in module.modules() if isinstance(o, nn.Linear)]
-        named = [(o, *pair) for o, weights in found for pair in weights.items()]
-        self._layers: list[tuple[nn.Module, str, Any]] = [layer for layer in named if _trained(layer[2])]
+        linear = [(o, "weight", o.weight) for o in module.modules() if isinstance(o, nn.Linear)]
+        stacked = [(o, *pair) for o in module.modules() for pair in stacked_weights(o).items()]
+        self._layers: list[tuple[nn.Module, str, Any]] = [of for of in (*linear, *stacked) if _trained(of[2])]
         self._copies = {weight: _copy(weight, dtype) for _, _, weight in self._layers}
         self._embedding = embedding if _looks_up_plainly(embedding) else None
         self._seen: list[tuple[int, int]] = []

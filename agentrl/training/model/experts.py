@@ -43,10 +43,12 @@ def tokens_per_expert(given: tuple[Any, ...], experts: int) -> Tensor:
 
 
 def balance_loss(logits: Tensor, counts: Tensor) -> Tensor:
-    """The load-balancing loss of a layer, a scalar (arXiv 2101.03961); the number of chosen experts where all are
-    chosen equally often. `logits` [..., experts] of tokens, `counts` [experts] of those tokens."""
-    shares = logits.flatten(0, -2).float().softmax(-1).mean(0)
-    return len(counts) * (shares * counts).sum() / max(logits.numel() // len(counts), 1)
+    """The sum over tokens of the load-balancing loss of a layer, a scalar (arXiv 2101.03961).
+
+    A token's loss is the number of its experts where all are chosen equally often. `logits` [..., experts] of tokens,
+    `counts` [experts] of these.
+    """
+    return len(counts) * (logits.flatten(0, -2).float().softmax(-1).mean(0) * counts).sum()
 
 
 def _listed(declared: Any) -> list[Any]:

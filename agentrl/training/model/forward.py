@@ -23,13 +23,30 @@ def run(model: ModelHandle, batch: Batch, part: TokenShard, forward: Callable[..
         positions, seen = _inputs(model.base, batch, part.ids, part.positions)
         kernel = model.attention_kernel(part.ids.device)
         packing = packing_arguments(part.cu_seqlens, part.longest, part.group, kernel, part.shared)
-        return forward(part.ids, positions, **seen, **packing)
-    return torch.cat([_alone(model, batch.select([i]), forward) for i in range(batch.num_sequences)])
+        return _routed(model, batch, part, lambda: forward(part.ids, positions, **seen, **packing))
+    sequences = [batch.select([i]) for i in range(batch.num_sequences)]
+    output = torch.cat([_alone(model, own, forward) for own in sequences])
+    if batch.experts is not None:
+        batch.experts = torch.cat([own.experts for own in sequences if own.experts is not None])
+    return output
 
 
 def _alone(model: ModelHandle, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
     positions, seen = _inputs(model.base, batch, batch.ids, batch.positions)
-    return forward(batch.ids, positions, **seen, use_cache=False)
+    part = TokenShard(batch.ids, positions, batch.cu_seqlens, batch.num_tokens, 0)
+    return _routed(model, batch, part, lambda: forward(batch.ids, positions, **seen, use_cache=False))
+
+
+def _routed(model: ModelHandle, batch: Batch, part: TokenShard, forward: Callable[[], Tensor]) -> Tensor:
+    """`forward()` with the batch's experts, where the model replays them; the batch then has all that tokens met."""
+    if model.routing is None or batch.experts is None:
+        return forward()
+    counted = torch.ones_like(batch.mask)
+    counted[batch.cu_seqlens[1:] - 1] = False  # no token follows the last one, so its experts have no effect
+    with model.routing.replay(part.rows(batch.experts), part.rows(counted)) as met:
+        output = forward()
+    batch.experts = part.join(met, batch.num_tokens)
+    return output
 
 
 def _inputs(network: Any, batch: Batch, ids: Tensor, positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from agentrl.training.model.attention.choosing import is_packed
 from agentrl.training.model.attention.varlen import attention_kernel, shares_keys
 from agentrl.training.model.compute_copies import ComputeCopies
+from agentrl.training.model.routing import Routing
 from agentrl.training.model.sizes import ModelSizes, sizes_of
 from agentrl.training.model.towers import tower_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -69,6 +70,8 @@ class ModelHandle:
         self.offloads_activations = offloads_activations
         self.compiled: Compiled | None = None
         """The state of compiled blocks; None: the model is not compiled."""
+        self.routing: Routing | None = None
+        """The routers whose choices are replayed; None: every token is routed by itself."""
         self._copies: ComputeCopies | None = None
 
     @classmethod
@@ -164,6 +167,9 @@ class ModelHandle:
         device = next(self.module.parameters()).device
         with self.computing(), torch.autocast(device.type, self.compute_dtype):
             return function()
+
+    def recover(self) -> None:
+        """Make the model ready again after a pass that failed alike on all ranks. Collective."""
 
     def set_no_sync(self, on: bool) -> None:
         """Between micro-batches of an optimizer step, a sharded model may stay gathered; this one always is."""

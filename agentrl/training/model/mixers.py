@@ -8,9 +8,11 @@ They are found by measurement: in a packed row, a part of a block changes tokens
 was changed, or fails. `packing_probe` then proves that none was missed.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,6 +25,28 @@ from agentrl.training.model.sequences import run_apart
 from agentrl.training.parallel.ulysses import gather_tokens
 
 Forward = Callable[..., Any]
+
+
+def use_bounds(parts: Iterable[nn.Module]) -> None:
+    """Let short convolutions read the bounds of a packed row, by flash-linear-attention.
+
+    transformers' own ignore them; causal-conv1d, which it takes where it is installed, has no wheels.
+    """
+    for name in {type(part).__module__ for part in parts}:
+        own = getattr(module := sys.modules.get(name), "causal_conv1d_fn", None)
+        if own is not None and not isinstance(own, partial):
+            module.causal_conv1d_fn = partial(_convolve, own)  # type: ignore[union-attr]
+
+
+def _convolve(
+    own: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None, **given: Any
+) -> Any:
+    """A convolution of channels first [1, D, T]; within sequences where their bounds are given."""
+    if (bounds := given.get("cu_seq_lens_q")) is None:
+        return own(x, weight, bias, activation=activation, **given)
+    convolve = import_module("fla.modules.causal_conv1d").causal_conv1d
+    rows = x.transpose(1, 2).contiguous()
+    return convolve(rows, weight, bias, activation=activation, cu_seqlens=bounds)[0].transpose(1, 2)
 
 
 class Layout:

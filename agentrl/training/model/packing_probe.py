@@ -16,6 +16,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
@@ -28,7 +29,7 @@ from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.mixers import Mixers
+from agentrl.training.model.mixers import Mixers, use_bounds
 from agentrl.training.perf.compiling import uncompiled
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
     if not use_packed_attention(network):
         reason: str | None = "its attention is code of its own"
     else:
+        if device.type == "cuda" and find_spec("fla") is not None:
+            use_bounds(network.modules())
         mixers = Mixers(network.base_model)
         reason = _difference(model, device, mixers)
         if ranks.max_over_ranks(int(reason is not None)):
@@ -74,6 +77,7 @@ def _difference(model: ModelHandle, device: torch.device, mixers: Mixers) -> str
             alone = model.run_gathered(row.alone)
             use_packed_attention(model.base)
     except Exception as error:  # the model's own code, to which packing may be unknown
+        model.recover()
         return first_line(error)
     leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
     other = _nearest([_errors(copy, alone) for copy in copies]).median()

@@ -15,6 +15,8 @@ class ModelSizes:
     heads: int
     kv_heads: int
     head_dim: int
+    experts: int
+    """Routed experts of a layer; 1 for a dense model."""
     active_experts: float
     """Share of the experts that a token meets; 1.0 for a dense model."""
 
@@ -28,8 +30,8 @@ def sizes_of(config: Any) -> ModelSizes:
     """The sizes of the text part of a model."""
     text = config.get_text_config()
     heads, hidden = _given(text, "num_attention_heads") or 1, text.hidden_size
-    per_token = _given(text, "num_experts_per_tok")
-    experts = _given(text, "num_experts", "num_local_experts") or 1
+    per_token = _given(text, "num_experts_per_tok", "top_k_experts", "moe_topk")
+    experts = _given(text, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") or 1
     return ModelSizes(
         layers=text.num_hidden_layers,
         hidden=hidden,
@@ -37,8 +39,18 @@ def sizes_of(config: Any) -> ModelSizes:
         heads=heads,
         kv_heads=_given(text, "num_key_value_heads") or heads,
         head_dim=_given(text, "head_dim") or hidden // heads,
+        experts=experts,
         active_experts=(per_token or experts) / experts,
     )
+
+
+def attention_width(config: Any) -> float:
+    """Total width of the layers whose cost grows with the square of a sequence, the mean of their keys' and values'."""
+    text, sizes = config.get_text_config(), sizes_of(config)
+    kinds = _given(text, "layer_types", "layers_block_type") or ["attention"] * sizes.layers
+    layers = sum(kind == "hybrid" or ("attention" in kind and "linear" not in kind) for kind in kinds)
+    keys, values = (_given(text, name) or sizes.head_dim for name in ("qk_head_dim", "v_head_dim"))
+    return layers * sizes.heads * (keys + values) / 2
 
 
 def _given(config: Any, *names: str) -> int | None:

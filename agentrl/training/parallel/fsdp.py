@@ -24,6 +24,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import LazyTensor
+from agentrl.training.parallel.experts import gather_experts
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -55,11 +56,13 @@ class ShardedModel(ModelHandle):
         shapes: dict[str, torch.Size],
         ranks: Ranks,
         *,
+        split: Names,
         compute_dtype: torch.dtype | None,
         keeps_gathered: bool,
     ) -> None:
         """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
-        own parameters. `keeps_gathered`: GPU memory is enough for all gathered units and their gradients.
+        own parameters. `split`: the parameters whose experts ranks split. `keeps_gathered`: GPU memory is enough for
+        all gathered units and their gradients.
         """
         super().__init__(
             whole.module,
@@ -74,6 +77,7 @@ class ShardedModel(ModelHandle):
         self.keeps_gathered = keeps_gathered
         self._units = units
         self._shapes = shapes
+        self._split = frozenset(split)
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
@@ -87,6 +91,14 @@ class ShardedModel(ModelHandle):
         if not torch.is_grad_enabled():
             self._reshard()
         return result
+
+    def recover(self) -> None:
+        self.root(lambda: None)  # ends the pass that FSDP believes to be in
+        self.root.set_reshard_after_forward(True)
+        for unit, _ in self._units:
+            unit.unshard()  # completes a gathering that has begun
+            unit.reshard()
+        self.root.set_reshard_after_forward(not self.keeps_gathered)
 
     def move(self, device: torch.device | str) -> None:
         """Move this rank's shards to another device; the model must not run before they are back."""
@@ -113,7 +125,7 @@ class ShardedModel(ModelHandle):
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
         return {
-            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, self._part(name)), self.written)
             for name, parameter in self.module.named_parameters()
         }
 
@@ -130,6 +142,14 @@ class ShardedModel(ModelHandle):
         parts = zip(flat.split(sizes), shards.items(), strict=True)
         return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
 
+    def _part(self, name: str) -> int:
+        """The number of the part of a parameter that this rank's group has."""
+        return self.ranks.expert_rank if name in self._split else 0
+
+    def _whole(self, name: str, parameter: Any) -> Tensor:
+        tensor: Tensor = parameter.full_tensor()
+        return gather_experts(tensor, self.ranks) if name in self._split else tensor
+
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
 
@@ -142,8 +162,8 @@ class ShardedModel(ModelHandle):
         owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         with torch.no_grad():
-            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
-                owner[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+            for name, (owner, leaf), tensor in zip(names, owners, sharded, strict=True):
+                owner[leaf] = nn.Parameter(self._whole(name, tensor), requires_grad=False)
         try:
             yield
         finally:
@@ -151,18 +171,22 @@ class ShardedModel(ModelHandle):
                 owner[leaf] = tensor
 
 
-def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+def wrapper(
+    fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool, casts: bool = True
+) -> Any:
     """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
-    reduction."""
+    reduction. `casts`: its inputs are cast to the dtype of computation."""
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
-    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    settings["mp_policy"] = MixedPrecisionPolicy(
+        param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts
+    )
     if offload:
         settings["offload_policy"] = CPUOffloadPolicy()
     return lambda unit: fully_shard(unit, **settings)
 
 
-def _start(parameter: Any) -> int:
-    return _box(parameter)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
+def _start(parameter: Any, part: int) -> int:
+    return _box(parameter, part)[0].start * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
 class WeightLoader:
@@ -173,17 +197,14 @@ class WeightLoader:
 
     def __init__(self, module: nn.Module, ranks: Ranks, device: torch.device) -> None:
         """Raises UserError where ranks see other models."""
-        self.module = module
-        self.ranks = ranks
-        self.device = device
-        named = dict(_tensors(module))
-        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in named.items()})
-        self.shapes = {name: tensor.shape for name, tensor in named.items()}
-        if self.shapes != {name: shape for name, (shape, _) in self.kinds.items()}:
+        self.module, self.ranks, self.device = module, ranks, device
+        # The old tensors are kept alive: a new tensor must not get the id of one.
+        self.tensors: dict[str, Tensor] = dict([*module.named_parameters(), *module.named_buffers()])
+        self.shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+        if ranks.broadcast(self.shapes) != self.shapes:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
-        self.names = {id(tensor): name for name, tensor in named.items()}
-        self._made: dict[int, Any] = {}
-        self._unread: dict[str, LazyTensor] = {}
+        self.names = {id(tensor): name for name, tensor in self.tensors.items()}
+        self._made: dict[str, Any] = {}
 
     def fill(self, unit: nn.Module) -> Names:
         """Put the tensors of a unit on the device, whole; what `read` reads is on the meta device until then.
@@ -193,42 +214,36 @@ class WeightLoader:
         filled = []
         owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
         for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
-            if id(tensor) not in self.names:
+            name = self.names.get(id(tensor))
+            if name is None:
                 continue
-            if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
-                filled.append(self.names[id(tensor)])
-            owner[leaf] = self._make(tensor)
+            if name not in self._made:
+                self._made[name] = values = self._values(name)
+                if isinstance(tensor, nn.Parameter):
+                    self._made[name] = nn.Parameter(values, tensor.requires_grad)
+                    filled.append(name)
+            owner[leaf] = self._made[name]
         return filled
 
     @torch.no_grad()
-    def read(self, unit: Any, names: Names, *, row: int = 0) -> None:
-        """Read this rank's shards of a unit that is sharded now. `row`: the first one of its parameters, in the
-        files."""
+    def read(self, unit: Any, names: Names, *, part: int = 0) -> None:
+        """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters, each of
+        which is the part of this number of the one in the files."""
         unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
-        for name in self._unread.keys() & set(names):
+        for name in names:
             parameter: Any = self.module.get_parameter(name)
-            source, target = self._unread.pop(name), local(parameter)
-            if target.numel():
-                rows, *others = _box(parameter)
-                values = source.compute((slice(rows.start + row, rows.stop + row), *others))
-                target.copy_(values.to(self.device))  # casts there
-
-    def _make(self, tensor: Any) -> Any:
-        # The old tensor is kept alive: a new tensor must not get its id.
-        if id(tensor) not in self._made:
-            values = self._values(self.names[id(tensor)], tensor)
-            made = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
-            self._made[id(tensor)] = (tensor, made)
-        return self._made[id(tensor)][1]
+            source = self.tensors[name]
+            if isinstance(source, LazyTensor) and local(parameter).numel():
+                local(parameter).copy_(source.compute(_box(parameter, part)).to(self.device))  # it casts there
 
     @torch.no_grad()
-    def _values(self, name: str, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, LazyTensor):
-            if not isinstance(tensor, nn.Parameter):
-                return tensor.whole().to(self.device, copy=True)
-            self._unread[name] = tensor
+    def _values(self, name: str) -> Tensor:
+        tensor = self.tensors[name]
+        if isinstance(tensor, LazyTensor) and isinstance(tensor, nn.Parameter):
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        values = torch.empty(tensor.shape, dtype=self.kinds[name][1], device=self.device)
+        if isinstance(tensor, LazyTensor):
+            return tensor.whole().to(self.device, copy=True)
+        values = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
         if self.ranks.first:
             values.copy_(tensor)
             tensor.data = tensor.data.new_empty(0)  # frees memory: rank 0 never has the model twice
@@ -236,11 +251,8 @@ class WeightLoader:
         return values
 
 
-def _box(parameter: Any) -> tuple[slice, ...]:
+def _box(parameter: Any, part: int = 0) -> tuple[slice, ...]:
+    """This rank's rows of a parameter that is itself the part of this number of a longer one."""
     shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    offset = (offset[0] + part * len(parameter), *offset[1:]) if part else offset
     return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()

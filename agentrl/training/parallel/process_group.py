@@ -30,8 +30,8 @@ def join_ranks(
     """Join the group; returns when all processes have joined.
 
     `sequence_parallel`: ranks that split the tokens of a micro-batch. `fsdp_size`: ranks that one copy of the model is
-    sharded over; -1: all. `expert_parallel`: ranks of these that split the experts of a layer. A group of one process has a mesh too, and its model is sharded over it. Raises UserError
-    where the sizes do not divide.
+    sharded over; -1: all. `expert_parallel`: how many of them split a layer's experts. A group of one process has a
+    mesh too, and its model is sharded over it. Raises UserError where the sizes do not divide.
     """
     world = int(os.environ["WORLD_SIZE"])
     shard = world if fsdp_size in (-1, 0) or fsdp_size >= world else fsdp_size

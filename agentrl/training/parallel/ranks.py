@@ -58,6 +58,11 @@ class Ranks:
         return self.rank % self.seq_world
 
     @property
+    def expert_rank(self) -> int:
+        """Index of this rank's part of a layer's experts."""
+        return 0 if self.expert_mesh is None else int(self.expert_mesh.get_local_rank("experts"))
+
+    @property
     def leads(self) -> bool:
         """Whether this rank reports the results of its share: the first of its sequence group does."""
         return self.seq_rank == 0

@@ -11,6 +11,7 @@ from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import lazy_loading
 from agentrl.training.model.packing_probe import pack_where_exact
+from agentrl.training.parallel.experts import mesh_of_shards, shard_experts, split_layers
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
 from agentrl.training.perf.compiled_block import compile_blocks
@@ -57,7 +58,7 @@ def shard(whole: ModelHandle, ranks: Ranks, fsdp_config: Sharding, *, device: to
     """Shard a model in CPU memory, unit by unit; of its lazy tensors each rank reads its shards."""
     from agentrl.training.parallel import fsdp
 
-    module = whole.module
+    module, layers = whole.module, split_layers(whole, ranks)
     loader = fsdp.WeightLoader(module, ranks, device)
     dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, module, dtypes, ranks, device)
@@ -65,13 +66,28 @@ def shard(whole: ModelHandle, ranks: Ranks, fsdp_config: Sharding, *, device: to
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
+    for layer in layers:
+        names = loader.fill(layer)
+        inner = fsdp.wrapper(fsdp_config, mesh_of_shards(ranks), dtypes, offload=offload, casts=False)
+        unit = shard_experts(layer, ranks, inner)
+        loader.read(unit, names, part=ranks.expert_rank)
+        units.append((unit, names))
+    split = [name for _, names in units for name in names]
     for unit in (*(block for _, block in whole.blocks()), fsdp.FsdpRoot(module)):
         names = loader.fill(unit)
         sharded = wrap(unit)
         loader.read(sharded, names)
+        sharded.set_modules_to_forward_prefetch([part for part in unit.modules() if part in layers])
         units.append((sharded, names))
     return fsdp.ShardedModel(
-        whole, sharded, units, loader.shapes, ranks, compute_dtype=dtypes[0], keeps_gathered=not resharded
+        whole,
+        sharded,
+        units,
+        loader.shapes,
+        ranks,
+        split=split,
+        compute_dtype=dtypes[0],
+        keeps_gathered=not resharded,
     )
 
 

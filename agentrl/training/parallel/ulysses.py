@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -47,6 +48,23 @@ class TokenShard:
             return targets
         before = targets - 1 - self.start
         return targets[(before >= 0) & (before < self.ids.numel())]
+
+    def rows(self, column: Tensor) -> Tensor:
+        """The rows of this shard's tokens in a column [T, ...]; those of tokens that fill up are 0."""
+        if self.shared is not None:
+            return column[self.shared.kept]
+        own = column[self.start : self.start + self.ids.numel()]
+        return torch.cat([own, own.new_zeros(self.ids.numel() - len(own), *own.shape[1:])])
+
+    def join(self, rows: Tensor, tokens: int) -> Tensor:
+        """The column of all `tokens`, of which each rank has its shard's rows. Collective over the group."""
+        if self.shared is not None:
+            return rows[self.shared.seen]
+        if self.group is None:
+            return rows[:tokens]
+        parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size(self.group))]
+        torch.distributed.all_gather(parts, rows.contiguous(), group=self.group)
+        return torch.cat(parts)[:tokens]
 
     def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""
@@ -99,8 +117,7 @@ def to_tokens(output: Tensor, group: Any) -> Tensor:
 
 def gather_tokens(rows: Tensor, group: Any) -> Tensor:
     """From own tokens [T / n, ...] to all tokens of the group [T, ...]."""
-    whole: Tensor = _AllTokens.apply(rows, group)
-    return whole
+    return all_gather_tensor_autograd(rows.contiguous(), 0, group)
 
 
 def check_heads(config: Any, packed: bool, size: int) -> None:
@@ -140,23 +157,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return gradients[0], None
-
-
-class _AllTokens(torch.autograd.Function):
-    """All tokens of a group; in backward the sum over ranks of the gradients of own tokens."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        parts = [torch.empty_like(rows) for _ in range(group.size())]
-        torch.distributed.all_gather(parts, rows.contiguous(), group=group)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        total = gradients[0].clone()
-        torch.distributed.all_reduce(total, group=ctx.group)
-        return total.chunk(ctx.group.size())[torch.distributed.get_rank(ctx.group)], None
 
 
 def _exchanged(tensor: Tensor, split: int, join: int, group: Any) -> Tensor:

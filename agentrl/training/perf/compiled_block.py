@@ -32,6 +32,9 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> "Compiled":
     compiled = Compiled()
     for block in blocks:
         block._compiled_call_impl = CompiledBlock(block, compiled)
+        for part in block.modules():
+            if hasattr(part, "parameter_name"):  # peft's, which makes a class at each call: compiled again each time
+                part.forward = torch.compiler.disable(part.forward)
     return compiled
 
 

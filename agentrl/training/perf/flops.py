@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from agentrl.training.model.sizes import sizes_of
+from agentrl.training.model.sizes import attention_width, sizes_of
 
 PEAKS = {
     "B200": 2250e12,
@@ -50,7 +50,7 @@ class ModelFlops:
     head: float
     """Weights of the output head, used for scored tokens only."""
     attention: float
-    """Total width of all attention layers: layers x heads x head size."""
+    """Total width of all attention layers: layers x heads x head size, without recurrent ones."""
     frozen: bool = False
     """Whether the base weights get no gradient (LoRA): backward needs half the FLOPs."""
 
@@ -73,10 +73,10 @@ def model_flops(shapes: Mapping[str, Sequence[int]], config: Any) -> ModelFlops:
     heads = [name for name in shapes if name.endswith(("lm_head.weight", "score.weight"))]
     vocabulary = max((_size(shapes[name]) for name in embedding), default=0.0)
     head = sum(_size(shapes[name]) for name in heads) if heads else vocabulary  # tied to the embedding
-    others = (name for name in shapes if name not in embedding and name not in heads and "lora_" not in name)
+    others = (n for n in shapes if n not in (*embedding, *heads) and "lora_" not in n and not n.endswith("bias"))
     backbone = sum(_size(shapes[name]) * (sizes.active_experts if ".experts." in name else 1.0) for name in others)
     frozen = any("lora_" in name for name in shapes)
-    return ModelFlops(backbone, head, sizes.layers * sizes.heads * sizes.head_dim, frozen)
+    return ModelFlops(backbone, head, attention_width(config), frozen)
 
 
 def _size(shape: Sequence[int]) -> float:

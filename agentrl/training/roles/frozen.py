@@ -1,7 +1,7 @@
 """The reference policy of a KL penalty: frozen, or refreshed every `ref.update_freq` steps."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -81,5 +81,12 @@ class Reference:
             if self.offload:
                 self.model.move("cpu")
 
-    def _base(self) -> AbstractContextManager[Any]:
-        return self.model.module.disable_adapter() if self.model.adapted else nullcontext()
+    @contextmanager
+    def _base(self) -> Iterator[None]:
+        """In the body, a policy computes without its adapter, and routes by itself: it is another policy."""
+        routing, self.model.routing = self.model.routing, None
+        try:
+            with self.model.module.disable_adapter() if self.model.adapted else nullcontext():
+                yield
+        finally:
+            self.model.routing = routing

@@ -14,6 +14,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
+from agentrl.training.model.routing_probe import routing_of
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
@@ -35,7 +36,10 @@ class Roles:
 
     def policy(self) -> ModelHandle:
         """The policy's initial weights, in float32 where they are trained."""
-        return self._load(self.config.actor.fsdp_config, trained=not self.config.trainer.val_only)
+        model = self._load(self.config.actor.fsdp_config, trained=not self.config.trainer.val_only)
+        if (mode := self.config.actor.router_replay.mode) != "disabled":
+            model.routing = routing_of(model, self.device, f"actor.router_replay.mode={mode}")
+        return model
 
     def actor(self, model: ModelHandle, reference: Reference | None, total_steps: int) -> PolicyActor:
         """The actor of the policy."""
@@ -79,8 +83,10 @@ class Roles:
         """The critic, from `critic.model.path` or from the policy's initial weights."""
         critic, actor = self.config.critic, self.config.actor
         network = inherited(critic.model, self.config.model)
+        own = network.path != self.config.model.path  # then it may have no experts
+        roles = replace(self, ranks=replace(self.ranks, expert_mesh=None)) if own else self
         return ValueCritic(
-            self._load_on_ranks(
+            roles._load_on_ranks(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 actor.fsdp_config,
             ),

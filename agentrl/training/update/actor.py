@@ -106,11 +106,17 @@ class PolicyActor(Trainable):
         With a `reference`, a third column is the exact KL to it.
         """
 
+        routing, recorded = self.model.routing, batch.experts is None
+        if routing is not None and recorded:
+            batch.experts = routing.unknown(batch.num_tokens)
+
         def score(micro: Batch) -> tuple[Tensor, ...]:
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
+        if routing is not None and recorded:
+            routing.counts.zero_()
         return tuple(columns)
 
     def single_step(self, prompts: int) -> bool:
@@ -143,7 +149,9 @@ class PolicyActor(Trainable):
         report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
             report = self.train_on(batch, report)
-        return report.metrics() | self.load.metrics()
+        routing = self.model.routing
+        replayed = {} if routing is None else routing.take_metrics(ranks)
+        return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
         ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
@@ -193,6 +201,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         other = self.reference.readout(micro) if self.reference else None
+        self.load.clear_loss()
         logprobs, entropy, *exact = self.score(micro, other=other)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
@@ -219,7 +228,7 @@ class PolicyActor(Trainable):
             details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
-        balance = self.load.loss(micro.mask.sum() / self.step.tokens) if self.step else 0.0
+        balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
         return (losses * micro.weights).sum() + balance
 
     def _importance_of_terms(

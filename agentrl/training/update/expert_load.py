@@ -25,11 +25,14 @@ class ExpertLoad:
         """Raises UserError where the model lacks what a key of `router` needs."""
         self.router, self.ranks = router, ranks
         layers = expert_layers(model.module)
-        experts = {name: max(p.shape[0] for p in stacked_weights(layer).values()) for name, layer in layers.items()}
+        shapes = model.whole_shapes
+        experts = {
+            n: max(shapes[f"{n}.{weight}"][0] for weight in stacked_weights(layer)) for n, layer in layers.items()
+        }
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
         self._logits: Tensor | None = None
-        self._losses: list[Tensor] = []
+        self._loss = self._no_loss = torch.zeros((), device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._steps = 0
         for row, layer in zip(self._counts, layers.values(), strict=True):
@@ -42,19 +45,19 @@ class ExpertLoad:
         for part, index in routers_of(model.module) if router.aux_loss_coef else ():
             part.register_forward_hook(partial(self._keep, index))
 
-    def loss(self, share: Tensor) -> Tensor | float:
-        """The load-balancing loss of the last pass, the mean over layers, times its `share` of the mini-batch."""
-        if not self._losses:
-            return 0.0
-        loss = torch.stack(self._losses).mean() * share / self.ranks.seq_world
-        self._loss_sum += loss.detach() * self.ranks.seq_world
-        self._losses.clear()
+    def clear_loss(self) -> None:
+        """Forget the load-balancing loss of earlier passes, and of layers that a backward pass computed again."""
+        self._loss = self._no_loss
+
+    def loss(self, tokens: int, share: Tensor) -> Tensor:
+        """The load-balancing loss of a pass of `tokens`, the mean over layers, times its `share` of the mini-batch."""
+        loss = self._loss * share / max(tokens * len(self._counts), 1)
+        self._loss_sum += loss.detach()
         return self.router.aux_loss_coef * loss
 
     def clear(self) -> None:
         """Forget the passes since the last optimizer step."""
         self._counts.zero_()
-        self._losses.clear()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -90,7 +93,7 @@ class ExpertLoad:
         counts = tokens_per_expert(given, len(row))
         row += counts
         if self._logits is not None:
-            self._losses.append(balance_loss(self._logits, counts))
+            self._loss = self._loss + balance_loss(self._logits, counts)
             self._logits = None
 
     def _keep(self, index: int, router: nn.Module, given: Any, made: Any) -> None:

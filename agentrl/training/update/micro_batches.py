@@ -179,3 +179,5 @@ def _fill(table: Tensor, score: Score, batch: Batch, micro_batching: MicroBatchi
         scored = torch.stack(score(micro))
         if tokens.numel():
             table[:, tokens] = scored
+            if batch.experts is not None and micro.experts is not None:
+                batch.experts[tokens] = micro.experts

@@ -80,7 +80,7 @@ def pass_bytes(trainable: Trainable) -> float:
     head = 4.0 * max((p.numel() for p in parameters if p.ndim == 2), default=0)
     if not model.sharded:
         return gradients + head
-    whole = 2 * 2.0 * sum(shape.numel() for shape in model.whole_shapes.values())
+    whole = 2 * 2.0 * sum(p.numel() for p in model.module.parameters())  # of split experts, the rank's
     return gradients + head + whole * (1.0 if model.keeps_gathered else UNITS / model.sizes.layers)
 
 

@@ -48,6 +48,8 @@ def warm_up(trainable: Trainable, *, longest: int, scores_apart: bool, should_st
     random = rng_state()
     tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(model, trainable.device))
     batch = dummy_batch(tokens, longest).to(trainable.device)
+    if model.routing is not None:
+        batch.experts = model.routing.unknown(batch.num_tokens)
     if trainable.micro_batching.shares:
         batch.prompts = [Prompt(0, 1)] * batch.num_sequences  # so that fewer tokens are computed than attention sees
         batch.share_prompts()

@@ -3,6 +3,7 @@
 Invariant: a default of verl's never wins over what a file or the command line sets.
 """
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,9 @@ TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model
 """Keys that answering alone does not read begin so."""
 SCORE_ALONE = ("grpo", "rloo", "opo")
 """Estimators whose groups of one have scores for advantages in verl."""
+ENGINE_KEYS = ("model_engine", "engine", "actor.strategy", "actor_rollout_ref.actor.strategy")
+"""Settings that choose an engine."""
+CONFIG_NAME = re.compile(r"--config-name[= ](\w+)")
 NO_LIMIT = 1_000_000
 """Stands for no limit where a key takes no null."""
 
@@ -87,10 +91,18 @@ class VerlDefaults:
     def values(self) -> dict[str, Any]:
         """By key of the schema, those that nothing makes verl pass over."""
         keys = schema_keys(self.schema)
-        found = values(self.file, self.version.number)
-        known = {path: value for path, value in found.items() if path in keys}
+        known = {path: value for path, value in self._of_file().items() if path in keys}
         passed_over = {path for path, settings in table()["unless"].items() if self._has(settings.split())}
         return {path: value for path, value in known.items() if path not in passed_over} | self._fitting(known)
+
+    def _of_file(self) -> dict[str, Any]:
+        """Those of verl's file, and of the engine that a setting or the file's name chooses."""
+        named = self.file.removeprefix("ppo_").removesuffix("_trainer")
+        chosen = {named, *(self.given.get(name) for name in ENGINE_KEYS)}
+        found = values(self.file, self.version.number)
+        for engine in chosen & {*table()["engines"]}:
+            found |= {path: _at(value, self.version.number) for path, value in table()["engines"][engine].items()}
+        return found
 
     def _has(self, settings: Iterable[str]) -> bool:
         given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
@@ -104,6 +116,7 @@ class VerlDefaults:
         UserError where verl would start a server for a generative reward model.
         """
         self._require_server(config)
+        self._require_detached()
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
@@ -128,6 +141,15 @@ class VerlDefaults:
                 "gateway`, SGLang or vLLM), and set reward.reward_model.url to its HOST:PORT"
             )
 
+    def _require_detached(self) -> None:
+        """Heads that predict several tokens, which are not trained here, change no gradient of the layers below."""
+        given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+        if given.get("model.mtp.enable_train") is True and given.get("model.mtp.detach_encoder") is not True:
+            raise UserError(
+                "model.mtp.enable_train: its loss also trains the layers below, which agentrl does not; set it to false, "
+                "or model.mtp.detach_encoder=true"
+            )
+
     def _ignored_mean(self, config: Any) -> list[str]:
         """Before 0.9, verl's gspo has a mean of its own, whatever is set."""
         mode = _get(config, "actor.loss_agg_mode")
@@ -142,7 +164,7 @@ class VerlDefaults:
     def _shown(self, path: str, value: Any) -> str:
         if value == NO_LIMIT:
             return f"{path}={value} (no limit)"
-        verls = values(self.file, self.version.number)[path]
+        verls = self._of_file()[path]
         fitted = "" if value == verls else f" (verl's {written(verls)} does not fit {BATCH})"
         return f"{path}={written(value)}{fitted}"
 
@@ -202,8 +224,10 @@ def of_source(source: Source, schema: type) -> VerlDefaults | None:
 
     Raises UserError where the environment names a version that cannot be.
     """
-    listed = (name for _, name in source.includes if name in table()["files"])
-    file = file_of(source.program) or next(listed, None)
+    listed = [name for _, name in source.includes if name in table()["files"]]
+    chosen = CONFIG_NAME.search(" ".join(source.words))
+    named = [chosen[1]] if chosen and chosen[1] in table()["begins_with"] else []
+    file = next(filter(None, [*named, file_of(source.program), *listed]), None)
     if file is None:
         return None
     given = {given.path: given.value for given in source.settings}

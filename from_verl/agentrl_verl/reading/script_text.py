@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -38,13 +38,6 @@ class ScriptText:
     def __init__(self, file: Path, text: str) -> None:
         self.file, self.text = file, text
         self.lines = ["" if line.lstrip().startswith("#") else line for line in self.text.splitlines()]
-
-    def ends_unset(self, names: Collection[str]) -> Iterator[tuple[int, str]]:
-        """The line of the first of these variables and a message, where `set -u` ends the script at it."""
-        lines = [(line, name) for name in names if (line := self.line_of(rf"\$\{{?{name}\b"))]
-        if lines and NOUNSET.search(self.text):
-            line, name = min(lines)
-            yield line, f"{name} is not set, and set -u ends the script"
 
     def line_of(self, pattern: str, *, after: int = 0) -> int:
         """The first line with a pattern, at `after` or later if there is one; 0 where no line has it."""

@@ -17,7 +17,7 @@ from agentrl_verl.programs import OWN_FOLDER
 from agentrl_verl.reading.bash import SECONDS, BashRun, named_files, run_bash
 from agentrl_verl.reading.launches import MARK, Launch, Word, find_launch, mark, unsure
 from agentrl_verl.reading.program_settings import Given, Source
-from agentrl_verl.reading.script_text import BY_BASH, ScriptText, needed
+from agentrl_verl.reading.script_text import BY_BASH, NOUNSET, ScriptText, needed
 from agentrl_verl.reading.yaml_files import YamlFiles
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
@@ -28,6 +28,8 @@ HYDRA = re.compile(r"(verl\.(trainer|experimental)|recipe\.(\w+\.)*main_\w+$|rec
 """Programs whose every word is a setting or an option."""
 EMPTY = "an empty word is passed here: remove the blank behind a \\, or the quotes around a variable that is empty"
 OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "folder", "-cp": "folder", "--config-dir": "folder"}
+UNBOUND = "unbound variable"
+"""bash's word for a variable that is not set."""
 ARGUMENTS = 9
 """Arguments that a script gets where nobody knows them."""
 IMPORTED = re.compile(r"-c\s+['\"]\s*import (\w+)")
@@ -77,6 +79,8 @@ class _Programs:
         """Those that bash starts. Raises UserError for a script that does not end."""
         run = self._run(arguments)
         found = self._sources(run) if run else []
+        for source in found:
+            source.mistakes += self._unset_stops(arguments)
         self.stop = run.stop if run else None
         if run is None or found or arguments:
             return found
@@ -97,12 +101,13 @@ class _Programs:
                 _add(source, text.file, word)
         return found
 
-    def _run(self, arguments: Sequence[str]) -> BashRun | None:
+    def _run(self, arguments: Sequence[str], *, known: bool = True) -> BashRun | None:
+        """`known`: variables that are not set have marks."""
         code = "\n".join(text.text for text in self.texts)
         named = set(re.findall(r"\w+", code))
         variables = {name: value for name, value in os.environ.items() if name in named - BY_BASH}
         missing = [name for name in set(IMPORTED.findall(code)) if importlib.util.find_spec(name) is None]
-        variables |= {name: mark(name) for name in self.unset} | {"AGENTRL_MISSING": " ".join(missing)}
+        variables |= {name: mark(name) for name in self.unset if known} | {"AGENTRL_MISSING": " ".join(missing)}
         run = run_bash(self.file, self.files, arguments, variables)
         if run and run.endless:
             raise UserError(f"{self.file} does not end: bash was stopped after {SECONDS:g} s")
@@ -116,9 +121,14 @@ class _Programs:
             text = next((text for text in self.texts if text.line_of(name)), self.texts[0])
             words = text.place(called.words, text.line_of(name))
             self._add(found, text, called.folder, words, certain=True)
-        for source in found:
-            source.mistakes += self.texts[0].ends_unset(self.unset)
         return found
+
+    def _unset_stops(self, arguments: Sequence[str]) -> list[tuple[int, str]]:
+        """The line at which `set -u` ends the script for a variable that is not set, and a message."""
+        run = self._run(arguments, known=False) if self.unset and NOUNSET.search(self.texts[0].text) else None
+        line, text = (run and run.stop) or (0, "")
+        name, _, why = text.partition(": ")
+        return [(line, f"{name} is not set, and set -u ends the script")] if why == UNBOUND else []
 
     def _add(self, found: list[Source], text: ScriptText, folder: str, words: Sequence[Word], *, certain: bool) -> None:
         """The program of a command, if there is one; or settings without a program."""

@@ -81,13 +81,24 @@ class Finder:
         pass
 
 
+class Runtime:
+    """Stands for CUDA's runtime: it pins no memory."""
+
+    @staticmethod
+    def cudaHostRegister(*_: Any) -> int:
+        return 0
+
+
 class Unpinned:
-    """Finds nothing; when SGLang's LoRA is looked for, has torch take plain memory for pinned, which no CPU has."""
+    """Finds nothing; when SGLang's LoRA or its record of experts is looked for, has torch take plain memory for pinned,
+    which no CPU has."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name != "sglang.srt.lora":
+        if name not in ("sglang.srt.lora", "sglang.srt.state_capturer"):
             return
         import torch
+
+        torch.cuda.cudart = Runtime
 
         def unpinned(make: Any) -> Any:
             return lambda *args, pin_memory=False, **kwargs: make(*args, **kwargs)

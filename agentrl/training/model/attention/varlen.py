@@ -47,8 +47,10 @@ def _parameters() -> frozenset[str]:
 PARAMETERS = _parameters()
 
 
-def varlen_fits(query: Tensor) -> bool:
-    """Whether a kernel accepts these queries [1, heads, T, D]."""
+def varlen_fits(query: Tensor, window: int | None = None) -> bool:
+    """Whether a kernel accepts these queries [1, heads, T, D], of which each sees `window` tokens."""
+    if window is not None and "window_size" not in PARAMETERS:
+        return False
     half = query.dtype in (torch.float16, torch.bfloat16)
     return query.is_cuda and half and query.shape[-1] <= MAX_HEAD_DIM and "scale" in PARAMETERS
 
@@ -170,28 +172,34 @@ def varlen_attention(
     scaling: float | None,
     kernel: str,
     keys: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Causal attention within each sequence. [1, heads, T, D] queries, [1, kv heads, T, D] keys and values:
     [1, T, heads, D].
 
     `keys`: bounds of the sequences among the keys, where queries are of the last tokens of each; None: `cu_seqlens`.
+    `window`: tokens that each sees, itself too; None: all before it. PyTorch's kernel computes it.
     """
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     bounds = cu_seqlens, cu_seqlens if keys is None else keys
-    if kernel == "fa2" or max(q.numel(), k.numel()) >= NEWER_NUMBERS:
-        output = _flash_attention_2(q, k, v, *bounds, longest, scale)
+    if window is not None or kernel == "fa2" or max(q.numel(), k.numel()) >= NEWER_NUMBERS:
+        output = _flash_attention_2(q, k, v, *bounds, longest, scale, window)
     else:
         output = torch.ops.agentrl.varlen(q, k, v, *bounds, longest, scale, kernel)[0]
     return output.unsqueeze(0)
 
 
 def _flash_attention_2(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float, window: int | None
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    extra: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in PARAMETERS else {"is_causal": True}
+    extra: dict[str, Any] = (
+        {"window_size": (-1 if window is None else window - 1, 0)}
+        if "window_size" in PARAMETERS
+        else {"is_causal": True}
+    )
     if "enable_gqa" in PARAMETERS:
         extra["enable_gqa"] = q.shape[1] != k.shape[1]
     else:

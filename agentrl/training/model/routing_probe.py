@@ -1,0 +1,132 @@
+"""Finds the routers of a loaded model, and proves that their choices can be replayed.
+
+A few tokens pass through the model several times: as always, with the experts that they chose, and with random ones. A
+router is the innermost module that calls `topk` over as many scores as the layer has experts.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+from agentrl.core.errors import UserError
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.routing import TOPK, Routing
+from agentrl.training.perf.compiling import uncompiled
+
+LENGTH = 29
+"""Tokens: a prime, so that no number of experts is taken for it."""
+
+
+class _Watch(TorchFunctionMode):
+    """Notes each `topk` within a pass: the innermost module that called it, the scores' width, and k."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[nn.Module] = []
+        self.calls: list[tuple[nn.Module, int, int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in TOPK and self.stack:
+            k = args[1] if len(args) > 1 else kwargs["k"]
+            if args[0].numel() == LENGTH * args[0].shape[-1]:
+                self.calls.append((self.stack[-1], args[0].shape[-1], k))
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def modules(self) -> Iterator[None]:
+        """In the body, the modules that run are on the stack."""
+        before = hooks.register_module_forward_pre_hook(lambda module, _: self.stack.append(module))
+        after = hooks.register_module_forward_hook(self._left, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _left(self, *_: Any) -> None:
+        self.stack.pop()
+
+
+def routing_of(model: ModelHandle, device: torch.device, key: str) -> Routing:
+    """The routing of a loaded model, proved on it: a recording is replayed bit for bit, and so are random experts in
+    every router. `key`: the setting that asks for it. Collective. Raises UserError where that is not so."""
+    probe = Probe(model, device)
+    with torch.no_grad(), uncompiled():
+        reason = probe.find() or probe.refute()
+    if reason is not None:
+        raise UserError(f"{key}: {reason} of a {model.config.model_type} model; set it to disabled")
+    assert probe.routing is not None
+    if model.base.is_gradient_checkpointing:
+        settings = {"use_reentrant": False, "context_fn": probe.routing.recomputing}
+        model.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    return probe.routing
+
+
+class Probe:
+    """A few random tokens, which meet experts of their own choice, again the same, and random ones."""
+
+    def __init__(self, model: ModelHandle, device: torch.device) -> None:
+        self.model, self.device = model, device
+        vocabulary = model.config.get_text_config().vocab_size
+        draw = torch.Generator().manual_seed(0)
+        self.ids = torch.randint(vocabulary // 4, vocabulary // 2 + 1, (LENGTH,), generator=draw).to(self.device)
+        self.routing: Routing | None = None
+
+    def find(self) -> str | None:
+        """Prepare the routers; returns what is missing."""
+        watch, network = _Watch(), self.model.base
+        with watch.modules(), watch:
+            self._hidden()
+        widths = {p.shape[0] for part in network.modules() for p in part._parameters.values() if _fused(p)}
+        found = {module: (experts, k) for module, experts, k in watch.calls if experts in widths}
+        names = {module: name for name, module in network.named_modules()}
+        if len(set(found.values())) != 1:
+            return "no router is found that chooses by topk" if not found else "the routers choose unlike numbers"
+        experts, k = next(iter(found.values()))
+        routers = {names[module]: module for module in found}
+        self.routing = Routing(routers, experts=experts, width=k, device=self.device)
+        return None
+
+    def refute(self) -> str | None:
+        """What the replay does not keep."""
+        routing = self.routing
+        assert routing is not None
+        alone = self._hidden()
+        recorded, drawn = self._replayed(routing.unknown(LENGTH))
+        again, replayed = self._replayed(drawn)
+        scores = torch.rand(LENGTH, len(routing.routers), routing.experts, generator=torch.Generator().manual_seed(1))
+        wanted = scores.argsort(-1)[..., : routing.width].to(drawn)
+        other, met = self._replayed(wanted)
+        reason = None
+        if not (torch.equal(recorded, alone) and torch.equal(again, recorded) and torch.equal(drawn, replayed)):
+            reason = "the routing cannot be repeated bit for bit"
+        elif not torch.equal(met, wanted) or torch.equal(other, alone) or not other.isfinite().all():
+            reason = "given experts do not take the place"
+        return reason if self.model.ranks.max_over_ranks(int(reason is not None)) else None
+
+    def _replayed(self, plan: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.routing is not None
+        with self.routing.replay(plan) as met:
+            hidden = self._hidden()
+        return hidden, met
+
+    def _hidden(self) -> Tensor:
+        """Outputs of the backbone, f32 [LENGTH, H]."""
+        positions = torch.arange(LENGTH, device=self.device)[None]
+        network = self.model.base.base_model
+        found = self.model.run_gathered(
+            lambda: network(input_ids=self.ids[None], position_ids=positions, use_cache=False)
+        )
+        hidden: Tensor = getattr(found, "last_hidden_state", found[0])[0].float()
+        return hidden
+
+
+def _fused(parameter: nn.Parameter | None) -> bool:
+    """Whether a parameter may hold the matrices of all experts of a layer."""
+    return parameter is not None and parameter.ndim == 3
