@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from engine_gpu import gap
-from gpu_parts import SGLANG, mixed_batch
+from gpu_parts import REWARD, SGLANG, mixed_batch
 from gpu_update import updates
 from models_gpu import SHAPES, TINY, random_weights
 from rich.console import Console
@@ -142,10 +142,13 @@ def measured_servers(args: argparse.Namespace, found: dict[str, Any]) -> None:
         f"model.dtype={'bfloat16' if args.device == 'cuda' else 'float32'}",
         "data.max_prompt_length=1024",
         "data.max_response_length=512",
+        f"reward.custom_reward_function.path={Path(args.out, 'reward.py')}",
+        "reward.custom_reward_function.name=score",
         "rollout.max_num_seqs=256",
         *SERVERS[args.one],
         *args.set,
     ]
+    Path(args.out, "reward.py").write_text(REWARD)
     runtime = LocalRuntime(compose(settings, checks=()))
     try:
         runtime.publish_weights(0)

@@ -66,7 +66,7 @@ def check_addresses(rollout: Rollout, name: str) -> None:
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
     for key in ("quantization", "speculative_algorithm"):
         if getattr(rollout, key) and (rollout.base_url or in_process(name)):
-            raise UserError(f"rollout.{key}: only servers that the run starts take it; remove it, or start one of them")
+            raise UserError(f"rollout.{key}: only a server that the run starts takes it; set rollout.name=vllm")
     if taken := {"host", "port"} & set(kwargs_of(rollout, name)):
         raise UserError(
             f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"

@@ -142,7 +142,7 @@ def test_only_servers_of_the_run_take_them(key: str) -> None:
     config = config_of(**{f"rollout__{key}": "x"})
     for name, url in (("hf", None), ("sglang", "http://there:1")):
         config.rollout.base_url = url
-        with pytest.raises(UserError, match=f"rollout.{key}: only servers that the run starts"):
+        with pytest.raises(UserError, match=f"rollout.{key}: only a server that the run starts"):
             check_addresses(config.rollout, name)
     config.rollout.base_url = None
     check_addresses(config.rollout, "vllm")

@@ -301,7 +301,6 @@ _add("hybrid", "granitemoehybrid", name="granite4_dense", num_local_experts=0, *
 _add("hybrid", "lfm2", "lfm2_moe", "lfm3", layer_types=["conv", "full_attention"])
 _add("hybrid", "mamba2", num_heads=8, head_dim=16)
 _add("hybrid", "falcon_mamba")
-_add("hybrid", "recurrent_gemma", block_types=["recurrent", "attention"], attention_window_size=64, lru_width=64)
 QWEN = {"placeholder": "<|vision_start|><image><|vision_end|>"}
 SQUARE = {"size": {"height": 56, "width": 56}}
 CLIP = {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}

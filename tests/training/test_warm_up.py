@@ -52,7 +52,7 @@ def compiled(module: nn.Module, compiler: Compiler) -> nn.Module:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of attention for all sequences; the CPU's has a call for each, compiled for their number."""
     torch._dynamo.reset()
-    monkeypatch.setattr(attention, "varlen_fits", lambda query: True)
+    monkeypatch.setattr(attention, "varlen_fits", lambda query, window: True)
     monkeypatch.setattr(attention, "varlen_attention", masked_attention)
 
 
@@ -65,6 +65,7 @@ def masked_attention(
     scaling: float | None,
     kernel: str,
     keys: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     (asking, own), (asked, other) = _places(bounds, q.shape[2]), _places(bounds if keys is None else keys, k.shape[2])
     # Queries are of the last tokens of a sequence: places count from its end.

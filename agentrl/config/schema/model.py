@@ -47,8 +47,7 @@ class Model(Pretrained):
     """Modules among them without an adapter: a list of names, or a pattern; null: none."""
     target_parameters: Any = None
     """Parameters that get an adapter too: all-experts, the weights of all routed experts, or a list of the ends of
-    names ([experts.down_proj]); null: none. Server engines need `lora_merge`. Without `enable_gradient_checkpointing`
-    an update keeps a second copy of these weights."""
+    names ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
 
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,

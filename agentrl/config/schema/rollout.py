@@ -184,9 +184,9 @@ class Rollout:
     samples from those: faster, and half the memory of weights. algorithm.rollout_correction corrects the larger gap.
     null: not rounded."""
     speculative_algorithm: str | None = None
-    """Server engines on a GPU: ngram: guess the next tokens from what the text so far repeats, and check them in one pass; no
-    draft model. Tokens and log-probs are those of the policy. Faster where answers repeat prompts or themselves and few
-    sequences run at once. null: none."""
+    """Server engines on a GPU: ngram: guess the next tokens from what the text so far repeats, and check them in one
+    pass; no draft model. Tokens and log-probs are those of the policy. Faster where answers repeat prompts or
+    themselves and few sequences run at once. null: none."""
     enforce_eager: bool = False
     """Server engines: no CUDA graphs: faster start, slower decoding."""
     enable_chunked_prefill: bool = True

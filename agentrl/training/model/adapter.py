@@ -80,9 +80,21 @@ def _all_linear(module: "PreTrainedModel") -> list[str]:
     head, plain = module.get_output_embeddings(), (Linear.forward, Conv1D.forward)  # a router may have its own
     named = module.named_modules()
     names = [name for name, part in named if type(part).forward in plain and part is not head and "." in name]
-    lora = LoraConfig(target_modules=names)
+    lora = LoraConfig(target_modules=[name for name in names if _takes_adapter(module, name)])
     convert_peft_config_for_transformers(lora, module, None)  # takes out what peft would read as names of experts
     return sorted(lora.target_modules or ())
+
+
+def _takes_adapter(module: "PreTrainedModel", name: str) -> bool:
+    """Whether peft adapts a layer: kernels of Mamba read the weights of some, and would miss an adapter."""
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
+
+    try:
+        _check_lora_target_modules_mamba(LoraConfig(), module, name.rpartition(".")[2])
+    except ValueError:
+        return False
+    return True
 
 
 def adapter_names(module: "PeftModel") -> dict[str, str]:

@@ -130,9 +130,9 @@ def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Pa
 
 
 def _add_rest(module: Any, path: Path) -> None:
-    """Add what a loaded model does not have of its files: the processors, the towers that are left out, the tensors
-    that transformers skips, such as those of multi-token prediction. A model that is the language part of another
-    leaves the other parts."""
+    """Add what a loaded model does not have of its files: processors, towers that are left out, tensors that
+    transformers skips, such as those of multi-token prediction. A model that is the language part of another leaves
+    the other parts."""
     if not module.name_or_path:
         return
     missing: Any = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}

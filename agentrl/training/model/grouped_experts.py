@@ -5,6 +5,8 @@ Tokens are sorted by expert once per layer. Sorting and adding up are gathers in
 device, so a compiled block has no graph break here.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
 
 GROUPED = "agentrl_grouped"
 """The name of these products among transformers' implementations of experts."""
+ALIGNED = 8
+"""Ranks are multiples of it: rows of 16 bytes in half precision."""
 
 
 def use_grouped_experts(model: PreTrainedModel) -> None:
@@ -22,6 +26,20 @@ def use_grouped_experts(model: PreTrainedModel) -> None:
     if any(hasattr(layer, "_is_expert_parallel") for layer in model.modules()):
         ALL_EXPERTS_FUNCTIONS.register(GROUPED, grouped_experts)
         model.set_experts_implementation(GROUPED)
+
+
+def use_grouped_adapters(model: Any) -> None:
+    """Let adapters of these experts add products of low rank; peft adds up whole weights in each pass."""
+    for wrapper in model.modules():
+        if hasattr(wrapper, "parameter_name") and hasattr(layer := wrapper.get_base_layer(), "_is_expert_parallel"):
+            layer.adapters = getattr(layer, "adapters", {}) | {wrapper.parameter_name: wrapper}
+            wrapper.forward = partial(_forward, wrapper, wrapper.forward)
+
+
+def _forward(wrapper: Any, of_peft: Callable[..., Tensor], *given: Tensor) -> Tensor:
+    grouped = wrapper.get_base_layer().config._experts_implementation == GROUPED
+    found: Tensor = wrapper.base_layer(*given) if grouped else of_peft(*given)
+    return found
 
 
 def grouped_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -50,7 +68,23 @@ def _products(layer: Any, name: str, rows: Tensor, experts: Tensor, ends: Tensor
     """Rows [S, n], sorted by expert, times the weights of their experts."""
     bias = F.embedding(experts, getattr(layer, f"{name}_bias")).to(rows.dtype) if layer.has_bias else None
     found: Tensor = _grouped_linear(rows, getattr(layer, name), ends, bias=bias, is_transposed=layer.is_transposed)
+    adapter = getattr(layer, "adapters", {}).get(name)
+    if adapter is None or adapter.disable_adapters or adapter.merged:
+        return found
+    for active in adapter.active_adapters:
+        found = found + _low_rank(adapter, active, rows, ends)
     return found
+
+
+def _low_rank(adapter: Any, active: str, rows: Tensor, ends: Tensor) -> Tensor:
+    """Rows [S, n] times the two small matrices of their experts, [S, m]."""
+    down, up = (part[active].weight.to(rows.dtype) for part in (adapter.lora_A, adapter.lora_B))
+    down = down.view(adapter.num_experts, -1, down.shape[-1])
+    up = up.view(len(up), -1, adapter.num_experts).permute(2, 0, 1).contiguous()
+    fill = -down.shape[1] % ALIGNED
+    down, up = F.pad(down, (0, 0, 0, fill)), F.pad(up, (0, fill))
+    found: Tensor = _grouped_linear(_grouped_linear(rows, down, ends), up, ends)
+    return found * adapter.scaling[active]
 
 
 class _Sorted(torch.autograd.Function):

@@ -9,10 +9,11 @@ was changed, or fails. `packing_probe` then proves that none was missed.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,10 +22,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from agentrl.training.model.attention.choosing import PACKING, Unpackable
+from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.sequences import run_apart
 from agentrl.training.parallel.ulysses import gather_tokens
-
-Forward = Callable[..., Any]
 
 
 def use_bounds(parts: Iterable[nn.Module]) -> None:
@@ -50,173 +50,149 @@ def _convolve(
 
 
 class Layout:
-    """The sequences of a model's pass."""
+    """The sequences of a model's pass, and the calls of its mixers."""
 
-    def __init__(self) -> None:
-        self.lengths: list[int] | None = None
-        """Of the sequences that have tokens on this rank, up to its last one; None: the row is not packed."""
-        self.tokens = 0
-        """Of the row on this rank."""
-        self.seen: Any = None
-        """As `expand_keys` takes it, where equal prompts are in the row once."""
-        self.group: Any = None
-        self.start = self.end = 0
-        """Bounds of those sequences in the row of a group."""
+    lengths: list[int] | None = None
+    """Of the sequences that have tokens on this rank, up to its last one; None: the row is not packed."""
+    tokens = 0
+    """Of the row on this rank."""
+    seen: Any = None
+    """As `expand_keys` takes it, where equal prompts are in the row once."""
+    group: Any = None
+    """The ranks that split a row."""
+    start = end = 0
+    """Bounds of those sequences in the row of a group."""
 
     def begin(self, _: nn.Module, __: Any, given: dict[str, Any]) -> None:
         """Hook of the backbone: take the layout from the arguments of its forward."""
-        bounds: Any = given.get("cu_seq_lens_k")
-        self.seen, self.group = given.get("seen_tokens"), given.get("seq_group")
-        self.lengths = None if bounds is None else bounds.diff().tolist()
-        self.tokens = 0 if bounds is None else int(given["cu_seq_lens_q"][-1])
+        self.lengths, self.seen, self.group = None, given.get("seen_tokens"), given.get("seq_group")
+        if "cu_seq_lens_k" in given:
+            self.lengths = given["cu_seq_lens_k"].diff().tolist()
+            self.tokens = int(given["cu_seq_lens_q"][-1])
         if self.group is not None:
-            self._split(bounds.tolist())
+            self._split(given["cu_seq_lens_k"].tolist())
 
     def _split(self, bounds: list[int]) -> None:
-        rank, self.tokens = torch.distributed.get_rank(self.group), self.tokens // self.group.size()
-        first, self.end = rank * self.tokens, (rank + 1) * self.tokens
-        self.start = max(bound for bound in bounds if bound <= first)
+        self.tokens //= self.group.size()
+        first = self.group.rank() * self.tokens
+        self.start, self.end = max(bound for bound in bounds if bound <= first), first + self.tokens
         ends = [bound for bound in bounds if self.start < bound < self.end] + [self.end]
-        self.lengths = [end - begin for begin, end in zip([self.start, *ends], ends, strict=False)]
-
-    @property
-    def plain(self) -> bool:
-        """Whether the row has all tokens of its sequences."""
-        return self.seen is None and self.group is None
+        self.lengths = [end - begin for begin, end in pairwise([self.start, *ends])]
 
     def whole(self, rows: Tensor) -> Tensor:
         """From the tokens of the row [tokens, ...] to those of the sequences [T, ...]."""
         if self.group is not None:
             return gather_tokens(rows, self.group)[self.start : self.end]
         if self.seen is not None:
-            flat: Tensor = torch.ops.agentrl.expand_keys(rows.flatten(1)[:, None].contiguous(), *self.seen)
-            return flat.view(-1, *rows.shape[1:])
+            return expand_keys(rows.flatten(1)[None, None], *self.seen).view(-1, *rows.shape[1:])
         return rows
 
     def own(self, rows: Tensor) -> Tensor:
         """The reverse of `whole`."""
-        if self.seen is not None:
-            _, order, bounds = self.seen
-            return rows[order[bounds[:-1]]]
-        return rows[-self.tokens :]
+        return rows[-self.tokens :] if self.seen is None else rows[self.seen[1][self.seen[2][:-1]]]
 
-
-class Mixer:
-    """The forward of a part that mixes tokens, within each sequence."""
-
-    def __init__(self, forward: Forward, layout: Layout, *, packs: bool) -> None:
-        """`packs`: it takes a row of several sequences with their bounds."""
-        self.forward, self.layout, self.packs = forward, layout, packs
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.layout.lengths is None or (self.packs and self.layout.plain):
-            return self.forward(*args, **kwargs)
-        return self._apart(self.layout.lengths, args, kwargs)
+    def call(self, forward: Any, packs: bool, *args: Any, **kwargs: Any) -> Any:
+        """The forward of a mixer, within each sequence. `packs`: it takes a row of several with their bounds."""
+        if self.lengths is None or (packs and self.seen is None and self.group is None):
+            return forward(*args, **kwargs)
+        return self._apart(forward, packs, self.lengths, args, kwargs)
 
     @torch.compiler.disable
-    def _apart(self, lengths: list[int], args: Any, kwargs: Any) -> Any:
+    def _apart(self, forward: Any, packs: bool, lengths: list[int], args: Any, kwargs: Any) -> Any:
         kwargs = {name: None if "mask" in name else x for name, x in kwargs.items() if name not in PACKING}
         leaves, form = tree_flatten((args, kwargs))
-        columns = {i: self.layout.whole(x[0]) for i, x in enumerate(leaves) if _is_row(x, 1, self.layout.tokens)}
+        columns = {i: self.whole(x[0]) for i, x in enumerate(leaves) if _is_row(x, 1, self.tokens)}
         leaves = [None if isinstance(x, Tensor) and x.dtype == torch.bool else x for x in leaves]  # masks
-        bounds: dict[str, Tensor] = {}
         output: Any = None
 
-        def run(*given: Tensor) -> list[Tensor]:
+        def run(*given: Tensor, **bounds: Tensor) -> list[Tensor]:
             nonlocal output
             filled = dict(zip(columns, given, strict=True))
             positional, named = tree_unflatten([filled.get(i, x) for i, x in enumerate(leaves)], form)
-            output = tree_flatten(self.forward(*positional, **named, **bounds)), given[0].shape[:2]
-            return [x for x in output[0][0] if _is_row(x, *output[1])]
+            output = *tree_flatten(forward(*positional, **named, **bounds)), given[0].shape[:2]
+            return [x for x in output[0] if _is_row(x, *output[2])]
 
         rows = list(columns.values())
-        if self.packs:
-            bounds["cu_seq_lens_q"] = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(rows[0].device, torch.int32)
-            found = [x[0] for x in run(*(x[None] for x in rows))]
+        if packs:
+            ends = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(rows[0].device, torch.int32)
+            found = [x[0] for x in run(*(x[None] for x in rows), cu_seq_lens_q=ends)]
         else:
             found = run_apart(run, rows, [lengths] * len(rows))
-        (leaves, form), size = output
-        joined = (self.layout.own(x)[None] for x in found)
-        return tree_unflatten([next(joined) if _is_row(x, *size) else x for x in leaves], form)
+        joined = (self.own(x)[None] for x in found)
+        return tree_unflatten([next(joined) if _is_row(x, *output[2]) else x for x in output[0]], output[1])
 
 
 def _is_row(value: Any, sequences: int, tokens: int) -> bool:
     return isinstance(value, Tensor) and value.shape[:2] == (sequences, tokens)
 
 
-class Mixers:
-    """The mixers of a model, once `search` has found them."""
+class Search:
+    """Finds the mixers of a model in a pass over a packed row, which calls outermost parts of its blocks twice more."""
 
-    def __init__(self, backbone: nn.Module) -> None:
-        self.layout = Layout()
+    def __init__(self, layout: Layout, first: int, limit: float) -> None:
+        """`first`: tokens of the row's first sequence. `limit`: largest relative difference of a token by rounding."""
+        self.layout, self.first, self.limit = layout, first, limit
         self.attention: set[nn.Module] = set()
         """Layers that packed attention was called for."""
-        self._found: dict[nn.Module, Mixer] = {}
-        self._hook = backbone.register_forward_pre_hook(self.layout.begin, with_kwargs=True)
+        self.found: dict[nn.Module, Any] = {}
+        """Mixers and their own forwards."""
         self._busy = False
 
     @contextmanager
-    def search(self, blocks: Iterable[nn.Module], first: int, limit: float) -> Iterator[None]:
-        """While the body passes a packed row through the model, call each outermost part of a block twice more.
-
-        `first`: tokens of the row's first sequence. `limit`: largest relative difference of a token by rounding.
-        """
-        self.first, self.limit = first, limit
+    def among(self, blocks: Iterable[nn.Module]) -> Iterator[None]:
+        """While the body runs, measure the parts of these blocks; then those that were found are mixers."""
         parts = dict.fromkeys(part for block in blocks for part in block.modules() if part is not block)
-        own = {part: vars(part).get("forward") for part in parts}
-        for part in parts:
-            part.forward = partial(self._call, part, part.forward)
+        own = {part: part.forward for part in parts if "forward" not in vars(part)}
+        for part, forward in own.items():
+            part.forward = partial(self._call, part, forward)
         try:
             yield
         finally:
-            for part, forward in own.items():
+            for part in own:
                 del part.forward
-                if (mixer := self._found.get(part, forward)) is not None:
-                    part.forward = mixer
-        if not self._found:
-            self._hook.remove()
+        for part, mixer in self.found.items():
+            part.forward = mixer
 
-    def remove(self) -> None:
-        """Let the model compute as before."""
-        self._hook.remove()
-        for part, mixer in self._found.items():
-            part.forward = mixer.forward
+    def undo(self) -> None:
+        """Let mixers compute as before."""
+        while self.found:
+            del self.found.popitem()[0].forward
 
-    def _call(self, part: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
         if self._busy:
             return forward(*args, **kwargs)
         self._busy = True
-        if (mixer := self._mixer(forward, args, kwargs)) is not None:
-            self._found[part] = mixer
+        mixer = self._mixer(forward, args, kwargs)
+        if mixer is not None:
+            self.found[part] = mixer
         output = (mixer or forward)(*args, **kwargs)
         self._busy = False
         return output
 
-    def _mixer(self, forward: Forward, args: Any, kwargs: Any) -> Mixer | None:
-        """The mixer in place of a forward that needs one. A part whose attention is packed has them inside."""
+    def _mixer(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        """The forward of a mixer in place of this one; None: it is none. Packed attention may have some inside."""
         self.attention.clear()
         try:
-            right, other = (self._output(forward, args, kwargs, turned) for turned in (False, True))
+            right, other = (self._output(forward, args, kwargs, turned) for turned in (0, 1))
         except Unpackable:
             raise
         except Exception:  # the model's own code, to which packing may be unknown
-            return Mixer(forward, self.layout, packs=False)
-        if right is None or other is None:
-            return None
+            return partial(self.layout.call, forward, False)
         changed = (right - other).abs().mean(-1) > self.limit * right.abs().mean(-1)
-        leaks, mixes = bool(changed[self.first :].any()), bool(changed[1 : self.first - 1].any())
-        attends = bool(self.attention)
-        self._busy = not (leaks and attends)
-        return Mixer(forward, self.layout, packs=not leaks) if (leaks or mixes) and not attends else None
+        leaks, mixes = (bool(part.any()) for part in (changed[self.first :], changed[1 : self.first - 1]))
+        self._busy = not (leaks and self.attention)
+        return partial(self.layout.call, forward, not leaks) if (leaks or mixes) and not self.attention else None
 
-    def _output(self, forward: Forward, args: Any, kwargs: Any, turned: bool) -> Tensor | None:
-        """The output [T, D]; `turned`: the first sequence's first and last token have other features."""
+    def _output(self, forward: Any, args: Any, kwargs: Any, turned: int) -> Tensor:
+        """The rows [T, D] that it returns; none where it returns none.
+
+        `turned`: places by which features of the first sequence's first and last token are moved.
+        """
         leaves, form = tree_flatten((args, kwargs))
+        ends = [0, self.first - 1]
         for i, x in enumerate(leaves):
             if _is_row(x, 1, self.layout.tokens) and x.is_floating_point():
-                leaves[i] = x.clone()
-                leaves[i][:, [0, self.first - 1]] = x[:, [0, self.first - 1]].roll(int(turned), -1)
+                leaves[i] = x.index_copy(1, torch.tensor(ends, device=x.device), x[:, ends].roll(turned, -1))
         positional, named = tree_unflatten(leaves, form)
-        found = tree_flatten(forward(*positional, **named))[0]
-        row = next((x for x in found if _is_row(x, 1, self.layout.tokens)), None)
-        return None if row is None else row[0].flatten(1).float()
+        rows = [x for x in tree_flatten(forward(*positional, **named))[0] if _is_row(x, 1, self.layout.tokens)]
+        return rows[0][0].flatten(1).float() if rows else torch.empty(0, 1)

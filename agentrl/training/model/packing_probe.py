@@ -29,7 +29,7 @@ from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.mixers import Mixers, use_bounds
+from agentrl.training.model.mixers import Layout, Search, use_bounds
 from agentrl.training.perf.compiling import uncompiled
 
 log = logging.getLogger(__name__)
@@ -47,31 +47,34 @@ COARSE = 1e-2
 
 def pack_where_exact(model: ModelHandle, device: torch.device) -> bool:
     """Switch a model to packed attention where that changes no value; returns whether it did. Collective."""
-    network, ranks = model.base, model.ranks
+    network, ranks, layout = model.base, model.ranks, Layout()
     if not use_packed_attention(network):
         reason: str | None = "its attention is code of its own"
     else:
-        if device.type == "cuda" and find_spec("fla") is not None:
-            use_bounds(network.modules())
-        mixers = Mixers(network.base_model)
-        reason = _difference(model, device, mixers)
+        hook = network.base_model.register_forward_pre_hook(layout.begin, with_kwargs=True)
+        search = Search(layout, NEIGHBOUR, _limit(model.dtype, device))
+        reason = _difference(model, device, search)
         if ranks.max_over_ranks(int(reason is not None)):
             use_own_attention(network)
-            mixers.remove()
+            search.undo()
             reason = reason or "it differs on another rank"
+        if not search.found:
+            hook.remove()
     if reason is not None and ranks.first:
         log.warning("%s: one sequence a pass, not packed: %s", type(network).__name__, reason)
     return reason is None
 
 
 @torch.no_grad()
-def _difference(model: ModelHandle, device: torch.device, mixers: Mixers) -> str | None:
+def _difference(model: ModelHandle, device: torch.device, search: Search) -> str | None:
     """The change that packing makes, in words; None: it only rounds. Mixers are found before."""
-    row, limit = Row(model, device), _limit(model.dtype, device)
+    row, limit = Row(model, device), search.limit
+    if device.type == "cuda" and find_spec("fla") is not None:
+        use_bounds(model.base.modules())
     try:
         with uncompiled(), short_windows(model.base, WINDOW):
-            with mixers.search([block for _, block in model.blocks()], NEIGHBOUR, limit):
-                model.run_gathered(partial(row.packed, mixers.attention))
+            with search.among(block for _, block in model.blocks()):
+                model.run_gathered(partial(row.packed, search.attention))
             copies = model.run_gathered(row.packed)
             use_own_attention(model.base)
             alone = model.run_gathered(row.alone)

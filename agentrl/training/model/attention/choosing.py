@@ -5,9 +5,8 @@ variable-length kernel on CUDA (half precision), elsewhere by one call per seque
 model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from agentrl.chat.media.inputs import TYPES
 from agentrl.training.batches.shared_prompts import SharedPrompts
 from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.attention.varlen import varlen_attention, varlen_fits
-from agentrl.training.model.sequences import run_apart
+from agentrl.training.model.sequences import Run, run_apart
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
 from agentrl.training.perf.device import as_autocast
 
@@ -122,9 +121,8 @@ def packed_attention(
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
     `seen_tokens`: the tokens that each sequence sees, as `expand_keys` takes them, where sequences see the same ones.
-    `s_aux`: a logit of each head [heads] that takes part in the softmax without a value, the sink. `softcap`: scores
-    are at most this, by tanh. `probing`: gets the layer; for an argument that would be ignored, for example a choice
-    of keys, Unpackable is raised.
+    `s_aux`, `softcap`: the sinks and the cap of `Scores`. `probing`: gets the layer; for an argument that would be
+    ignored, for example a choice of keys, Unpackable is raised.
     """
     if probing is not None:
         probing.add(module)
@@ -132,39 +130,57 @@ def packed_attention(
             raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
-        sinks = None if s_aux is None else s_aux.chunk(seq_group.size())[seq_group.rank()]
+        mine: dict[str, Any] = {"s_aux": s_aux if s_aux is None else s_aux.chunk(seq_group.size())[seq_group.rank()]}
         bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
-        mine: dict[str, Any] = {"s_aux": sinks, "softcap": softcap}
-        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds, **mine)
+        output, _ = packed_attention(module, query, key, value, None, scaling, *bounds, softcap=softcap, **mine)
         return to_tokens(output, seq_group), None
-    attend = partial(_attend, scaling=scaling, softcap=softcap, sinks=s_aux)
+    scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap or None, s_aux)
     if cu_seq_lens_q is None or max_length_q is None:
-        if s_aux is not None or softcap:
-            mask = _window_mask(query.shape[2], key.shape[2], sliding_window, query.device)
-            return attend(query, key, value, mask if attention_mask is None else attention_mask).transpose(1, 2), None
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        return output, None
+        if scores.plain:
+            return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        if attention_mask is None:
+            attention_mask = _window_mask(query.shape[2], key.shape[2], sliding_window, query.device)
+        return _attend(query, key, value, attention_mask, scores).transpose(1, 2), None
     query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
     keys = None
     if seen_tokens is not None:
         key, value, keys = expand_keys(key, *seen_tokens), expand_keys(value, *seen_tokens), cu_seq_lens_k
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
-    if varlen_fits(query, sliding_window) and s_aux is None and not softcap and key.shape == value.shape:
+    if varlen_fits(query, sliding_window) and scores.plain:
         given = cu_seq_lens_q, max_length_q, scaling, attention_kernel, keys, sliding_window
         return varlen_attention(query, key, value, *given), None
-    lengths = cu_seq_lens_q.diff().tolist()
-    seen = lengths if keys is None else keys.diff().tolist()
-    columns = [x[0].transpose(0, 1) for x in (query, key, value)]
-    output = run_apart(partial(_sequences, attend, sliding_window), columns, (lengths, seen, seen))[0]
-    return output[None], None
+    return _apart(query, key, value, cu_seq_lens_q, keys, partial(_sequences, scores, sliding_window)), None
+
+
+class Scores(NamedTuple):
+    """How products of queries and keys become weights."""
+
+    scaling: float
+    cap: float | None
+    """Scores are at most this, by tanh."""
+    sinks: Tensor | None
+    """A logit of each head [heads] that takes part in the softmax without a value."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether every kernel computes them."""
+        return self.cap is None and self.sinks is None
 
 
 def _means_something(value: Any) -> bool:
     return isinstance(value, Tensor) or bool(value)
 
 
-def _sequences(attend: Callable[..., Tensor], window: int | None, *columns: Tensor) -> tuple[Tensor]:
+@torch.compiler.disable  # a graph for each list of lengths
+def _apart(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, keys: Tensor | None, run: Run) -> Tensor:
+    """`run` on the queries of each sequence and the keys and values that it sees: [1, T, heads, D]."""
+    lengths = bounds.diff().tolist()
+    seen = lengths if keys is None else keys.diff().tolist()
+    return run_apart(run, [x[0].transpose(0, 1) for x in (query, key, value)], (lengths, seen, seen))[0][None]
+
+
+def _sequences(scores: Scores, window: int | None, *columns: Tensor) -> tuple[Tensor]:
     """Causal attention of sequences' last tokens [n, L, heads, D] over them: [n, L, heads, D]."""
     dtype = columns[0].dtype
     if columns[0].device.type == "cpu" and dtype != torch.float32:
@@ -172,46 +188,31 @@ def _sequences(attend: Callable[..., Tensor], window: int | None, *columns: Tens
         columns = tuple(x.float() for x in columns)
     query, key, value = (x.transpose(1, 2) for x in columns)
     mask = _window_mask(query.shape[2], key.shape[2], window, query.device)
-    return (attend(query, key, value, mask).transpose(1, 2).to(dtype),)
+    return (_attend(query, key, value, mask, scores).transpose(1, 2).to(dtype),)
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    scaling: float | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:
     """Attention of queries [n, heads, L, D] over keys and values [n, kv heads, M, D]: [n, heads, L, D].
 
     `mask`: bool, where queries see keys; None: plainly causal.
     """
-    width, scaling = value.shape[-1], query.shape[-1] ** -0.5 if scaling is None else scaling
-    if mask is None and (sinks is not None or softcap):
+    width, (scaling, cap, sinks) = value.shape[-1], scores
+    if mask is None and not scores.plain:
         mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
     if mask is not None and sinks is not None:
         # One more key, of value 0, and one more feature, by which its product with a query is the sink.
         sink = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
         query = torch.cat([query, F.pad(sink, (0, ALIGNED - 1))], dim=-1)
-        key, value = (F.pad(x, (0, ALIGNED, 1, 0)) for x in (key, value))
+        key, value, mask = (*(F.pad(x, (0, ALIGNED, 1, 0)) for x in (key, value)), F.pad(mask, (1, 0), value=True))
         key[..., 0, -ALIGNED] = 1.0
-        mask = F.pad(mask, (1, 0), value=True)
-    if softcap and mask is not None:
-        return _capped(query, key, value, mask, scaling, softcap)
+    if mask is not None and cap is not None:
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+        capped = (query @ key.transpose(2, 3) * (scaling / cap)).tanh() * cap
+        return capped.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32).to(value.dtype) @ value
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
     return output[..., :width]
-
-
-def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, cap: float) -> Tensor:
-    """Attention of scores that are at most `cap`, as `_attend` takes its arguments."""
-    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
-    scores = (query @ key.transpose(2, 3) * (scaling / cap)).tanh() * cap
-    return scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 
 
 def _window_mask(queries: int, length: int, window: int | None, device: torch.device) -> Tensor | None:

@@ -180,6 +180,8 @@ def varlen_attention(
     `keys`: bounds of the sequences among the keys, where queries are of the last tokens of each; None: `cu_seqlens`.
     `window`: tokens that each sees, itself too; None: all before it. PyTorch's kernel computes it.
     """
+    if narrower := key.shape[-1] - value.shape[-1]:  # of latent attention
+        value, kernel = F.pad(value, (0, narrower)), "fa2"
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     bounds = cu_seqlens, cu_seqlens if keys is None else keys
@@ -187,7 +189,7 @@ def varlen_attention(
         output = _flash_attention_2(q, k, v, *bounds, longest, scale, window)
     else:
         output = torch.ops.agentrl.varlen(q, k, v, *bounds, longest, scale, kernel)[0]
-    return output.unsqueeze(0)
+    return output.unsqueeze(0)[..., : v.shape[-1] - narrower]
 
 
 def _flash_attention_2(
