@@ -17,7 +17,7 @@ from agentrl.core.outputs import check_apart, model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
-from agentrl.training.model.handle import block_of
+from agentrl.training.model.handle import BLOCK
 from agentrl.training.model.loading import language_head
 from agentrl.training.model.towers import leave_out_towers
 
@@ -71,9 +71,12 @@ def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: tor
         module = head.from_config(config, dtype=dtype or next(iter(saved.values())).read(0, 1).dtype)
     leave_out_towers(module, saved)
     parameters = dict(module.named_parameters())  # buffers, such as tables, have their own dtype
-    blocks = groupby(sorted(saved, key=block_of), block_of)
-    casts = ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks)
-    write_whole(module, casts, out)
+    blocks = groupby(saved, lambda name: BLOCK.match(name)[0])  # type: ignore[index]  # it matches nothing too
+    write_whole(
+        module,
+        ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks),
+        out,
+    )
 
 
 def _write_adapter(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,14 @@ from agentrl.training.model.loading import language_head
 from agentrl.training.model.towers import as_saved, tensors_left_out
 
 ADAPTER = "adapter_model.safetensors"
-ANY = "*.safetensors"
 WHOLE, ONE_OF_ONE = "model.safetensors", "model-00001-of-00001.safetensors"
 INDEX = "model.safetensors.index.json"
-FILE_BYTES = 4 * 2**30
-"""A file of weights ends with the block that makes it larger."""
+FILE_BYTES = 4 << 30
+"""Bytes of weights from which on the next ones go into another file."""
 SHOWN = 5
 """Most tensors that an error names."""
 PROCESSORS = "*processor_config.json"
-WEIGHTS = (ANY, "*.safetensors.index.json", "pytorch_model*")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
 DESCRIPTION = (
     "config.json",
     "generation_config.json",
@@ -74,7 +73,8 @@ def save_pretrained(
     elif first:
         write_whole(network, model.units() if model.sharded else None, path)
     else:
-        deque(model.units(), maxlen=0)
+        for _ in model.units():  # the first rank gathers them
+            pass
     if first:
         tokenizer.save_pretrained(path)
 
@@ -109,17 +109,19 @@ def write_description(model: ModelHandle, path: Path) -> None:
     _add_rest(module, path)
 
 
-def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Path) -> None:
-    """Write a model with its own tensors, or with those of `units` by their names in it; a file is in memory at a time.
+def write_whole(module: Any, units: Iterator[dict[str, Tensor]] | None, path: Path) -> None:
+    """Write a model with its own tensors, or with those of `units` by their names in it, of which no more than a file's
+    are in memory at one time. All units are taken, whatever fails: to gather them is collective.
 
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
-    for number, tensors in enumerate([None] if units is None else _of_files(units)):
-        module.save_pretrained(path, state_dict=tensors)
-        if tensors is not None:
-            (path / WHOLE).rename(path / f"model-{number:05d}.safetensors")
+    module.save_pretrained(path, state_dict=None if units is None else {})
+    if units is not None:
+        try:
+            _write_units(module, units, path)
+        finally:
+            deque(units, maxlen=0)
     _add_rest(module, path)
-    _add_index(path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
     names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
     if names:
@@ -127,6 +129,28 @@ def write_whole(module: Any, units: Iterable[dict[str, Tensor]] | None, path: Pa
             f"the export would not be the whole {type(module).__name__}, but lose {len(names)} tensors: "
             f"{', '.join(names[:SHOWN])}; if its checkpoint is of an older version, resume the run and save again"
         )
+
+
+def _write_units(module: Any, units: Iterator[dict[str, Tensor]], path: Path) -> None:
+    files: dict[str, str] = {}
+    for number, part in enumerate(_parts(module, units), start=1):
+        files |= dict.fromkeys(part, f"model-{number:05d}.safetensors")
+        save_file(part, path / f"model-{number:05d}.safetensors", metadata={"format": "pt"})
+    if len(set(files.values())) == 1:
+        (path / files.popitem()[1]).rename(path / WHOLE)
+    else:
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+def _parts(module: Any, units: Iterator[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The tensors of each file."""
+    part: dict[str, Tensor] = {}
+    for unit in units:
+        part |= {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in as_saved(module, unit).items()}
+        if sum(tensor.nbytes for tensor in part.values()) >= FILE_BYTES:
+            yield part
+            part = {}
+    yield part
 
 
 def _add_rest(module: Any, path: Path) -> None:
@@ -147,25 +171,21 @@ def _add_rest(module: Any, path: Path) -> None:
     unread = re.compile("|".join(module._keys_to_ignore_on_load_unexpected or ["$^"]))
     rest = ((name, file) for name, file in _stored(source) if name in towers or unread.search(name))
     added = {name: file.get_tensor(name) for name, file in rest if name not in there}
-    if added:
-        save_file(added, path / UNREAD, metadata={"format": "pt"})
-
-
-def _add_index(path: Path) -> None:
-    """Name the files in which transformers finds a model's tensors: it reads `WHOLE` alone, or what an index names."""
-    files = sorted(path.glob(ANY))
-    if len(files) == 1:
-        files[0].rename(path / WHOLE)
+    if not added:
         return
-    if (path / WHOLE).exists():
-        files[files.index(path / WHOLE)] = (path / WHOLE).rename(path / ONE_OF_ONE)
-    weight_map = {name: file.name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
-    (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    save_file(added, path / UNREAD, metadata={"format": "pt"})
+    if (path / WHOLE).exists():  # transformers reads this one file, or those in an index
+        (path / WHOLE).rename(path / ONE_OF_ONE)
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(there, ONE_OF_ONE)}))
+    if (path / INDEX).exists():
+        index = json.loads((path / INDEX).read_text())
+        index["weight_map"] |= dict.fromkeys(added, UNREAD)
+        (path / INDEX).write_text(json.dumps(index))
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
     """The name of each tensor in a folder, with the file that has it."""
-    for file in sorted(folder.glob(ANY)):
+    for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
             yield from ((name, opened) for name in opened.keys())  # noqa: SIM118
 
@@ -174,18 +194,6 @@ def gather_adapter(model: ModelHandle) -> dict[str, Tensor]:
     """The whole tensors of an adapter under peft's names in files. Collective for a sharded model."""
     tensors = model.gather_trainable() | model.saved_buffers()
     return {name: tensors[own] for name, own in adapter_names(model.module).items()}
-
-
-def _of_files(units: Iterable[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    """The tensors of each file, in CPU memory."""
-    tensors: dict[str, Tensor] = {}
-    for unit in units:
-        tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in unit.items()}
-        if sum(tensor.nbytes for tensor in tensors.values()) > FILE_BYTES:
-            yield tensors
-            tensors = {}
-    if tensors:
-        yield tensors
 
 
 def save_adapter(tensors: dict[str, Tensor], path: Path) -> None:

@@ -29,11 +29,7 @@ from agentrl.training.perf.offload import offloaded_activations
 T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
-
-
-def block_of(name: str) -> str:
-    """The start of a tensor's name that it shares with its block; empty outside of blocks."""
-    return BLOCK.match(name)[0]  # type: ignore[index]  # it matches nothing too
+"""The start of a tensor's name that it shares with its block; empty outside of blocks."""
 
 
 class ModelHandle:
@@ -215,7 +211,7 @@ class ModelHandle:
     def units(self) -> Iterator[dict[str, Tensor]]:
         """Every tensor of the model once, by its name, one block at a time; valid until the next block. Collective."""
         seen: set[tuple[int, torch.Size]] = set()
-        for _, named in groupby(self.module.state_dict().items(), lambda item: block_of(item[0])):
+        for _, named in groupby(self.module.state_dict().items(), lambda item: BLOCK.match(item[0])[0]):  # type: ignore[index]  # it matches nothing too
             state: dict[str, Tensor] = {}
             for name, tensor in named:
                 identity = (tensor.data_ptr(), tensor.shape)
