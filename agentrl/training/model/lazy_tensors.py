@@ -5,7 +5,8 @@ lazy tensors as with others, and a parameter of the loaded model is a lazy tenso
 
 Invariants:
 - a part has the values of the whole tensor bit for bit, whatever the operations are;
-- casts, stacks, concatenations, splits and transpositions read only what a part needs; other operations read the whole.
+- casts, stacks and concatenations read only what a part needs. Other operations are computed whole; where they are
+  views of a file, this reads no more.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from transformers import modeling_utils
 
 aten = torch.ops.aten
@@ -48,9 +49,10 @@ class LazyTensor(Tensor):
     """A tensor in CPU memory, as far as others see it, whose values are still in files. It is never written."""
 
     @staticmethod
-    def __new__(cls, like: Tensor, *_: object) -> "LazyTensor":
-        made = Tensor._make_wrapper_subclass(cls, like.shape, like.stride(), dtype=like.dtype, device="cpu")  # type: ignore[attr-defined]
-        return made  # type: ignore[no-any-return]
+    def __new__(cls: Any, like: Tensor, compute: Callable[[Box], Tensor]) -> Any:
+        return Tensor._make_wrapper_subclass(
+            cls, like.shape, like.stride(), dtype=like.dtype, device=torch.device("cpu")
+        )
 
     def __init__(self, like: Tensor, compute: Callable[[Box], Tensor]) -> None:
         """`like`: a tensor of its shape and dtype on the meta device; `compute`: the values in a box."""
@@ -76,31 +78,26 @@ class LazyTensor(Tensor):
         return nn.Parameter(copied, self.requires_grad) if isinstance(self, nn.Parameter) else copied
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # a class method, as PyTorch wants
         kwargs = kwargs or {}
         outputs = _outputs_on_meta(func, args, kwargs)
-        if outputs is None:
-            return func(*_read(args), **_read(kwargs))
-        several = isinstance(outputs, list | tuple)
-        lazy = [
-            cls(like, _computing(func, args, kwargs, i)) for i, like in enumerate(outputs if several else [outputs])
-        ]
-        return lazy if several else lazy[0]
+        if isinstance(outputs, Tensor):
+            return cls(outputs, _computing(func, args, kwargs))
+        if isinstance(outputs, list | tuple):
+            return [cls(output, _computing(func, args, kwargs, i)) for i, output in enumerate(outputs)]
+        return func(*_read(args), **_read(kwargs))
 
 
 def _outputs_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The outputs of an operation without values; None where it has to be computed now."""
-    if func._schema.is_mutable:
-        if isinstance(args[0], LazyTensor):
-            raise TypeError(f"{func}: the tensor is in a file")
-        return None
-    if torch.device(kwargs.get("device") or "cpu").type != "cpu":
+    if func._schema.is_mutable and isinstance(args[0], LazyTensor):
+        raise TypeError(f"{func}: the tensor is in a file")
+    if func._schema.is_mutable or torch.device(kwargs.get("device") or "cpu").type != "cpu":
         return None
     try:
-        outputs = func(*_on_meta(args), **_on_meta(kwargs | ({"device": "meta"} if "device" in kwargs else {})))
+        return func(*_on_meta(args), **_on_meta(kwargs | dict.fromkeys(kwargs.keys() & {"device"}, "meta")))
     except Exception:  # it depends on values, or on tensors that are not lazy
         return None
-    return outputs if all(isinstance(output, Tensor) for output in tree_leaves(outputs)) else None
 
 
 def _on_meta(tree: Any) -> Any:
@@ -113,58 +110,37 @@ def _read(tree: Any) -> Any:
     return tree_map_only(LazyTensor, LazyTensor.whole, tree)
 
 
-def _computing(func: Any, args: Any, kwargs: Any, index: int) -> Callable[[Box], Tensor]:
-    """Computes a box of an operation's output `index`."""
+def _computing(func: Any, args: Any, kwargs: Any, index: int = 0) -> Callable[[Box], Tensor]:
+    """Computes a part of an operation's output `index`."""
+    if func in POINTWISE:
+        return lambda box: func(args[0].part(box), *args[1:], **kwargs)
     if func in PARTS:
-        return lambda box: PARTS[func](box, func, index, *args, **kwargs)
+        return lambda box: PARTS[func](box, *args)
 
     def compute(box: Box) -> Tensor:
         outputs = func(*_read(args), **_read(kwargs))
-        return (outputs[index] if isinstance(outputs, list | tuple) else outputs)[box]  # type: ignore[no-any-return]
+        return (outputs[index] if isinstance(outputs, list | tuple) else outputs)[box]
 
     return compute
 
 
-def _pointwise(box: Box, func: Any, index: int, source: LazyTensor, *args: Any, **kwargs: Any) -> Tensor:
-    return func(source.part(box), *args, **kwargs)  # type: ignore[no-any-return]
-
-
-def _stack(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+def _stack(box: Box, sources: list[LazyTensor], dim: int = 0) -> Tensor:
     dim %= len(box)
     return torch.stack([source.part(box[:dim] + box[dim + 1 :]) for source in sources[box[dim]]], dim)
 
 
-def _concatenate(box: Box, func: Any, index: int, sources: list[LazyTensor], dim: int = 0) -> Tensor:
+def _concatenate(box: Box, sources: list[LazyTensor], dim: int = 0) -> Tensor:
     dim %= len(box)
     parts, start = [], 0
     for source in sources:
         size = source.shape[dim]
         low, high = max(box[dim].start - start, 0), min(box[dim].stop - start, size)
         if low < high:
-            parts.append(source.part(box[:dim] + (slice(low, high),) + box[dim + 1 :]))
+            parts.append(source.part((*box[:dim], slice(low, high), *box[dim + 1 :])))
         start += size
     return torch.cat(parts, dim)
 
 
-def _split(box: Box, func: Any, index: int, source: LazyTensor, sizes: Any, dim: int = 0) -> Tensor:
-    dim %= len(box)
-    start = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
-    moved = slice(box[dim].start + start, box[dim].stop + start)
-    return source.part(box[:dim] + (moved,) + box[dim + 1 :])
-
-
-def _transpose(box: Box, func: Any, index: int, source: LazyTensor, first: int, second: int) -> Tensor:
-    swapped = list(box)
-    swapped[first], swapped[second] = box[second], box[first]
-    return source.part(tuple(swapped)).transpose(first, second)
-
-
-PARTS: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys((aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default), _pointwise),
-    aten.stack.default: _stack,
-    aten.cat.default: _concatenate,
-    aten.split.Tensor: _split,
-    aten.split_with_sizes.default: _split,
-    aten.transpose.int: _transpose,
-}
-"""How to compute a part of an operation's output from parts of its inputs."""
+POINTWISE = (aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default)
+PARTS: dict[Any, Callable[..., Tensor]] = {aten.stack.default: _stack, aten.cat.default: _concatenate}
+"""Operations of which a part is computed from parts of the inputs."""

@@ -159,7 +159,7 @@ def load_model(
         module = new_adapter(module, model, task)
     use_grouped_adapters(module)
     loaded = ModelHandle(
-        module.to(device).eval(),
+        (module if device.type == "cpu" else module.to(device)).eval(),  # a rank may have it on the meta device
         log_prob_kernels="triton" if model.use_fused_kernels else None,
         offloads_activations=model.enable_activation_offload,
     )

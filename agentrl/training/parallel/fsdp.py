@@ -190,40 +190,39 @@ def _start(parameter: Any, part: int) -> int:
 
 
 class WeightLoader:
-    """Loads the units of a model: each rank reads its own shards of lazy tensors; the first rank sends all else."""
+    """Gives the units of a model their weights: each rank reads its shards of lazy tensors, the first sends the others.
+
+    A tensor that is not lazy, such as a new adapter or a table that the model computes, has values on the first rank.
+    """
 
     def __init__(self, module: nn.Module, ranks: Ranks, device: torch.device) -> None:
-        """`module`: the model, lazy where it can be; elsewhere it needs values on the first rank alone.
-
-        Raises UserError where ranks see other models.
-        """
-        self.module = module
-        self.ranks = ranks
-        self.device = device
-        named = dict(_tensors(module))
-        self.shapes = {name: tensor.shape for name, tensor in named.items()}
-        kinds = {name: (tensor.shape, isinstance(tensor, LazyTensor)) for name, tensor in named.items()}
-        if ranks.broadcast(kinds) != kinds:
+        """Raises UserError where ranks see other models."""
+        self.module, self.ranks, self.device = module, ranks, device
+        # The old tensors are kept alive: a new tensor must not get the id of one.
+        self.tensors: dict[str, Tensor] = dict([*module.named_parameters(), *module.named_buffers()])
+        self.shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+        if ranks.broadcast(self.shapes) != self.shapes:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
-        self.dtypes = ranks.broadcast({name: tensor.dtype for name, tensor in named.items()})
-        self.names = {id(tensor): name for name, tensor in named.items()}
-        self.lazy: dict[str, LazyTensor] = {}
-        self._made: dict[int, Any] = {}
+        self.names = {id(tensor): name for name, tensor in self.tensors.items()}
+        self._made: dict[str, Any] = {}
 
     def fill(self, unit: nn.Module) -> Names:
-        """Create the tensors of a unit on the device: whole, or on the meta device where `read` reads shards; returns
-        the names of its parameters.
+        """Put the tensors of a unit on the device, whole; what `read` reads is on the meta device until then.
 
-        Parameters that several modules share stay shared.
+        Returns the names of its parameters. Parameters that several modules share stay shared.
         """
         filled = []
         owners: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
         for owner, leaf, tensor in [(p, *item) for p in owners for item in p.items()]:
-            if id(tensor) not in self.names:
+            name = self.names.get(id(tensor))
+            if name is None:
                 continue
-            if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
-                filled.append(self.names[id(tensor)])
-            owner[leaf] = self._make(tensor)
+            if name not in self._made:
+                self._made[name] = values = self._values(name)
+                if isinstance(tensor, nn.Parameter):
+                    self._made[name] = nn.Parameter(values, tensor.requires_grad)
+                    filled.append(name)
+            owner[leaf] = self._made[name]
         return filled
 
     @torch.no_grad()
@@ -231,28 +230,20 @@ class WeightLoader:
         """Read this rank's shards of a sharded unit from the model's files; `names`: of the unit's parameters, each of
         which is the part of this number of the one in the files."""
         unit._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
-        for name in self.lazy.keys() & set(names):
+        for name in names:
             parameter: Any = self.module.get_parameter(name)
-            source = self.lazy.pop(name)
-            if local(parameter).numel():
-                local(parameter).copy_(source.part(_box(parameter, part)))
-
-    def _make(self, tensor: Any) -> Any:
-        # The old tensor is kept alive: a new tensor must not get its id.
-        if id(tensor) not in self._made:
-            values = self._values(self.names[id(tensor)], tensor)
-            made = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
-            self._made[id(tensor)] = (tensor, made)
-        return self._made[id(tensor)][1]
+            source = self.tensors[name]
+            if isinstance(source, LazyTensor) and local(parameter).numel():
+                local(parameter).copy_(source.compute(_box(parameter, part)).to(self.device))  # it casts there
 
     @torch.no_grad()
-    def _values(self, name: str, tensor: Tensor) -> Tensor:
+    def _values(self, name: str) -> Tensor:
+        tensor = self.tensors[name]
         if isinstance(tensor, LazyTensor) and isinstance(tensor, nn.Parameter):
-            self.lazy[name] = tensor
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         if isinstance(tensor, LazyTensor):
             return tensor.whole().to(self.device, copy=True)
-        values = torch.empty(tensor.shape, dtype=self.dtypes[name], device=self.device)
+        values = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
         if self.ranks.first:
             values.copy_(tensor)
             tensor.data = tensor.data.new_empty(0)  # frees memory: rank 0 never has the model twice
@@ -265,8 +256,3 @@ def _box(parameter: Any, part: int = 0) -> tuple[slice, ...]:
     shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     offset = (offset[0] + part * len(parameter), *offset[1:]) if part else offset
     return tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
