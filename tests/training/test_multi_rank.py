@@ -177,17 +177,26 @@ def test_further_checkpoints(name, further, models, alone):
     test_one_process_resumes_a_checkpoint_of_two_ranks(name, further, models, alone)
 
 
+def without_loads(found):
+    """Figures but for loads of experts: the shares of four are so small that what fills up a CPU's rows shows there."""
+    loads = ("router/max_load", "router/max_load_worst")
+    return found | {"metrics": [{n: v for n, v in step.items() if n not in loads} for step in found["metrics"]]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", multi_rank.ON_FOUR)
 def test_four_processes_train_as_one(name, on_four, alone):
-    test_two_processes_train_as_one(name, on_four, alone)
+    assert_agree(without_loads(together(on_four, name)), without_loads(alone(name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", multi_rank.ON_FOUR_RESUMED)
 def test_checkpoints_of_four(name, on_four, models, alone):
-    test_two_ranks_resume_a_checkpoint_of_one(name, on_four, alone)
-    test_one_process_resumes_a_checkpoint_of_two_ranks(name, on_four, models, alone)
+    wanted = without_loads(last_step(alone(name)))
+    assert_agree(without_loads(together(on_four, f"{name}-resumed")), wanted)
+    loaded(on_four, f"{name}-wrote", 0)
+    found = multi_rank.resume(multi_rank.ALL[name], models, on_four / f"many-{name}", ALONE)
+    assert_agree(without_loads(found | {"scored": [[column] for column in found["scored"]]}), wanted)
 
 
 @pytest.mark.parametrize("name", ["fsdp2", "split-experts"])

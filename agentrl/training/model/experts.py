@@ -15,7 +15,8 @@ EXPERTS = 2
 
 def stacked_weights(layer: nn.Module) -> dict[str, nn.Parameter]:
     """The weights [experts, n, m] of an expert layer by name; of any other module none."""
-    found = {name: p for name, p in layer.named_parameters(recurse=False) if p.dim() == 3 and len(p) > 1}
+    own = layer.named_parameters(recurse=False)  # a process that splits a layer may have one of its experts
+    found = {name: p for name, p in own if p.dim() == 3 and getattr(layer, "num_experts", len(p)) > 1}
     return found if len(found) >= EXPERTS else {}
 
 

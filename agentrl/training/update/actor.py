@@ -201,7 +201,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         other = self.reference.readout(micro) if self.reference else None
-        self.load.clear_loss()
+        self.load.begin_pass(micro.mask)
         logprobs, entropy, *exact = self.score(micro, other=other)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old

@@ -28,6 +28,7 @@ class ExpertLoad:
         experts = {n: max(shapes[f"{n}.{own}"][0] for own in stacked_weights(layer)) for n, layer in layers.items()}
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
+        self._counted: Tensor | bool = True
         self._logits: Tensor | None = None
         self._loss = self._no_loss = torch.zeros((), device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -44,9 +45,11 @@ class ExpertLoad:
         for part, index in routers_of(model.module) if router.aux_loss_coef else ():
             part.register_forward_hook(partial(self._keep, index))
 
-    def clear_loss(self) -> None:
-        """Forget the load-balancing loss of earlier passes, and of layers that a backward pass computed again."""
+    def begin_pass(self, mask: Tensor) -> None:
+        """Forget the load-balancing loss of earlier passes, and of layers that a backward pass computed again; a pass
+        without trained tokens (`mask` bool [T]) does not count: it only runs the collectives."""
         self._loss = self._no_loss
+        self._counted = mask.any()
 
     def loss(self, tokens: int, share: Tensor) -> Tensor:
         """The load-balancing loss of a pass of `tokens`, the mean over layers, times its `share` of the mini-batch."""
@@ -93,7 +96,7 @@ class ExpertLoad:
         if not torch.is_grad_enabled():
             return
         counts = tokens_per_expert(given, len(row))
-        row += counts
+        row += counts * self._counted
         if self._logits is not None:
             self._loss = self._loss + balance_loss(self._logits, counts)
             self._logits = None
