@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-from gpu_parts import SGLANG, copy_seconds, large_model, median, report, show
+from gpu_parts import REWARD, SGLANG, copy_seconds, large_model, median, report, show
 
 from agentrl.config import compose
 from agentrl.engines.engine import Generation, Sampling
@@ -103,10 +103,13 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         f"model.dtype={'bfloat16' if args.device == 'cuda' else 'float32'}",
         "data.max_prompt_length=512",
         "data.max_response_length=512",
+        f"reward.custom_reward_function.path={folder / 'reward.py'}",
+        "reward.custom_reward_function.name=score",
         f"rollout.max_num_seqs={args.concurrent}",
         "rollout.weight_check=always",
         *args.set,
     ]
+    (folder / "reward.py").write_text(REWARD)
     start = time.perf_counter()
     runtime = LocalRuntime(compose(settings, checks=()))
     try:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from engine_gpu import gap
-from gpu_parts import SGLANG, mixed_batch
+from gpu_parts import REWARD, SGLANG, mixed_batch
 from gpu_update import updates
 from models_gpu import SHAPES, TINY, random_weights
 from rich.console import Console
@@ -142,17 +142,21 @@ def measured_servers(args: argparse.Namespace, found: dict[str, Any]) -> None:
         f"model.dtype={'bfloat16' if args.device == 'cuda' else 'float32'}",
         "data.max_prompt_length=1024",
         "data.max_response_length=512",
+        f"reward.custom_reward_function.path={Path(args.out, 'reward.py')}",
+        "reward.custom_reward_function.name=score",
         "rollout.max_num_seqs=256",
         *SERVERS[args.one],
         *args.set,
     ]
+    Path(args.out, "reward.py").write_text(REWARD)
     runtime = LocalRuntime(compose(settings, checks=()))
     try:
         runtime.publish_weights(0)
-        prompts = paragraphs(runtime.tokenizer)
-        throughput(runtime, prompts[:4])
+        prompts, new = paragraphs(runtime.tokenizer), 8 if args.tiny else NEW
+        throughput(runtime, prompts[:4], new)
         for count in (16, 256):
-            found[f"tokens/s {count}"], answers = throughput(runtime, (prompts * count)[:count])
+            asked = (prompts * count)[: 2 if args.tiny else count]
+            found[f"tokens/s {count}"], answers = throughput(runtime, asked, new)
         found["tokens 256"] = sum(len(answer.token_ids) for answer in answers)
         found |= differences(runtime, prompts, answers)
         found |= synced(runtime)
@@ -175,12 +179,12 @@ def paragraphs(tokenizer: Any) -> list[list[int]]:
     return [encoded(text) for text in asked]
 
 
-def throughput(runtime: Any, prompts: list[list[int]]) -> tuple[float, list[Any]]:
+def throughput(runtime: Any, prompts: list[list[int]], new: int) -> tuple[float, list[Any]]:
     """Tokens/s of so many requests at once, and their answers."""
     from agentrl.engines.engine import Sampling
 
     async def draw() -> list[Any]:
-        engine, sampling = runtime.rollouts.engine, Sampling(NEW, ignore_eos=True)
+        engine, sampling = runtime.rollouts.engine, Sampling(new, ignore_eos=True)
         return await asyncio.gather(
             *(engine.generate(prompt, sampling, key=str(number)) for number, prompt in enumerate(prompts))
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.derived import deterministic
+from agentrl.config.derived import deterministic, records_experts
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, is_server
@@ -66,7 +66,7 @@ def check_addresses(rollout: Rollout, name: str) -> None:
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
     for key in ("quantization", "speculative_algorithm"):
         if getattr(rollout, key) and (rollout.base_url or in_process(name)):
-            raise UserError(f"rollout.{key}: only servers that the run starts take it; remove it, or start one of them")
+            raise UserError(f"rollout.{key}: only a server that the run starts takes it; set rollout.name=vllm")
     if taken := {"host", "port"} & set(kwargs_of(rollout, name)):
         raise UserError(
             f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"
@@ -82,7 +82,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
     """The engine in this process: hf, or one of the user's own. Raises UserError."""
     rollout, device = config.rollout, next(module.parameters()).device
     name = engine_name(rollout, device.type)
-    if config.actor.router_replay.mode == "R3":
+    if records_experts(config):
         prepare_routing(module, device)
     engine: Engine = ENGINES.make(
         name,

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 CUDA = torch.device("cuda")
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "muon", "sgd", "RMSprop"])
+@pytest.mark.parametrize("name", ["adamw", "adamw_16bit", "adamw_8bit", "muon", "sgd", "RMSprop"])
 def test_an_optimizer_lowers_a_loss_and_resumes(name: str) -> None:
     if name == "adamw_8bit":
         pytest.importorskip("torchao")
@@ -41,7 +41,7 @@ def test_an_optimizer_lowers_a_loss_and_resumes(name: str) -> None:
     assert float(distance()) < 0.9 * first
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "adamw_16bit", "adamw_8bit", "muon"])
 def test_a_policy_is_updated_in_half_precision(name: str) -> None:
     if name == "adamw_8bit":
         pytest.importorskip("torchao")
@@ -55,6 +55,27 @@ def test_a_policy_is_updated_in_half_precision(name: str) -> None:
     assert all(torch.isfinite(value).all() for value in after.values())
     assert any(not torch.equal(after[key], value) for key, value in before.items())
     assert metrics["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_16bit", "sgd"])
+def test_the_cpu_takes_the_steps_of_the_gpu(name: str) -> None:
+    """Parameters agree to rounding, of bfloat16 for moments rounded by other draws; the GPU holds no moments."""
+    wanted: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
+    for offload, out in ((False, wanted), (True, found)):
+        module = tiny("qwen3").to(CUDA)
+        optimizer = Optimizer(module, Optim(optimizer=name, lr=1e-3), grad_clip=1.0, total_steps=9, offload=offload)
+        for step in range(5):
+            for number, parameter in enumerate(optimizer.parameters):
+                draw = torch.Generator().manual_seed(100 * step + number)
+                parameter.grad = torch.randn(parameter.shape, generator=draw).to(CUDA)
+            optimizer.step()
+        out += [parameter.detach().cpu() for parameter in optimizer.parameters]
+        states = [value for rule in optimizer.rules for state in rule.state.values() for value in state.values()]
+        devices = {value.device.type for value in states if isinstance(value, torch.Tensor) and value.ndim}
+        assert devices <= {"cpu" if offload else "cuda"}
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4 if name == "adamw_16bit" else 1e-6, rtol=0)
 
 
 def test_a_memory_snapshot_names_allocations(tmp_path: Path) -> None:

@@ -281,11 +281,12 @@ _add("dense", "nemotron", "arcee", "stablelm", "youtu", "helium", "internlm3", "
 _add("dense", "gemma2", "gemma3_text", "gemma4_text", "olmo3", "cohere2", "exaone4", **SLIDING)
 _add("dense", "gemma3n_text", **SLIDING)
 _add("experts", "qwen2_moe", "qwen3_moe", "mixtral", "phimoe", "olmoe", "granitemoe", "dots1", "hunyuan_v1_moe")
-_add("experts", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
+_add("experts", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
 _add("experts", "minimax_m2", "ernie4_5_moe", "hy_v3", "hy_v4", "afmoe", "solar_open", "flex_olmo")
 _add("experts", "longcat_flash", num_layers=1, zero_expert_num=2, head_dim=8)
 _add("experts", "gpt_oss", "mimo_v2_flash", "laguna", "cohere2_moe", "exaone_moe", **SLIDING)
 _add("experts", "granitemoeshared", "mistral4")
+_add("experts", "deepseek_v4", layer_types=["compressed_sparse_attention", "heavily_compressed_attention"])
 _add("experts", "llama4_text")
 _add("experts", "gemma4_text", name="gemma4_moe", enable_moe_block=True, num_experts=4, top_k_experts=2, **SLIDING)
 _add("hybrid", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax", "olmo_hybrid", **LINEAR)
@@ -301,7 +302,6 @@ _add("hybrid", "granitemoehybrid", name="granite4_dense", num_local_experts=0, *
 _add("hybrid", "lfm2", "lfm2_moe", "lfm3", layer_types=["conv", "full_attention"])
 _add("hybrid", "mamba2", num_heads=8, head_dim=16)
 _add("hybrid", "falcon_mamba")
-_add("hybrid", "recurrent_gemma", block_types=["recurrent", "attention"], attention_window_size=64, lru_width=64)
 QWEN = {"placeholder": "<|vision_start|><image><|vision_end|>"}
 SQUARE = {"size": {"height": 56, "width": 56}}
 CLIP = {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}

@@ -115,6 +115,7 @@ def asked(base: Path) -> dict[str, Any]:
     """What a loaded model says: packing, experts, sequence parallelism."""
     from agentrl.config.schema import Model
     from agentrl.training import load_model
+    from agentrl.training.model.experts import expert_layers
     from agentrl.training.model.packing_probe import pack_where_exact
     from agentrl.training.parallel.ulysses import check_heads
 
@@ -129,7 +130,19 @@ def asked(base: Path) -> dict[str, Any]:
         facts["ulysses"] = "yes"
     except Exception as error:
         facts["ulysses"] = f"no: {error}"
+    if expert_layers(model.base):
+        facts["replay"] = _replays(model)
     return facts
+
+
+def _replays(model: Any) -> str:
+    from agentrl.training.model.routing_probe import routing_of
+
+    try:
+        routing_of(model, torch.device("cpu"), "replay")
+    except Exception as error:
+        return f"no: {error}"
+    return "yes"
 
 
 class Said(logging.Handler):
@@ -191,8 +204,8 @@ def agentrl(*words: str) -> str:
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(words))
     if code:
-        lines = [line for line in err.getvalue().splitlines() if line.strip()]
-        raise RuntimeError(" ".join(" ".join(lines).split())[-600:])
+        said = " ".join(err.getvalue().split()).rpartition("error: ")[2]
+        raise RuntimeError(said.rpartition("the most frequent cause ")[2])
     return out.getvalue() + err.getvalue()
 
 
@@ -238,10 +251,21 @@ def _apart(family: Family, base: Path, place: Path) -> float:
 
 
 def adapted(base: Path, rows: Path, place: Path, facts: Facts) -> str:
-    """Train an adapter of all linear layers, and merge it."""
-    train(base, rows, place / "lora", LORA_STEPS, Facts(place / "lora.json"), "model.lora_rank=4")
-    agentrl("merge", str(place / "lora"), str(place / "merged"), "--merge-adapter")
-    lost = _tensors(base).keys() ^ _tensors(place / "merged").keys()
+    """Train an adapter of all linear layers, and of all experts, and merge it."""
+    if "replay" not in facts:
+        return _adapted(base, rows, place / "lora")
+    try:
+        return _adapted(base, rows, place / "experts", "model.target_parameters=all-experts") + ", experts too"
+    except Exception as error:
+        facts |= {"lora_experts": str(error)}
+        return _adapted(base, rows, place / "lora")
+
+
+def _adapted(base: Path, rows: Path, place: Path, *more: str) -> str:
+    train(base, rows, place, LORA_STEPS, Facts(place.with_suffix(".json")), "model.lora_rank=4", *more)
+    merged = place.with_name(f"{place.name}-merged")
+    agentrl("merge", str(place), str(merged), "--merge-adapter")
+    lost = _tensors(base).keys() ^ _tensors(merged).keys()
     return f"no: merging loses {sorted(lost)[0]}" if lost else "yes"
 
 

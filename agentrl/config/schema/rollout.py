@@ -153,7 +153,7 @@ class Rollout:
     containers: Containers = field(default_factory=Containers)
     """Containers of rows."""
     enable_rollout_routing_replay: bool | None = None
-    """Record the experts that each token meets in the engine, for actor.router_replay.mode=R3; null: with that mode."""
+    """Record the experts that each token meets in the engine; null: with actor.router_replay.mode=R3 alone."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options passed to the engine unchanged: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or vllm.<flag>)
     with flags of that server, for example attention_backend."""
@@ -184,9 +184,9 @@ class Rollout:
     samples from those: faster, and half the memory of weights. algorithm.rollout_correction corrects the larger gap.
     null: not rounded."""
     speculative_algorithm: str | None = None
-    """Server engines on a GPU: ngram: guess the next tokens from what the text so far repeats, and check them in one pass; no
-    draft model. Tokens and log-probs are those of the policy. Faster where answers repeat prompts or themselves and few
-    sequences run at once. null: none."""
+    """Server engines on a GPU: ngram: guess the next tokens from what the text so far repeats, and check them in one
+    pass; no draft model. Tokens and log-probs are those of the policy. Faster where answers repeat prompts or
+    themselves and few sequences run at once. null: none."""
     enforce_eager: bool = False
     """Server engines: no CUDA graphs: faster start, slower decoding."""
     enable_chunked_prefill: bool = True

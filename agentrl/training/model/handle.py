@@ -132,6 +132,12 @@ class ModelHandle:
         # Sharding derives a class of the block's.
         return [(name, child) for name, child in named if name and type(child).__name__.removeprefix("FSDP") in kinds]
 
+    def train(self) -> None:
+        """Let blocks recompute activations, where that is on. All else computes as when it samples: there are routers
+        that add noise in training mode."""
+        for part in self.module.modules():
+            part.training = hasattr(part, "gradient_checkpointing")
+
     def compute_in(self, dtype: torch.dtype | None) -> None:
         """Let layers compute in `dtype` from now on."""
         self.compute_dtype = dtype

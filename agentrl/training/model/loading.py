@@ -34,7 +34,7 @@ from agentrl.core.paths import expanded
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
 from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
-from agentrl.training.model.grouped_experts import use_grouped_experts
+from agentrl.training.model.grouped_experts import use_grouped_adapters, use_grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.float32_head import in_float32
 from agentrl.training.model.towers import leave_out_towers
@@ -157,6 +157,7 @@ def load_model(
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
+    use_grouped_adapters(module)
     loaded = ModelHandle(
         module.to(device).eval(),
         log_prob_kernels="triton" if model.use_fused_kernels else None,

@@ -33,7 +33,8 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> "Compiled":
     for block in blocks:
         block._compiled_call_impl = CompiledBlock(block, compiled)
         for part in block.modules():
-            if hasattr(part, "parameter_name"):  # peft's, which makes a class at each call: compiled again each time
+            # peft's own forward makes a class at each call, and would be compiled again each time.
+            if hasattr(part, "parameter_name") and "forward" not in vars(part):
                 part.forward = torch.compiler.disable(part.forward)
     return compiled
 

@@ -180,7 +180,7 @@ class PolicyActor(Trainable):
             return mini
         self.model.module.eval()
         logprobs = self.logprobs(mini)[0]
-        self.model.module.train()
+        self.model.train()
         return correct_batch(mini, logprobs, self.rollout_correction, self.micro_batching.ranks.sum_over_ranks)
 
     @property

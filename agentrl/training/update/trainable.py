@@ -177,7 +177,7 @@ class Trainable:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Within the body the module is ready for passes with a gradient."""
-        self.model.module.train()
+        self.model.train()
         with self.model.computing():
             yield
         self.model.module.eval()

@@ -68,7 +68,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
     """The kinds of passes that a step has, those that every step has first."""
     if should_stop():
         return
-    trainable.model.module.train()
+    trainable.model.train()
     trainable.backward(trainable.score(batch)[0].sum())
     if scores_apart:
         if should_stop():
@@ -76,7 +76,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
         trainable.model.module.eval()
         _without_gradient(trainable.score, batch)
     if not should_stop():
-        trainable.model.module.train()
+        trainable.model.train()
         _without_gradient(trainable.score, batch)  # sequences of advantage 0
 
 
