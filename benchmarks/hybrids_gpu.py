@@ -27,6 +27,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128},
 }
 TINY = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4, "head_dim": 16}
+TINY |= {f"linear_num_{part}_heads": 2 for part in ("key", "value")} | {
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 
 
 def main() -> None:
@@ -139,8 +143,10 @@ def active(module: Any) -> float:
     """Parameters that a token meets, without the embedding."""
     share = 1.0
     config = module.config
-    if experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
-        share = config.num_experts_per_tok / experts
+    experts, met = (getattr(config, name, None) for name in ("num_experts", "num_experts_per_tok"))
+    experts = getattr(config, "num_local_experts", None) or experts
+    if experts and met:
+        share = met / experts
     named = [(name, p.numel()) for name, p in module.named_parameters() if "embed" not in name]
     return sum(n * (share if ".experts." in name else 1.0) for name, n in named)
 
