@@ -74,6 +74,12 @@ def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:
     return rollout.agent.num_workers > 0 and processes(trainer, rollout) > 1
 
 
+def records_experts(config: Config) -> bool:
+    """Whether the engine reports the experts that tokens meet: `enable_rollout_routing_replay`, or null and R3."""
+    chosen = config.rollout.enable_rollout_routing_replay
+    return config.actor.router_replay.mode == "R3" if chosen is None else chosen
+
+
 def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
     """Whether the hf engine waits for every live trajectory: `rollout.deterministic`, or null and a run in which no
     timing decides the order of requests: it neither samples ahead nor has rollout workers."""

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from agentrl.chat.media.loading import takes_images
+from agentrl.config.derived import records_experts
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
@@ -80,7 +81,7 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
-        **recorded_experts(config, base),
+        experts=recorded_experts(config, base),
         takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=kwargs_of(rollout, name),
@@ -89,10 +90,10 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
     return backend
 
 
-def recorded_experts(config: Config, base: str) -> dict[str, int]:
-    """The numbers of experts and layers of a model whose routing is recorded; {} where it is not. Raises UserError."""
-    if config.actor.router_replay.mode != "R3":
-        return {}
+def recorded_experts(config: Config, base: str) -> tuple[int, int, int] | None:
+    """The numbers of a model whose routing is recorded, see ServerSettings; None where it is not. Raises UserError."""
+    if not records_experts(config):
+        return None
     from transformers import AutoConfig  # takes seconds to import
 
     from agentrl.training.model.sizes import sizes_of
@@ -100,7 +101,7 @@ def recorded_experts(config: Config, base: str) -> dict[str, int]:
     sizes = sizes_of(AutoConfig.from_pretrained(base, trust_remote_code=config.model.trust_remote_code))
     if sizes.experts < 2:
         raise UserError("actor.router_replay.mode=R3: the model has no experts; set it to disabled")
-    return {"experts": sizes.experts, "layers": sizes.layers}
+    return sizes.experts, sizes.layers, round(sizes.experts * sizes.active_experts)
 
 
 def sent_adapter(config: Config) -> AdapterSpec:

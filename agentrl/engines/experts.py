@@ -14,12 +14,12 @@ NARROW = 256
 """Most experts whose ids fit into a byte."""
 
 
-def flat_experts(text: str, rows: int, layers: int) -> NDArray[np.int32]:
-    """SGLang's answer: base64 of int32 [rows, layers, k]. Raises InfraError."""
+def flat_experts(text: str, layers: int, k: int) -> NDArray[np.int32]:
+    """SGLang's answer: base64 of int32 [tokens, layers, k]. Raises InfraError."""
     data = _bytes(text)
-    if not rows or len(data) % (4 * rows * layers):
-        raise InfraError(f"{len(data)} bytes of experts came for {rows} tokens of {layers} layers")
-    return np.frombuffer(data, np.int32).reshape(rows, layers, -1)
+    if len(data) % (4 * layers * k):
+        raise InfraError(f"{len(data)} bytes of experts came, not {k} experts of {layers} layers for each token")
+    return np.frombuffer(data, np.int32).reshape(-1, layers, k)
 
 
 def saved_experts(text: str) -> NDArray[Any]:

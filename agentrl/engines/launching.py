@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.derived import deterministic
+from agentrl.config.derived import deterministic, records_experts
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, is_server
@@ -82,7 +82,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
     """The engine in this process: hf, or one of the user's own. Raises UserError."""
     rollout, device = config.rollout, next(module.parameters()).device
     name = engine_name(rollout, device.type)
-    if config.actor.router_replay.mode == "R3":
+    if records_experts(config):
         prepare_routing(module, device)
     engine: Engine = ENGINES.make(
         name,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
-from agentrl.config.derived import group_size
+from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
@@ -261,7 +261,7 @@ class Rollouts:
             self._sampling(),
             temperature=rollout.temperature if rollout.do_sample else 0.0,
             **{name: getattr(rollout, name) for name in FILTERS},
-            experts_from=0 if self.config.actor.router_replay.mode == "R3" else None,
+            experts_from=0 if records_experts(self.config) else None,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
 

@@ -45,7 +45,7 @@ def npy(rows: NDArray[Any]) -> str:
 
 def test_answers_are_read_as_the_servers_write_them() -> None:
     rows = rows_of(range(9))
-    assert np.array_equal(checked_experts(flat_experts(encoded(rows), 9, 2), rows=9, experts=8), rows)
+    assert np.array_equal(checked_experts(flat_experts(encoded(rows), 2, 2), rows=9, experts=8), rows)
     assert np.array_equal(checked_experts(saved_experts(npy(rows)), rows=9, experts=8), rows)
     assert np.array_equal(checked_experts(rows, rows=4, experts=8), rows[5:])  # of a server that begins at the prompt
     assert checked_experts(rows, rows=9, experts=256).dtype == np.uint8
@@ -55,7 +55,7 @@ def test_answers_are_read_as_the_servers_write_them() -> None:
 @pytest.mark.parametrize("text", ["!", "AAAA", None, 7, encoded(rows_of(range(8)))[:-4]])
 def test_hostile_texts_are_infrastructure_errors(text: Any) -> None:
     with pytest.raises(InfraError, match="experts"):
-        flat_experts(text, 8, 2)
+        flat_experts(text, 2, 2)
     with pytest.raises(InfraError, match="experts"):
         saved_experts(text)
     with pytest.raises(InfraError, match="experts"):

@@ -8,6 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentrl.chat import Chat
@@ -53,7 +54,15 @@ class RandomEngine:
         ids = [*ids, *(self.end if random.random() < 0.9 else ())][: sampling.max_new_tokens]
         logprobs = [-random.random() for _ in ids]
         self.drawn.append((tuple(ids), tuple(logprobs)))
-        return Generation(ids, logprobs, "stop" if ids[-1] == self.end[0] else "length", random.randint(1, 3))
+        reason = "stop" if ids[-1] == self.end[0] else "length"
+        experts = rows_of([*token_ids, *ids], sampling.experts_from, -1)
+        return Generation(ids, logprobs, reason, random.randint(1, 3), experts=experts)  # type: ignore[arg-type]
+
+
+def rows_of(ids: list[int], start: int | None, stop: int | None) -> np.ndarray:
+    """Experts that are known by their token."""
+    found = np.asarray(ids)[start:stop]
+    return (found[:, None, None] % np.array([[7, 5]])).astype(np.uint8)
 
 
 @dataclass
@@ -193,7 +202,7 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Ag
     engine = RandomEngine(random, env_chat)
     limits = Limits(512, 512, 4096)
     env = RolloutContext(engine, env_chat, no_tools(), load_interactions(None), limits, inference)  # type: ignore[arg-type]
-    session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(192, seed=seed))
+    session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(192, seed=seed, experts_from=0))
     agent = Agent(session, random, random.choice(CLIENTS))
     agent.history = [{"role": "system", "content": "Add."}, {"role": "user", "content": agent.word()}]
     linear, wild = True, random.random() < 0.7
@@ -231,6 +240,8 @@ def check(session: AgentSession, engine: RandomEngine) -> None:
     numbers: list[int] = []
     for ledger in session.trajectory.ledgers:
         ledger.check()
+        assert ledger.routed == len(ledger) - 1
+        assert np.array_equal(np.concatenate(ledger.experts), rows_of(list(ledger.ids), 0, -1))
         for number in sorted({turn for turn, mask in zip(ledger.turns, ledger.mask, strict=True) if mask}):
             own = [i for i in range(len(ledger)) if ledger.mask[i] and ledger.turns[i] == number]
             assert own == list(range(own[0], own[-1] + 1))

@@ -24,6 +24,7 @@ from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.saving import Saver
 from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.routing_probe import routing_of
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -90,6 +91,8 @@ class Case:
     """Whether the ranks compute equal prompts once; one process computes every token."""
     rounding: float = 2e-5
     """What figures may differ by."""
+    replay: bool = False
+    """Whether given experts are replayed."""
     early: bool = False
     """Whether the ranks begin an update with some of its prompts; one process does not."""
 
@@ -113,6 +116,8 @@ class Case:
     def actor_on(self, models: Path, ranks: Ranks) -> PolicyActor:
         settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-2), "ppo_max_token_len_per_gpu": 24} | self.actor
         module = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
+        if self.replay:
+            module.routing = routing_of(module, CPU, "actor.router_replay.mode=R3")
         trainable = PolicyActor(
             module,
             actor=Actor(**settings),
@@ -177,7 +182,7 @@ CASES = {
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
     "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
-    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT),
     "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
     "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
@@ -191,6 +196,9 @@ FURTHER = {
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
+    "experts-replayed": Case("qwen3_moe", replay=True),
+    "experts-replayed-sp": Case("qwen3_moe", replay=True, seq_world=2),
+    "experts-replayed-one-by-one": Case("qwen3_moe", replay=True, packed=False, checkpointing=True),
     "split-experts-mixtral": Case("mixtral", fsdp_config=SPLIT, actor=FIXED | LOOSE),
     "split-experts-glm": Case("glm4_moe", fsdp_config=SPLIT_KEPT, lengths=[9]),
     "split-experts-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
@@ -218,13 +226,29 @@ FURTHER_RESUMED = (
     "16-bit-on-cpu",
     "16-bit-lora",
 )
-ALL = CASES | FURTHER
+ON_FOUR = {
+    "four-split-in-two": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
+    "four-split-in-four": Case("qwen3_moe", fsdp_config=FsdpConfig(expert_parallel_size=4)),
+    "four-split-copies": Case("qwen3_moe", fsdp_config=FsdpConfig(expert_parallel_size=2, fsdp_size=2)),
+    "four-split-sp": Case("qwen3_moe", seq_world=2, fsdp_config=SPLIT_KEPT),
+    "four-split-mixtral": Case("mixtral", fsdp_config=SPLIT_KEPT, actor=FIXED | LOOSE),
+    "four-split-gpt-oss": Case("gpt_oss", fsdp_config=SPLIT),
+    "four-split-glm": Case("glm4_moe", fsdp_config=SPLIT, lengths=[9]),
+    "four-split-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
+}
+"""For four processes, in `make test-slow`."""
+ON_FOUR_RESUMED = ("four-split-in-two", "four-split-in-four")
+ALL = CASES | FURTHER | ON_FOUR
 
 
 def batch_of(case: Case, step: int) -> Any:
     batch = random_batch(case.lengths, seed=step)
     batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence without gradient
     batch.trajectory = batch.trajectory // case.ledgers
+    if case.replay:
+        draw = torch.Generator().manual_seed(step)
+        batch.experts = torch.rand(batch.num_tokens, 2, 4, generator=draw).argsort(-1)[..., :2].to(torch.uint8)
+        batch.experts[5:9] = 255  # tokens that route by themselves
     if case.shares:  # equal prompts, within groups and across them
         batch.ids = torch.where(batch.mask | (batch.positions > 3), batch.ids, batch.positions + 9)
     if case.actor.get("use_kl_loss"):
@@ -336,9 +360,11 @@ def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, An
     return outcome(case, trainable, range(2, 3))
 
 
-def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]) -> None:
+def rank(
+    index: int, world: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]
+) -> None:
     """One of the processes: each of the cases `names`, and with checkpoints those `resumed`."""
-    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
 
     def keep(name: str, found: dict[str, Any], ranks: Ranks) -> None:
@@ -359,8 +385,9 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
             keep(f"{name}-resumed", attempt(lambda c=case, w=wrote, r=ranks: resume(c, models, w, r)), ranks)
             keep(f"{name}-wrote", attempt(lambda c=case, w=writes, r=ranks: go_and_write(c, models, w, r)), ranks)
     ranks = join_ranks(CPU)
-    keep("critic", attempt(lambda: values(models, ranks)), ranks)
-    keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
+    if world == WORLD:
+        keep("critic", attempt(lambda: values(models, ranks)), ranks)
+        keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
     leave_ranks()
 
 

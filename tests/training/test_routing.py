@@ -8,7 +8,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from agentrl.config.schema import Actor, Optim
+from agentrl.config.checks.algorithm import routing_replay
+from agentrl.config.schema import Actor, Algorithm, Optim, Rollout, RolloutCorrection
+from agentrl.config.schema.actor import RouterReplay
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, pack_ledgers
 from agentrl.training.batches.transfer import of_columns, share_columns
@@ -219,6 +221,31 @@ def test_a_model_that_cannot_replay_is_refused(kind: str) -> None:
     assert routing_in(module) is None
 
 
+@pytest.mark.parametrize(
+    ("mode", "recorded", "bypassed", "message"),
+    [
+        ("R3", False, False, "leave it out"),
+        ("R2", None, True, "set R3"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    mode: str, recorded: bool | None, bypassed: bool, message: str
+) -> None:
+    correction = RolloutCorrection(bypass_mode=bypassed)
+    with pytest.raises(UserError, match=message):
+        routing_replay(
+            Actor(router_replay=RouterReplay(mode=mode)),
+            Rollout(enable_rollout_routing_replay=recorded),
+            Algorithm(rollout_correction=correction),
+        )
+
+
+@pytest.mark.parametrize(("mode", "recorded"), [("R3", None), ("R3", True), ("R2", False), ("disabled", True)])
+def test_settings_that_go_together_are_taken(mode: str, recorded: bool | None) -> None:
+    rollout = Rollout(enable_rollout_routing_replay=recorded)
+    routing_replay(Actor(router_replay=RouterReplay(mode=mode)), rollout, Algorithm())
+
+
 def test_a_router_of_other_code_is_found_out() -> None:
     module = moe()
     gate = module.model.layers[1].mlp.gate
@@ -307,6 +334,8 @@ def test_families_replay(kind: str) -> None:
         if isinstance(kinds := getattr(own, name, None), list) and kinds:
             fields[name] = ([*dict.fromkeys(kinds)] * 2)[: max(2, len(set(kinds)))]
             fields["num_hidden_layers"] = len(fields[name])
+    if "kv_lora_rank" not in fields:
+        fields |= {"head_dim": 8, "num_key_value_heads": 2}
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(type(own)(**fields)).float().eval()
     for parameter in module.parameters():

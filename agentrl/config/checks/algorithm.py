@@ -65,12 +65,12 @@ def sampling(rollout: Rollout) -> None:
 
 
 def routing_replay(actor: Actor, rollout: Rollout, algorithm: Algorithm) -> None:
-    """Check that the routing to replay is recorded, and that recorded routing is replayed."""
-    mode, recorded = actor.router_replay.mode, rollout.enable_rollout_routing_replay
-    if recorded is not None and recorded != (mode == "R3"):
+    """Check that the routing to replay is recorded."""
+    mode = actor.router_replay.mode
+    if mode == "R3" and rollout.enable_rollout_routing_replay is False:
         raise UserError(
-            f"rollout.enable_rollout_routing_replay={str(recorded).lower()} with actor.router_replay.mode={mode}: the "
-            "engine's routing is replayed by R3 alone; leave it out"
+            "rollout.enable_rollout_routing_replay=false: actor.router_replay.mode=R3 replays the engine's routing; "
+            "leave it out"
         )
     if mode == "R2" and algorithm.rollout_correction.bypass_mode:
         raise UserError(

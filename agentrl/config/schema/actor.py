@@ -81,8 +81,8 @@ class RouterReplay:
     """Replay of the experts that tokens met."""
 
     mode: str = "disabled"
-    """R2: an update replays the experts of the pass that computed old log-probs (GSPO, arXiv 2507.18071). R3: that pass
-    and the update replay those of the engine (arXiv 2510.11370). The reference routes by itself."""
+    """disabled; R2: an update replays the experts of the pass that computed old log-probs (GSPO, arXiv 2507.18071); R3:
+    that pass and the update replay those of the engine (arXiv 2510.11370). The reference routes by itself."""
 
 
 @dataclass

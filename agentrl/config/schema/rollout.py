@@ -153,7 +153,7 @@ class Rollout:
     containers: Containers = field(default_factory=Containers)
     """Containers of rows."""
     enable_rollout_routing_replay: bool | None = None
-    """Record the experts that each token meets in the engine, for actor.router_replay.mode=R3; null: with that mode."""
+    """Record the experts that each token meets in the engine; null: with actor.router_replay.mode=R3 alone."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options passed to the engine unchanged: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or vllm.<flag>)
     with flags of that server, for example attention_backend."""

@@ -186,7 +186,7 @@ class ServerClient:
         except (ServerLost, RequestRefused) as error:
             await self._lost(request, replica, error)
         else:
-            request.take(answer, version, self.backend.settings.experts)
+            request.take(answer, version, (self.backend.settings.experts or (0,))[0])
 
     @contextmanager
     def _on_wire(self, request: InFlightRequest, replica: Replica) -> Iterator[str]:

@@ -66,10 +66,8 @@ class ServerSettings:
     """The policy is sent as an adapter of the base model in `model`; None: as whole weights."""
     takes_images: bool = False
     """The model takes images."""
-    experts: int = 0
-    """Experts of a layer, where requests ask which ones their tokens met; 0: none asks."""
-    layers: int = 0
-    """Layers of the model, with the same meaning of 0."""
+    experts: tuple[int, int, int] | None = None
+    """(experts of a layer, layers, experts of a token), where requests ask which ones their tokens met."""
     head_in_float32: bool = False
     """The product with the output layer is made in float32."""
     trust_remote_code: bool = False

@@ -116,9 +116,9 @@ class SGLang(ServerBackend):
         counted[0] += meta.get("prompt_tokens") or 0
         counted[1] += meta.get("cached_tokens") or 0
         drawn = meta.get("output_token_logprobs") or []
-        experts, start = meta.get("routed_experts"), sampling.experts_from
-        if experts is not None and start is not None:
-            experts = flat_experts(experts, len(ids) + len(drawn) - 1 - start, self.settings.layers)
+        experts = meta.get("routed_experts")
+        if experts is not None and self.settings.experts is not None:
+            experts = flat_experts(experts, *self.settings.experts[1:])
         # This list has each log-prob with its token, so the two cannot get out of step.
         ids, logprobs = [entry[1] for entry in drawn], [entry[0] for entry in drawn]
         if max(logprobs, default=0.0) > 0:  # by rounding

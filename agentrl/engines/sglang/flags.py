@@ -77,7 +77,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "chunked_prefill_size": chunk,
         "enable_deterministic_inference": settings.deterministic,
         "enable_fp32_lm_head": settings.head_in_float32,
-        "enable_return_routed_experts": settings.experts > 0,
+        "enable_return_routed_experts": settings.experts is not None,
         "trust_remote_code": settings.trust_remote_code,
         "json_model_override_args": dict(settings.override_config) or None,
         "log_level": "info" if settings.log_stats else "warning",

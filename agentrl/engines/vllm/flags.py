@@ -63,7 +63,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "no_enable_chunked_prefill": not settings.chunked_prefill,
         "max_num_batched_tokens": settings.max_batched_tokens,
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
-        "enable_return_routed_experts": settings.experts > 0,
+        "enable_return_routed_experts": settings.experts is not None,
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
         "quantization": settings.quantization,  # online: rounded again in each update
@@ -108,7 +108,8 @@ def _graphs(settings: ServerSettings, host: Host) -> dict[str, Any]:
     if settings.eager or named or not known:
         return {}
     # A batch may mix tokens of prompts with the sequences' new ones.
-    most = max(settings.max_num_seqs, min(2 * settings.max_num_seqs, 512))
+    tokens = settings.max_num_seqs * (DRAFTED + 1 if settings.drafts else 1)
+    most = max(tokens, min(2 * settings.max_num_seqs, 512))
     return {"cudagraph_capture_sizes": graph_sizes(most, host.memory)}
 
 

@@ -41,7 +41,7 @@ def _routed(model: ModelHandle, batch: Batch, part: TokenShard, forward: Callabl
     """`forward()` with the batch's experts, where the model replays them; the batch then has all that tokens met."""
     if model.routing is None or batch.experts is None:
         return forward()
-    counted = torch.ones_like(batch.mask)
+    counted = torch.ones_like(batch.mask) & batch.mask.any()
     counted[batch.cu_seqlens[1:] - 1] = False  # no token follows the last one, so its experts have no effect
     with model.routing.replay(part.rows(batch.experts), part.rows(counted)) as met:
         output = forward()

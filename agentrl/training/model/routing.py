@@ -124,8 +124,11 @@ class Routing:
 
     def take_metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """Share of replayed choices, and of those that would have been others, since the last call. Collective."""
-        total, known, other = ranks.sum_over_ranks(self.counts.double()).tolist()
+        counts = self.counts.clone()
         self.counts.zero_()
+        if ranks.world > 1:  # ranks that split a share's tokens each count their own
+            torch.distributed.all_reduce(counts)
+        total, known, other = counts.tolist()
         if not total:
             return {}
         return {"routing/replayed": known / total, "routing/differs": other / max(known, 1)}

@@ -14,6 +14,7 @@ from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
 from agentrl.core.errors import UserError
+from agentrl.training.model.experts import expert_layers
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.routing import TOPK, Routing
 from agentrl.training.perf.compiling import uncompiled
@@ -102,13 +103,33 @@ class Probe:
         again, replayed = self._replayed(drawn)
         scores = torch.rand(LENGTH, len(routing.routers), routing.experts, generator=torch.Generator().manual_seed(1))
         wanted = scores.argsort(-1)[..., : routing.width].to(drawn)
-        other, met = self._replayed(wanted)
+        with self._weights() as weights:
+            other, met = self._replayed(wanted)
         reason = None
         if not (torch.equal(recorded, alone) and torch.equal(again, recorded) and torch.equal(drawn, replayed)):
             reason = "the routing cannot be repeated bit for bit"
         elif not torch.equal(met, wanted) or torch.equal(other, alone) or not other.isfinite().all():
             reason = "given experts do not take the place"
+        elif any((given == 0).any() for given in weights):
+            reason = "experts of groups that the router leaves out get no weight: they cannot be given to a router"
         return reason if self.model.ranks.max_over_ranks(int(reason is not None)) else None
+
+    @contextmanager
+    def _weights(self) -> Iterator[list[Tensor]]:
+        """The weights [T, k] of experts that expert layers get in the body."""
+        assert self.routing is not None
+        found: list[Tensor] = []
+        width = self.routing.width
+
+        def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+            found.extend(x for x in given if x.is_floating_point() and x.shape == (LENGTH, width))
+
+        hooked = [part.register_forward_pre_hook(note) for part in expert_layers(self.model.base).values()]
+        try:
+            yield found
+        finally:
+            for hook in hooked:
+                hook.remove()
 
     def _replayed(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         assert self.routing is not None
