@@ -107,7 +107,7 @@ def cells(facts: Row) -> dict[str, str]:
     if "makes" in facts:
         found["trains"] = facts["makes"]
     if not found["trains"].startswith("yes"):  # the others say the same
-        found |= dict.fromkeys(("lora", "export", "hf"), "")
+        found |= dict.fromkeys(("lora", "export", "hf", "images"), "")
     return {name: _short(text) for name, text in found.items()}
 
 
