@@ -124,8 +124,9 @@ class VerlDefaults:
         """
         self._require_server(config)
         self._require_detached()
-        if "megatron" in self._engines() and "model.lora.alpha" in self._plain():
-            config.model.lora_alpha = float(self._plain()["model.lora.alpha"])
+        alpha = self._plain().get("model.lora.alpha")
+        if "megatron" in self._engines() and isinstance(alpha, int | float):
+            config.model.lora_alpha = float(alpha)
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None

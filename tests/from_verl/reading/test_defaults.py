@@ -481,6 +481,7 @@ def test_megatrons_schedule_fell_in_0_4(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_megatron_reads_an_alpha_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTRL_VERL_VERSION", "0.9")
+    assert resolve(["model.lora.rank=8", "model.lora.alpha=null"], **MEGATRON).config.model.lora_alpha == 32
     assert resolve(["model.lora.rank=8"], **MEGATRON).config.model.lora_alpha == 32
     assert (
         resolve(["model.lora.rank=8", "model.lora.alpha=64", "model.lora_alpha=16"], **MEGATRON).config.model.lora_alpha
