@@ -8,6 +8,7 @@
 #   make lock      constraints.txt from pyproject.toml           make test-agents   agent programs, environments
 #   make reference the generated pages of docs/                  make test-engines  real SGLang and vLLM servers
 #   make same-loss training is bit for bit as in BASE=COMMIT     make test-newest   the newest packages
+#   make models    docs/models.md: every family, measured
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -38,11 +39,11 @@ UV := uv==0.13.9
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code terminal test check unit same-loss test-slow test-docker test-agents test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code terminal test check unit same-loss test-slow test-docker test-agents test-engines test-newest lock reference models bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,10s/^# \{0,1\}//p' Makefile
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
 
 # Without a GPU, first a CPU build of PyTorch: from pip's index, then from TORCH_CPU_INDEX. pip's default comes last,
 # because on Linux it has gigabytes of CUDA.
@@ -109,6 +110,9 @@ reference: $(VENV)/.run
 	$(BIN)/agentrl config reference metrics --out docs/metrics.md
 	$(BIN)/python benchmarks/hardware.py
 	$(BIN)/python tests/guarantees.py --out docs/guarantees.md
+
+models: $(VENV)/.test
+	$(BIN)/python -m tests.models.table --out docs/models.md
 
 bench: $(VENV)/.test
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2

@@ -152,10 +152,11 @@ def measured_servers(args: argparse.Namespace, found: dict[str, Any]) -> None:
     runtime = LocalRuntime(compose(settings, checks=()))
     try:
         runtime.publish_weights(0)
-        prompts = paragraphs(runtime.tokenizer)
-        throughput(runtime, prompts[:4])
+        prompts, new = paragraphs(runtime.tokenizer), 8 if args.tiny else NEW
+        throughput(runtime, prompts[:4], new)
         for count in (16, 256):
-            found[f"tokens/s {count}"], answers = throughput(runtime, (prompts * count)[:count])
+            asked = (prompts * count)[: 2 if args.tiny else count]
+            found[f"tokens/s {count}"], answers = throughput(runtime, asked, new)
         found["tokens 256"] = sum(len(answer.token_ids) for answer in answers)
         found |= differences(runtime, prompts, answers)
         found |= synced(runtime)
@@ -178,12 +179,12 @@ def paragraphs(tokenizer: Any) -> list[list[int]]:
     return [encoded(text) for text in asked]
 
 
-def throughput(runtime: Any, prompts: list[list[int]]) -> tuple[float, list[Any]]:
+def throughput(runtime: Any, prompts: list[list[int]], new: int) -> tuple[float, list[Any]]:
     """Tokens/s of so many requests at once, and their answers."""
     from agentrl.engines.engine import Sampling
 
     async def draw() -> list[Any]:
-        engine, sampling = runtime.rollouts.engine, Sampling(NEW, ignore_eos=True)
+        engine, sampling = runtime.rollouts.engine, Sampling(new, ignore_eos=True)
         return await asyncio.gather(
             *(engine.generate(prompt, sampling, key=str(number)) for number, prompt in enumerate(prompts))
         )

@@ -55,6 +55,9 @@ printf '\\n\\0' >> "{log}"
 for word in "$@"; do [ "$word" = "import torch_npu" ] && exit 1; done
 exit 0
 """
+SITE = {"HDFS_ROOT": "/tmp/hdfs", "RAY_DATA_HOME": "/tmp/ray", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_PER_NODE": "8"}
+SITE |= {"DATA_ROOT": "/tmp/data", "ARNOLD_WORKER_NUM": "2", "ARNOLD_WORKER_GPU": "8"}
+"""Variables that the clusters of verl's authors set."""
 ASKED = ("8", "/tmp/save")
 """Arguments for scripts that ask for some."""
 MACHINE = tuple(check for check in TRAINING if check.__module__ not in (*OF_FILES, ready.__name__))
@@ -86,12 +89,13 @@ def main() -> None:
         default=[],
         help="list scripts: composed, refused, stopped or wrong",
     )
+    parser.add_argument("--only", metavar="PATTERN", default="", help="only scripts with this in their path or text")
     args = parser.parse_args()
     console = Console(width=200, highlight=False)
     known: Known = {}
     results: list[Result] = []
     for checkout in args.checkouts:
-        found = study(checkout.absolute(), args.jobs, known)
+        found = study(checkout.absolute(), args.jobs, known, args.only)
         for result in found:
             if result.outcome in args.list or ("wrong" in args.list and result.wrong):
                 console.print(f"{result.version}/{result.script} {result.program}: {result.reason}", markup=False)
@@ -106,9 +110,10 @@ Known = dict[str, list["Result"]]
 """Results by the script's text: most scripts stay as they are from version to version."""
 
 
-def study(checkout: Path, jobs: int, known: Known) -> list[Result]:
-    """Every script of a checkout."""
-    scripts = {path.relative_to(checkout): key_of(checkout, path) for path in sorted(checkout.rglob("*.sh"))}
+def study(checkout: Path, jobs: int, known: Known, only: str) -> list[Result]:
+    """Every script of a checkout whose path or text has the pattern `only`."""
+    paths = [path for path in sorted(checkout.rglob("*.sh")) if re.search(only, f"{path} {path.read_text()}")]
+    scripts = {path.relative_to(checkout): key_of(checkout, path) for path in paths}
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "verl"
         for path in [*checkout.rglob("*.sh"), *checkout.rglob("*.yaml"), *checkout.rglob("*.env")]:
@@ -141,6 +146,7 @@ def look(tree: Path, script: Path) -> list[Result]:
     os.environ["HOME"] = "/home/user"
     for name in [name for name in os.environ if name not in ("HOME", "PATH", "LANG", "TMPDIR")]:
         del os.environ[name]
+    os.environ |= SITE
     try:
         sources = read_sources(script)
     except UserError as error:
@@ -256,8 +262,10 @@ def run_bash(tree: Path, script: Path, arguments: Sequence[str]) -> list[list[st
                 (stubs / name).symlink_to(real)
         for name in ("bash", "sh"):
             (stubs / name).symlink_to("/bin/bash")
+        site = [word for pair in SITE.items() for word in ("--setenv", *pair)]
         command = [
             *SANDBOXED.split(),
+            *site,
             "--setenv",
             "PATH",
             str(stubs),
@@ -298,12 +306,12 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def reasons(results: Sequence[Result]) -> Table:
-    """Why programs are not composed, for FSDP."""
-    shown = Table("FSDP programs", "outcome", "reason")
-    left = [result for result in results if result.kind == "FSDP" and result.outcome != "composed"]
-    found = Counter((result.outcome, result.reason) for result in left)
-    for (outcome, reason), count in found.most_common():
-        shown.add_row(str(count), outcome, reason)
+    """Why programs are not composed."""
+    shown = Table("programs", "kind", "outcome", "reason")
+    left = [result for result in results if result.outcome not in ("composed", "not looked at")]
+    found = Counter((result.kind, result.outcome, result.reason) for result in left)
+    for why, count in found.most_common():
+        shown.add_row(str(count), *why)
     return shown
 
 

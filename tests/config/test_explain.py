@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.config import compose
 from agentrl.config.algorithm_reference import algorithm_reference
 from agentrl.config.choices import words_of
 from agentrl.config.explain import explain, old_names
@@ -120,13 +119,7 @@ def test_the_reference_has_every_key() -> None:
         "actor_rollout_ref.model.local_path",
         "engine.router_replay.mode",
         "reward_model.inference.temperature",
-        "ppo_megatron_trainer",
     ],
 )
 def test_fields_of_verls_dataclasses_are_known(name: str) -> None:
     assert explain(name, SCHEMAS)
-
-
-def test_a_file_of_verls_for_another_engine_says_why_not() -> None:
-    with pytest.raises(UserError, match="Megatron shards, which is not there; start from ppo_trainer"):
-        compose(config_name="ppo_megatron_trainer")

@@ -1,11 +1,13 @@
-"""Rollout workers are refused, or have no effect, with the reason."""
+"""Numbers of processes are refused, or have no effect, with the reason."""
 
 import pytest
 
-from agentrl.config.checks.workers import rollout_workers
+from agentrl.config import compose
+from agentrl.config.checks.workers import rollout_workers, split_experts
 from agentrl.config.derived import deterministic
 from agentrl.config.schema import Rollout, Trainer
 from agentrl.config.schema.rollout import Agent
+from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 
 TWO = Trainer(n_gpus_per_node=2)
@@ -30,3 +32,14 @@ def test_an_engine_does_not_wait_for_requests_of_several_processes() -> None:
     assert deterministic(TWO, rollout(0, deterministic=None))
     assert not deterministic(TWO, rollout(2, deterministic=None))
     assert deterministic(Trainer(), rollout(2, deterministic=None))  # one process has no workers
+
+
+def test_split_experts_need_processes() -> None:
+    two = compose(["trainer.n_gpus_per_node=2", "actor.fsdp_config.expert_parallel_size=2"], checks=())
+    assert split_experts(two) is None
+    three = compose(["trainer.n_gpus_per_node=2", "actor.fsdp_config.expert_parallel_size=3"], checks=())
+    with pytest.raises(UserError, match="expert_parallel_size=3 does not divide the 2 processes"):
+        split_experts(three)
+    sft = compose(["fsdp_config.expert_parallel_size=2"], config_name="sft", schema=SftConfig, checks=())
+    with pytest.raises(UserError, match="fsdp_config.expert_parallel_size=2 does not divide the 1 processes"):
+        split_experts(sft)

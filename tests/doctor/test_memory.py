@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import GIB, kept_by_server, memory, parts, size_of
+from agentrl.doctor.memory import GIB, UNITS, kept_by_server, memory, parts, size_of
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -54,6 +54,17 @@ def test_passes_are_as_large_as_fits(tmp_path: Path) -> None:
     kept, plain = parts(fixed, size, 1, gpu, 140.0 * GIB), parts(fixed, size, 1, gpu)
     assert kept.pop("logits") == pytest.approx(plain.pop("logits") + 8192 * 151936 * 2 / GIB)
     assert kept == plain
+
+
+def test_a_process_gathers_its_own_experts_alone(tmp_path: Path) -> None:
+    mixture = {"model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 64, "hidden_size": 256}
+    (tmp_path / "config.json").write_text(json.dumps(mixture))
+    settings = [f"model.path={tmp_path}", "rollout.name=sglang", f"{RESHARD}=true", "trainer.n_gpus_per_node=2"]
+    one, two = (compose([*settings, f"actor.fsdp_config.expert_parallel_size={n}"], checks=()) for n in (1, 2))
+    size, gpu = size_of(one), torch.device("cuda")
+    assert 0 < size.experts < size.parameters
+    gathered, half = (parts(config, size, 2, gpu).pop("weights to compute with") for config in (one, two))
+    assert gathered - half == pytest.approx(size.experts * UNITS / size.shape.layers / GIB)
 
 
 def test_a_cpu_is_asked_for_what_it_has(tmp_path: Path) -> None:

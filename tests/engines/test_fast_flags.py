@@ -137,6 +137,14 @@ def test_drafts_are_one_guess_of_four_tokens(installed: dict[str, Path]) -> None
     assert not {"--speculative-config", "--quantization"} & {*flags_of(VLLM(replace(SETTINGS, device="cpu")))}
 
 
+def test_vllm_captures_graphs_for_drafted_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = package(tmp_path / "vllm", "engine/arg_utils.py", text="--cudagraph-capture-sizes")
+    monkeypatch.setattr("agentrl.engines.vllm.flags.inspect_host", lambda *_: Host({"vllm": found}, HOPPER, 80 * GIB))
+    plain, drafts = (VLLM(replace(SETTINGS, max_num_seqs=128, drafts=on)).command(1) for on in (False, True))
+    assert "640" in drafts
+    assert "640" not in plain
+
+
 @pytest.mark.parametrize("key", ["quantization", "speculative_algorithm"])
 def test_only_servers_of_the_run_take_them(key: str) -> None:
     config = config_of(**{f"rollout__{key}": "x"})

@@ -60,7 +60,8 @@ def test_a_policy_is_updated_in_half_precision(name: str) -> None:
 @pytest.mark.parametrize("name", ["adamw", "adamw_16bit", "sgd"])
 def test_the_cpu_takes_the_steps_of_the_gpu(name: str) -> None:
     """Parameters agree to rounding, of bfloat16 for moments rounded by other draws; the GPU holds no moments."""
-    wanted, found = [], []
+    wanted: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
     for offload, out in ((False, wanted), (True, found)):
         module = tiny("qwen3").to(CUDA)
         optimizer = Optimizer(module, Optim(optimizer=name, lr=1e-3), grad_clip=1.0, total_steps=9, offload=offload)

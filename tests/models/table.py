@@ -6,6 +6,7 @@ python -m tests.models.table qwen3_moe gemma4          the facts of two, as JSON
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -62,7 +63,7 @@ it is loaded.
   `model.target_parameters=all-experts`.
 - **Ulysses**: whether the tokens of a sequence can be split among GPUs.
 - **replay**: training can route each token to the experts of the rollout (`actor.router_replay.mode=R3`).
-- **images**: rows with images train; an example of a reason: the package that its processor needs is missing.
+- **images**: rows with images train. *needs*: a package that was not installed where the page was made.
 - **export**: the merged folder has each tensor of the model that the run began with, and plain transformers computes
   the same logits from it, to 1e-6.
 
@@ -116,9 +117,22 @@ def _decodes(facts: Row) -> str:
     return next((word for sign, word in words.items() if sign in said), "own")
 
 
+PLAIN = (
+    (r"^no: .*?(torchvision|num2words).*", lambda found: f"no: needs {found[1].lower()}"),
+    (r"replay: (.*?) of a \w+ model.*", r"\1"),
+    (r"model\.path: the adapter in \S+ cannot be loaded: ", ""),
+    (r"^no: .*hf engine: ", "no: "),
+    (r" by [\d.]+%.*", ""),
+    (r"ulysses\S+: a \w+ model cannot be packed.*", "not packed"),
+)
+"""What errors say of this machine and these sizes, and what stands there for it."""
+
+
 def _short(text: str) -> str:
     """The first sentence, without what a table cannot have."""
     text = " ".join(text.replace("|", "/").split())
+    for pattern, plain in PLAIN:
+        text = re.sub(pattern, plain, text, flags=re.IGNORECASE)
     for end in (". ", "; ", " ("):
         text = text.split(end)[0]
     return text if len(text) <= WIDTH else text[: WIDTH - 3].rsplit(" ", 1)[0] + " ..."

@@ -182,7 +182,7 @@ CASES = {
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
     "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
-    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT, lengths=[9, 4, 6]),
+    "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT),
     "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
     "muon": Case("mistral", actor={"optim": Optim(lr=1e-3, optimizer="muon")}, rounding=0.01),  # in bfloat16
     "experts-on-cpu": Case("qwen3_moe", actor=ON_CPU),
@@ -226,7 +226,19 @@ FURTHER_RESUMED = (
     "16-bit-on-cpu",
     "16-bit-lora",
 )
-ALL = CASES | FURTHER
+ON_FOUR = {
+    "four-split-in-two": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
+    "four-split-in-four": Case("qwen3_moe", fsdp_config=FsdpConfig(expert_parallel_size=4)),
+    "four-split-copies": Case("qwen3_moe", fsdp_config=FsdpConfig(expert_parallel_size=2, fsdp_size=2)),
+    "four-split-sp": Case("qwen3_moe", seq_world=2, fsdp_config=SPLIT_KEPT),
+    "four-split-mixtral": Case("mixtral", fsdp_config=SPLIT_KEPT, actor=FIXED | LOOSE),
+    "four-split-gpt-oss": Case("gpt_oss", fsdp_config=SPLIT),
+    "four-split-glm": Case("glm4_moe", fsdp_config=SPLIT, lengths=[9]),
+    "four-split-next": Case("qwen3_next", fsdp_config=SPLIT, lengths=[7, 9, 6, 8]),
+}
+"""For four processes, in `make test-slow`."""
+ON_FOUR_RESUMED = ("four-split-in-two", "four-split-in-four")
+ALL = CASES | FURTHER | ON_FOUR
 
 
 def batch_of(case: Case, step: int) -> Any:
@@ -348,9 +360,11 @@ def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, An
     return outcome(case, trainable, range(2, 3))
 
 
-def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]) -> None:
+def rank(
+    index: int, world: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]
+) -> None:
     """One of the processes: each of the cases `names`, and with checkpoints those `resumed`."""
-    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
 
     def keep(name: str, found: dict[str, Any], ranks: Ranks) -> None:
@@ -371,8 +385,9 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
             keep(f"{name}-resumed", attempt(lambda c=case, w=wrote, r=ranks: resume(c, models, w, r)), ranks)
             keep(f"{name}-wrote", attempt(lambda c=case, w=writes, r=ranks: go_and_write(c, models, w, r)), ranks)
     ranks = join_ranks(CPU)
-    keep("critic", attempt(lambda: values(models, ranks)), ranks)
-    keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
+    if world == WORLD:
+        keep("critic", attempt(lambda: values(models, ranks)), ranks)
+        keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
     leave_ranks()
 
 

@@ -51,6 +51,8 @@ def test_every_family_trains_them_and_keeps_them(kind: str, tmp_path: Path) -> N
     layers = len(expert_layers(module))
     assert sum(".experts." in name for name in trained) == 4 * layers  # two matrices of each of two weights
     assert all(p.grad is not None and p.grad.any() for p in trained.values())
+    plain = [name for name, part in module.get_base_model().named_modules() if type(part) is torch.nn.Linear]
+    assert [name for name in plain if "base_layer" not in name and "lora_" not in name] == ["lm_head"]
     sent = {name: tensor.clone() for name, tensor in PolicyWeights(module).tensors()}
     save_pretrained(module, NO_TOKENIZER, tmp_path / "adapter")
     plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter")

@@ -18,7 +18,7 @@ from agentrl.training.model.export import save_pretrained
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.update.expert_load import freeze_routers
 from tests.training.mixtures import FAMILIES, mixture
-from tests.training.tiny import CPU, random_batch, tiny
+from tests.training.tiny import CPU, lora, random_batch, tiny
 
 BATCH = [4, 5, 6, 7]
 NAMES = ("max_load", "max_load_worst", "dead_experts")
@@ -67,6 +67,12 @@ def test_a_dense_model_has_no_experts() -> None:
         freeze_routers(ModelHandle(tiny()))
     with pytest.raises(UserError, match="actor.router.bias_update: a MixtralForCausalLM has no"):
         actor_of(mixture("mixtral"), bias_update=0.1)
+
+
+def test_an_adapter_does_not_have_the_bias() -> None:
+    for module, router in ((lora(mixture("deepseek_v3")), {}), (mixture("gpt_oss"), {"freeze": True})):
+        with pytest.raises(UserError, match="actor.router.bias_update: adapters do not have the bias"):
+            actor_of(module, bias_update=0.1, **router)
 
 
 def test_the_loss_is_that_of_transformers() -> None:

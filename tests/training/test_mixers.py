@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.distributed.utils import _apply_to_tensors
 from transformers.models.lfm2 import modeling_lfm2
 
 from agentrl.training.model.handle import ModelHandle
@@ -25,8 +26,7 @@ def hybrid():
 
 def mixers(module) -> dict[str, bool]:
     """Mixers by name, and whether each takes a row with its bounds."""
-    found = {name: vars(part).get("forward") for name, part in module.named_modules()}
-    return {name: forward.args[1] for name, forward in found.items() if forward is not None}
+    return {name: part.packs for name, part in module.named_modules() if hasattr(part, "packs")}
 
 
 def gradients(module, batch) -> torch.Tensor:
@@ -56,9 +56,42 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 
 def test_a_model_without_mixers_keeps_its_forwards() -> None:
     module = tiny(packed=False)
+    kinds = [type(part) for part in module.modules()]
     assert pack_where_exact(ModelHandle(module), CPU)
     assert not any("forward" in vars(part) for part in module.modules())
-    assert not module.base_model._forward_pre_hooks
+    assert [type(part) for part in module.modules()] == kinds
+
+
+def test_attention_is_no_mixer_where_a_wrapper_copies_arguments() -> None:
+    module = tiny(packed=False)
+    for layer in module.model.layers:  # as FSDP's mixed precision does
+        layer.register_forward_pre_hook(
+            lambda _, args, given: _apply_to_tensors(torch.clone, (args, given)), with_kwargs=True
+        )
+    assert pack_where_exact(ModelHandle(module), CPU)
+    assert mixers(module) == {}
+
+
+def graphs_of(layers: int) -> int:
+    """Graphs that torch.compile makes of the blocks of a model with so many convolutions."""
+    kinds = CONVOLUTIONS | {"layer_types": ["conv"] * layers + ["full_attention"], "num_hidden_layers": layers + 1}
+    model, graphs = ModelHandle(tiny("lfm2", packed=False, **kinds)), []
+    assert pack_where_exact(model, CPU)
+    torch._dynamo.reset()
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    for _, block in model.blocks():
+        block._compiled_call_impl = torch.compile(block._call_impl, dynamic=True, backend=backend)
+    with torch.no_grad():
+        TokenLogprobs(model)(random_batch([5, 30]))
+    return len(graphs)
+
+
+def test_mixers_of_one_kind_share_their_compiled_code() -> None:
+    assert graphs_of(2) == graphs_of(5) > 0
 
 
 def convolve(x, weight, bias, *, activation, cu_seqlens):

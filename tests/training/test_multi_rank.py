@@ -43,8 +43,13 @@ def further(models, tmp_path_factory) -> Path:
     return run(models, tmp_path_factory.mktemp("further"), list(multi_rank.FURTHER), multi_rank.FURTHER_RESUMED)
 
 
-def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...]) -> Path:
-    """Everything that the two processes do, once for all tests; they resume from what this process wrote first."""
+@pytest.fixture(scope="module")
+def on_four(models, tmp_path_factory) -> Path:
+    return run(models, tmp_path_factory.mktemp("four"), list(multi_rank.ON_FOUR), multi_rank.ON_FOUR_RESUMED, world=4)
+
+
+def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...], world: int = multi_rank.WORLD) -> Path:
+    """Everything that the processes do, once for all tests; they resume from what this process wrote first."""
     for name in resumed:
         case = multi_rank.ALL[name]
         trainable = case.actor_on(models, ALONE)
@@ -53,8 +58,8 @@ def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...]) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    given = (port, models, folder, names, resumed)
-    multiprocessing.start_processes(multi_rank.rank, given, nprocs=multi_rank.WORLD, start_method=START_METHOD)
+    given = (world, port, models, folder, names, resumed)
+    multiprocessing.start_processes(multi_rank.rank, given, nprocs=world, start_method=START_METHOD)
     return folder
 
 
@@ -92,8 +97,8 @@ def loaded(results: Path, name: str, rank: int):
 
 
 def together(results: Path, name: str):
-    """What rank 0 found, with the columns of both."""
-    ranks = [loaded(results, name, rank) for rank in range(multi_rank.WORLD)]
+    """What rank 0 found, with the columns of all."""
+    ranks = [loaded(results, name, rank) for rank in range(len(list(results.glob(f"{name}-?.pt"))))]
     return ranks[0] | {"scored": list(zip(*(found["scored"] for found in ranks), strict=True))}
 
 
@@ -172,8 +177,22 @@ def test_further_checkpoints(name, further, models, alone):
     test_one_process_resumes_a_checkpoint_of_two_ranks(name, further, models, alone)
 
 
-def test_checkpoints_of_two_ranks_are_pruned_and_have_a_loadable_model(results, models):
-    path = latest(results / "many-fsdp2")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", multi_rank.ON_FOUR)
+def test_four_processes_train_as_one(name, on_four, alone):
+    test_two_processes_train_as_one(name, on_four, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", multi_rank.ON_FOUR_RESUMED)
+def test_checkpoints_of_four(name, on_four, models, alone):
+    test_two_ranks_resume_a_checkpoint_of_one(name, on_four, alone)
+    test_one_process_resumes_a_checkpoint_of_two_ranks(name, on_four, models, alone)
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "split-experts"])
+def test_checkpoints_of_two_ranks_are_pruned_and_have_a_loadable_model(name, results, models):
+    path = latest(results / f"many-{name}")
     assert [p.name for p in path.parent.iterdir()] == ["global_step_2"]
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
     _, state = checkpoints.load(path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
 from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
@@ -51,6 +52,19 @@ def test_without_its_towers_it_keeps_its_names_and_its_exports_have_them(base: P
             assert (place / file.name).read_text() == file.read_text()
         read = type(whole.base).from_pretrained(place)
         assert_equal(read.state_dict(), whole.base.state_dict())
+
+
+@pytest.mark.parametrize("text_only", [False, True])
+def test_names_are_those_of_the_files(tmp_path: Path, text_only: bool) -> None:
+    """transformers renames the tower's tensors of the models on the hub as it loads them."""
+    base = folder(FAMILIES["gemma3"], tmp_path / "base")
+    named = {name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in tensors(base).items()}
+    save_file(named, base / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(Model(path=str(base), text_only=text_only), device=CPU, seed=0)
+    sent = {name for name, _ in PolicyWeights(model).tensors()}
+    assert sent == {name for name in named if not (text_only and "vision" in name)}
+    save_pretrained(model, tokenizer(), tmp_path / "out")
+    assert_equal(tensors(tmp_path / "out"), named)
 
 
 def test_an_adapter_without_towers_is_merged_into_the_whole_model(tmp_path: Path) -> None:

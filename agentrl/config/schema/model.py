@@ -42,12 +42,13 @@ class Model(Pretrained):
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Any = "all-linear"
     """Modules that get an adapter: a list of names, or all-linear: all linear layers except experts, routers and output
-    layer; shared experts are among them."""
+    layer. Shared experts are among them, except where peft takes their names for routed ones (DeepSeek, GLM): there
+    `target_parameters` adds them."""
     exclude_modules: Any = None
     """Modules among them without an adapter: a list of names, or a pattern; null: none."""
     target_parameters: Any = None
-    """Parameters that get an adapter too: all-experts, the weights of all routed experts, or a list of the ends of
-    names ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
+    """Parameters that get an adapter too: all-experts, the weights of all experts, or a list of the ends of names
+    ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
 
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,

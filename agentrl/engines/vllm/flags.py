@@ -108,7 +108,8 @@ def _graphs(settings: ServerSettings, host: Host) -> dict[str, Any]:
     if settings.eager or named or not known:
         return {}
     # A batch may mix tokens of prompts with the sequences' new ones.
-    most = max(settings.max_num_seqs, min(2 * settings.max_num_seqs, 512))
+    tokens = settings.max_num_seqs * (DRAFTED + 1 if settings.drafts else 1)
+    most = max(tokens, min(2 * settings.max_num_seqs, 512))
     return {"cudagraph_capture_sizes": graph_sizes(most, host.memory)}
 
 

@@ -1,6 +1,7 @@
 """Turn a checkpoint into a folder that transformers and engines load."""
 
 import shutil
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from agentrl.core.outputs import check_apart, model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import ADAPTER, fold_adapter, model_files, save_adapter, write_whole
+from agentrl.training.model.handle import BLOCK
 from agentrl.training.model.loading import language_head
 from agentrl.training.model.towers import leave_out_towers
 
@@ -64,14 +66,17 @@ def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: tor
     if not trained.get("parameters"):  # the checkpoint has the model in Hugging Face format alone
         write_whole(head.from_pretrained(described, dtype=dtype or "auto"), None, out)
         return
-    tensors = _whole(trained["parameters"], dtype)
+    saved = trained["parameters"] | trained.get("fixed", {})
     with torch.device("meta"):
-        module = head.from_config(config, dtype=next(iter(tensors.values())).dtype)
-    leave_out_towers(module, tensors)
-    parameters = dict(module.named_parameters())
-    for name, tensor in _whole(trained.get("fixed", {})).items():  # buffers, such as tables, have their own dtype
-        tensors[name] = _cast(tensor, dtype) if name in parameters else tensor
-    write_whole(module, tensors, out)
+        module = head.from_config(config, dtype=dtype or next(iter(saved.values())).read(0, 1).dtype)
+    leave_out_towers(module, saved)
+    parameters = dict(module.named_parameters())  # buffers, such as tables, have their own dtype
+    blocks = groupby(saved, lambda name: BLOCK.match(name)[0])  # type: ignore[index]  # it matches nothing too
+    write_whole(
+        module,
+        ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks),
+        out,
+    )
 
 
 def _write_adapter(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:

@@ -39,7 +39,7 @@ def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM"
     from peft import LoraConfig, get_peft_model  # takes seconds to import
 
     targets, excluded = model.target_modules, model.exclude_modules
-    targets = _all_linear(module) if targets == "all-linear" else targets
+    targets = _linear_layers(module)[0] if targets == "all-linear" else targets
     parameters = _parameters(module, model.target_parameters) if model.target_parameters else None
     if parameters == []:
         raise UserError(f"model.target_parameters {model.target_parameters!r}: the model has none of these; remove it")
@@ -64,14 +64,14 @@ def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM"
 def _parameters(module: "PreTrainedModel", targets: Any) -> list[str]:
     """The whole names of the parameters that get an adapter."""
     if targets == "all-experts":
-        return [
-            f"{name}.{weight}" for name, layer in expert_layers(module).items() for weight in stacked_weights(layer)
-        ]
+        routed = [f"{name}.{own}" for name, layer in expert_layers(module).items() for own in stacked_weights(layer)]
+        return routed + [f"{name}.weight" for name in _linear_layers(module)[1]]
     return [name for name, _ in module.named_parameters() if f".{name}".endswith(tuple(f".{end}" for end in targets))]
 
 
-def _all_linear(module: "PreTrainedModel") -> list[str]:
-    """The names of all linear layers, except heads, experts and routers."""
+def _linear_layers(module: "PreTrainedModel") -> tuple[list[str], list[str]]:
+    """The names of all linear layers, except heads and routers; those that peft would read as names of routed experts
+    apart: in some families shared experts, and the layers without experts."""
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     from torch.nn import Linear
@@ -81,8 +81,9 @@ def _all_linear(module: "PreTrainedModel") -> list[str]:
     named = module.named_modules()
     names = [name for name, part in named if type(part).forward in plain and part is not head and "." in name]
     lora = LoraConfig(target_modules=[name for name in names if _takes_adapter(module, name)])
-    convert_peft_config_for_transformers(lora, module, None)  # takes out what peft would read as names of experts
-    return sorted(lora.target_modules or ())
+    fitting = set(lora.target_modules or ())
+    convert_peft_config_for_transformers(lora, module, None)
+    return sorted(lora.target_modules or ()), sorted(fitting - set(lora.target_modules or ()))
 
 
 def _takes_adapter(module: "PreTrainedModel", name: str) -> bool:

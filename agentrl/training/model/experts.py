@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 EXPERTS = 2
-"""Fewest stacked weights of an expert layer; convolutions and position tables have one."""
+"""Fewest stacked weights of an expert layer, and fewest experts; convolutions and position tables have one."""
 
 
 def stacked_weights(layer: nn.Module) -> dict[str, nn.Parameter]:
     """The weights [experts, n, m] of an expert layer by name; of any other module none."""
-    found = {name: p for name, p in layer.named_parameters(recurse=False) if p.dim() == 3}
+    found = {name: p for name, p in layer.named_parameters(recurse=False) if p.dim() == 3 and len(p) > 1}
     return found if len(found) >= EXPERTS else {}
 
 

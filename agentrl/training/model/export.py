@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from agentrl.training.model.towers import as_saved, tensors_left_out
 ADAPTER = "adapter_model.safetensors"
 WHOLE, ONE_OF_ONE = "model.safetensors", "model-00001-of-00001.safetensors"
 INDEX = "model.safetensors.index.json"
+FILE_BYTES = 4 << 30
+"""Bytes of weights from which on the next ones go into another file."""
 SHOWN = 5
 """Most tensors that an error names."""
 PROCESSORS = "*processor_config.json"
@@ -67,10 +70,11 @@ def save_pretrained(
             save_adapter(tensors, path)
         if first and merge:
             fold_adapter(path, next(network.parameters()).dtype)
+    elif first:
+        write_whole(network, model.units() if model.sharded else None, path)
     else:
-        whole = _gathered(model) if model.sharded else None
-        if first:
-            write_whole(network, whole, path)
+        for _ in model.units():  # the first rank gathers them
+            pass
     if first:
         tokenizer.save_pretrained(path)
 
@@ -105,12 +109,18 @@ def write_description(model: ModelHandle, path: Path) -> None:
     _add_rest(module, path)
 
 
-def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> None:
-    """Write a model with its own tensors, or with `tensors` by their names in it.
+def write_whole(module: Any, units: Iterator[dict[str, Tensor]] | None, path: Path) -> None:
+    """Write a model with its own tensors, or with those of `units` by their names in it, of which no more than a file's
+    are in memory at one time. All units are taken, whatever fails: to gather them is collective.
 
     Raises UserError that names the tensors which transformers would not find there, or would not read.
     """
-    module.save_pretrained(path, state_dict=tensors)
+    module.save_pretrained(path, state_dict=None if units is None else {})
+    if units is not None:
+        try:
+            _write_units(module, units, path)
+        finally:
+            deque(units, maxlen=0)
     _add_rest(module, path)
     _, found = type(module).from_pretrained(path, device_map="meta", output_loading_info=True)
     names = sorted({*found["missing_keys"], *found["unexpected_keys"], *(n for n, *_ in found["mismatched_keys"])})
@@ -119,6 +129,28 @@ def write_whole(module: Any, tensors: dict[str, Tensor] | None, path: Path) -> N
             f"the export would not be the whole {type(module).__name__}, but lose {len(names)} tensors: "
             f"{', '.join(names[:SHOWN])}; if its checkpoint is of an older version, resume the run and save again"
         )
+
+
+def _write_units(module: Any, units: Iterator[dict[str, Tensor]], path: Path) -> None:
+    files: dict[str, str] = {}
+    for number, part in enumerate(_parts(module, units), start=1):
+        files |= dict.fromkeys(part, f"model-{number:05d}.safetensors")
+        save_file(part, path / f"model-{number:05d}.safetensors", metadata={"format": "pt"})
+    if len(set(files.values())) == 1:
+        (path / files.popitem()[1]).rename(path / WHOLE)
+    else:
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+def _parts(module: Any, units: Iterator[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The tensors of each file."""
+    part: dict[str, Tensor] = {}
+    for unit in units:
+        part |= {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in as_saved(module, unit).items()}
+        if sum(tensor.nbytes for tensor in part.values()) >= FILE_BYTES:
+            yield part
+            part = {}
+    yield part
 
 
 def _add_rest(module: Any, path: Path) -> None:
@@ -162,15 +194,6 @@ def gather_adapter(model: ModelHandle) -> dict[str, Tensor]:
     """The whole tensors of an adapter under peft's names in files. Collective for a sharded model."""
     tensors = model.gather_trainable() | model.saved_buffers()
     return {name: tensors[own] for name, own in adapter_names(model.module).items()}
-
-
-def _gathered(model: ModelHandle) -> dict[str, Tensor]:
-    """The tensors of a sharded model, unit by unit, in the first rank's CPU memory; empty on other ranks."""
-    whole: dict[str, Tensor] = {}
-    for tensors in model.units():
-        if model.ranks.first:
-            whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    return whole
 
 
 def save_adapter(tensors: dict[str, Tensor], path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
 
@@ -29,9 +29,12 @@ def use_grouped_experts(model: PreTrainedModel) -> None:
 
 
 def use_grouped_adapters(model: Any) -> None:
-    """Let adapters of these experts add products of low rank; peft adds up whole weights in each pass."""
-    for wrapper in model.modules():
-        if hasattr(wrapper, "parameter_name") and hasattr(layer := wrapper.get_base_layer(), "_is_expert_parallel"):
+    """Let adapters of parameters add products of low rank; peft adds up whole weights in each pass."""
+    for wrapper in [part for part in model.modules() if hasattr(part, "parameter_name")]:
+        layer = wrapper.get_base_layer()
+        if type(layer) is nn.Linear:
+            wrapper.forward = partial(_linear, wrapper)
+        elif hasattr(layer, "_is_expert_parallel"):
             layer.adapters = getattr(layer, "adapters", {}) | {wrapper.parameter_name: wrapper}
             wrapper.forward = partial(_forward, wrapper, wrapper.forward)
 
@@ -40,6 +43,17 @@ def _forward(wrapper: Any, of_peft: Callable[..., Tensor], *given: Tensor) -> Te
     grouped = wrapper.get_base_layer().config._experts_implementation == GROUPED
     found: Tensor = wrapper.base_layer(*given) if grouped else of_peft(*given)
     return found
+
+
+def _linear(wrapper: Any, rows: Tensor) -> Tensor:
+    found: Tensor = wrapper.base_layer(rows)
+    for active in _active(wrapper):
+        found = found + wrapper.lora_B[active](wrapper.lora_A[active](rows)) * wrapper.scaling[active]
+    return found
+
+
+def _active(wrapper: Any) -> list[str]:
+    return [] if wrapper.disable_adapters or wrapper.merged else wrapper.active_adapters
 
 
 def grouped_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -68,11 +82,9 @@ def _products(layer: Any, name: str, rows: Tensor, experts: Tensor, ends: Tensor
     """Rows [S, n], sorted by expert, times the weights of their experts."""
     bias = F.embedding(experts, getattr(layer, f"{name}_bias")).to(rows.dtype) if layer.has_bias else None
     found: Tensor = _grouped_linear(rows, getattr(layer, name), ends, bias=bias, is_transposed=layer.is_transposed)
-    adapter = getattr(layer, "adapters", {}).get(name)
-    if adapter is None or adapter.disable_adapters or adapter.merged:
-        return found
-    for active in adapter.active_adapters:
-        found = found + _low_rank(adapter, active, rows, ends)
+    if adapter := getattr(layer, "adapters", {}).get(name):
+        for active in _active(adapter):
+            found = found + _low_rank(adapter, active, rows, ends)
     return found
 
 

@@ -11,7 +11,7 @@ was changed, or fails. `packing_probe` then proves that none was missed.
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -134,8 +134,8 @@ class Search:
         self.layout, self.first, self.limit = layout, first, limit
         self.attention: set[nn.Module] = set()
         """Layers that packed attention was called for."""
-        self.found: dict[nn.Module, Any] = {}
-        """Mixers and their own forwards."""
+        self.found: dict[nn.Module, bool] = {}
+        """Mixers, and whether each takes a row of several sequences with their bounds."""
         self._busy = False
 
     @contextmanager
@@ -150,38 +150,43 @@ class Search:
         finally:
             for part in own:
                 del part.forward
-        for part, mixer in self.found.items():
-            part.forward = mixer
+        for part, packs in self.found.items():
+            mixer: Any = part
+            mixer.layout, mixer.packs = self.layout, packs
+            mixer.__class__ = _mixing(mixer.__class__)
 
     def undo(self) -> None:
         """Let mixers compute as before."""
-        while self.found:
-            del self.found.popitem()[0].forward
+        for part in self.found:
+            mixer: Any = part
+            mixer.__class__ = type(part).__base__
+        self.found.clear()
 
     def _call(self, part: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
         if self._busy:
             return forward(*args, **kwargs)
         self._busy = True
-        mixer = self._mixer(forward, args, kwargs)
-        if mixer is not None:
-            self.found[part] = mixer
-        output = (mixer or forward)(*args, **kwargs)
+        packs = self._packs(forward, args, kwargs)
+        if packs is not None:
+            self.found[part] = packs
+            forward = partial(self.layout.call, forward, packs)
+        output = forward(*args, **kwargs)
         self._busy = False
         return output
 
-    def _mixer(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        """The forward of a mixer in place of this one; None: it is none. Packed attention may have some inside."""
+    def _packs(self, forward: Any, args: Any, kwargs: Any) -> bool | None:
+        """Whether a mixer takes a row of several sequences; None: it is no mixer. Packed attention may have some inside."""
         self.attention.clear()
         try:
             right, other = (self._output(forward, args, kwargs, turned) for turned in (0, 1))
         except Unpackable:
             raise
         except Exception:  # the model's own code, to which packing may be unknown
-            return partial(self.layout.call, forward, False)
+            return False
         changed = (right - other).abs().mean(-1) > self.limit * right.abs().mean(-1)
         leaks, mixes = (bool(part.any()) for part in (changed[self.first :], changed[1 : self.first - 1]))
         self._busy = not (leaks and self.attention)
-        return partial(self.layout.call, forward, not leaks) if (leaks or mixes) and not self.attention else None
+        return not leaks if (leaks or mixes) and not self.attention else None
 
     def _output(self, forward: Any, args: Any, kwargs: Any, turned: int) -> Tensor:
         """The rows [T, D] that it returns; none where it returns none.
@@ -196,3 +201,13 @@ class Search:
         positional, named = tree_unflatten(leaves, form)
         rows = [x for x in tree_flatten(forward(*positional, **named))[0] if _is_row(x, 1, self.layout.tokens)]
         return rows[0][0].flatten(1).float() if rows else torch.empty(0, 1)
+
+
+@cache
+def _mixing(kind: Any) -> Any:
+    """The class of a mixer in packed rows. One for all of its kind, which share their compiled code."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.layout.call(partial(kind.forward, self), self.packs, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

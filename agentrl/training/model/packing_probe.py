@@ -13,7 +13,7 @@ with the sequence alone by the median token: a router of experts may choose othe
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -74,7 +74,7 @@ def _difference(model: ModelHandle, device: torch.device, search: Search) -> str
     try:
         with uncompiled(), short_windows(model.base, WINDOW):
             with search.among(block for _, block in model.blocks()):
-                model.run_gathered(partial(row.packed, search.attention))
+                model.run_gathered(partial(row.packed, search.attention.add))
             copies = model.run_gathered(row.packed)
             use_own_attention(model.base)
             alone = model.run_gathered(row.alone)
@@ -121,8 +121,8 @@ class Row:
         marks = TYPES if model.vision_tower is not None else ()
         self.marked = next((name for name in marks if name in parameters(type(model.base))), None)
 
-    def packed(self, probing: set[nn.Module] | None = None) -> list[Tensor]:
-        """Outputs [LENGTH, H] of each copy in the row; layers with packed attention are added to `probing`."""
+    def packed(self, probing: Callable[[nn.Module], object] | None = None) -> list[Tensor]:
+        """Outputs [LENGTH, H] of each copy in the row; `probing` is called with layers of packed attention."""
         bounds, kernel = bounds_of(self.lengths).to(self.device), self.model.attention_kernel(self.device)
         packing = packing_arguments(bounds, max(self.lengths), kernel=kernel)
         outputs = self._outputs(self.row, self.positions, **packing, probing=probing)

@@ -47,7 +47,8 @@ def sizes_of(config: Any) -> ModelSizes:
 def attention_width(config: Any) -> float:
     """Total width of the layers whose cost grows with the square of a sequence, the mean of their keys' and values'."""
     text, sizes = config.get_text_config(), sizes_of(config)
-    kinds = _given(text, "layer_types", "layers_block_type") or ["attention"] * sizes.layers
+    kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    kinds = kinds or ["attention"] * sizes.layers
     layers = sum(kind == "hybrid" or ("attention" in kind and "linear" not in kind) for kind in kinds)
     keys, values = (_given(text, name) or sizes.head_dim for name in ("qk_head_dim", "v_head_dim"))
     return layers * sizes.heads * (keys + values) / 2

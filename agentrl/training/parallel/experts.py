@@ -28,8 +28,6 @@ from agentrl.training.model.grouped_experts import grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import Ranks
 
-KEY = "fsdp_config.expert_parallel_size={}"
-
 
 def split_layers(model: ModelHandle, ranks: Ranks) -> list[nn.Module]:
     """The layers of experts that `ranks` split; none without expert parallelism.
@@ -40,7 +38,7 @@ def split_layers(model: ModelHandle, ranks: Ranks) -> list[nn.Module]:
         return []
     found = {name: part for name, part in model.module.named_modules() if has_interface(part)}
     size, kind = ranks.expert_mesh["experts"].size(), type(model.base).__name__
-    key = KEY.format(size)
+    key = f"fsdp_config.expert_parallel_size={size}"
     if not found:
         raise UserError(f"{key}: a {kind} has no experts that processes can split; set it to 1")
     for name, layer in found.items():

@@ -24,11 +24,8 @@ class ExpertLoad:
     def __init__(self, model: ModelHandle, router: Router, device: torch.device, ranks: Ranks) -> None:
         """Raises UserError where the model lacks what a key of `router` needs."""
         self.router, self.ranks = router, ranks
-        layers = expert_layers(model.module)
-        shapes = model.whole_shapes
-        experts = {
-            n: max(shapes[f"{n}.{weight}"][0] for weight in stacked_weights(layer)) for n, layer in layers.items()
-        }
+        layers, shapes = expert_layers(model.module), model.whole_shapes
+        experts = {n: max(shapes[f"{n}.{own}"][0] for own in stacked_weights(layer)) for n, layer in layers.items()}
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
         self._logits: Tensor | None = None
@@ -38,6 +35,8 @@ class ExpertLoad:
         for row, layer in zip(self._counts, layers.values(), strict=True):
             layer.register_forward_pre_hook(partial(self._count, row))
         self._biases = [_bias(model, *layer) for layer in experts.items()] if router.bias_update else []
+        if router.bias_update and (model.adapted or router.freeze):
+            raise UserError("actor.router.bias_update: adapters do not have the bias, frozen routers keep it")
         if router.bias_update and not any(self._biases):
             raise _lacks(model, "bias_update", "bias beside its router's weights")
         if router.aux_loss_coef and not routers_of(model.module):
@@ -62,9 +61,7 @@ class ExpertLoad:
     @torch.no_grad()
     def step(self) -> None:
         """End an optimizer step: the routers' biases move (arXiv 2408.15664). Collective."""
-        if self._counts.numel() and self.ranks.world > 1:
-            torch.distributed.all_reduce(self._counts)
-        self._totals += self._counts
+        self._totals += self._summed(self._counts)
         self._steps += 1
         missing = (self._counts.double().mean(1, keepdim=True) - self._counts).sign()
         for row, shard in zip(missing, self._biases, strict=False):
@@ -75,8 +72,7 @@ class ExpertLoad:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the optimizer steps since the last call; none of a dense model. Collective."""
-        totals, steps = self._totals.double(), max(self._steps, 1)
-        loss = self.ranks.sum_over_ranks(self._loss_sum.clone()) / steps
+        totals, loss = self._totals.double(), self._summed(self._loss_sum / max(self._steps, 1))
         self._totals.zero_()
         self._loss_sum.zero_()
         self._steps = 0
@@ -86,6 +82,12 @@ class ExpertLoad:
         figures = torch.stack([largest.mean(), largest.max(), (totals == 0).double().mean(), loss]).tolist()
         named = zip(("max_load", "max_load_worst", "dead_experts", "aux_loss"), figures, strict=True)
         return {f"router/{name}": figure for name, figure in named if name != "aux_loss" or self.router.aux_loss_coef}
+
+    def _summed(self, figures: Tensor) -> Tensor:
+        """The sum over ranks, in place: each has seen other tokens."""
+        if self.ranks.world > 1 and len(self._counts):
+            torch.distributed.all_reduce(figures)
+        return figures
 
     def _count(self, row: Tensor, layer: nn.Module, given: tuple[Any, ...]) -> None:
         if not torch.is_grad_enabled():

@@ -29,7 +29,7 @@ TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model
 """Keys that answering alone does not read begin so."""
 SCORE_ALONE = ("grpo", "rloo", "opo")
 """Estimators whose groups of one have scores for advantages in verl."""
-ENGINE_KEYS = ("model_engine", "engine", "actor.strategy", "actor_rollout_ref.actor.strategy")
+ENGINE_KEYS = ("model_engine", "engine", "optim", "actor.strategy", "actor_rollout_ref.actor.strategy")
 """Settings that choose an engine."""
 CONFIG_NAME = re.compile(r"--config-name[= ](\w+)")
 NO_LIMIT = 1_000_000
@@ -97,15 +97,22 @@ class VerlDefaults:
 
     def _of_file(self) -> dict[str, Any]:
         """Those of verl's file, and of the engine that a setting or the file's name chooses."""
-        named = self.file.removeprefix("ppo_").removesuffix("_trainer")
-        chosen = {named, *(self.given.get(name) for name in ENGINE_KEYS)}
         found = values(self.file, self.version.number)
-        for engine in chosen & {*table()["engines"]}:
+        for engine in self._engines():
             found |= {path: _at(value, self.version.number) for path, value in table()["engines"][engine].items()}
         return found
 
+    def _engines(self) -> set[str]:
+        """Other engines that the file's name or a setting chooses: at most one."""
+        named = self.file.removeprefix("ppo_").removesuffix("_trainer")
+        return {named, *(str(self.given.get(name)) for name in ENGINE_KEYS)} & {*table()["engines"]}
+
+    def _plain(self) -> dict[str, Any]:
+        """What is set, under names without verl's first section."""
+        return {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+
     def _has(self, settings: Iterable[str]) -> bool:
-        given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+        given = self._plain()
         turned_on = {name for name, value in given.items() if value not in (None, False, -1)}
         return not turned_on.union(f"{name}={written(value)}" for name, value in given.items()).isdisjoint(settings)
 
@@ -117,6 +124,8 @@ class VerlDefaults:
         """
         self._require_server(config)
         self._require_detached()
+        if "megatron" in self._engines() and "model.lora.alpha" in self._plain():
+            config.model.lora_alpha = float(self._plain()["model.lora.alpha"])
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
@@ -143,11 +152,11 @@ class VerlDefaults:
 
     def _require_detached(self) -> None:
         """Heads that predict several tokens, which are not trained here, change no gradient of the layers below."""
-        given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+        given = self._plain()
         if given.get("model.mtp.enable_train") is True and given.get("model.mtp.detach_encoder") is not True:
             raise UserError(
-                "model.mtp.enable_train: its loss also trains the layers below, which agentrl does not; set it to false, "
-                "or model.mtp.detach_encoder=true"
+                "model.mtp.enable_train: its loss also trains the layers below, which is missing; set it to false, or "
+                "model.mtp.detach_encoder=true"
             )
 
     def _ignored_mean(self, config: Any) -> list[str]:
@@ -191,7 +200,7 @@ class VerlDefaults:
         counting = {
             path: value
             for path, value in in_force.items()
-            if _counts(path, config, keys) and (trains or not path.startswith(TRAINING))
+            if value != keys[path].default and _counts(path, config, keys) and (trains or not path.startswith(TRAINING))
         }
         listed = ", ".join(self._shown(path, value) for path, value in counting.items())
         which = f"verl {self.version.number}'s defaults ({self.version.reason})"

@@ -48,6 +48,7 @@ OURS: Mapping[str, str] = {
     "val_kwargs.do_sample": "verl's servers read the temperature alone",
     "device": "the machine says it",
     "dtype": "auto is bfloat16 on a GPU",
+    "enable_rollout_routing_replay": "null is true with actor.router_replay.mode=R3",
     "engine_kwargs": "the engine's own",
     "experiment_name": "names",
     "filter_groups.metric": "score is verl's reward",
@@ -114,7 +115,9 @@ def _verls(name: str, schema: type) -> dict[str, Any]:
     assert isinstance(raw, dict)
     found: dict[str, Any] = {}
     for path, value in _leaves({str(key): below for key, below in raw.items()}):
-        if path.startswith(("data.continuous_token", "critic.model.lora.", "actor_rollout_ref.model.lora.")):
+        if path.startswith(
+            ("data.continuous_token", "critic.model.lora.", "actor_rollout_ref.model.lora.", "model.lora.")
+        ):
             continue  # newer than the names that are known, or Megatron's
         if not (isinstance(value, str) and "${" in value):
             found |= {setting.path: setting.value for setting in reader.read(path, value, config)}
@@ -152,6 +155,7 @@ def test_the_table_is_verls_own_file(name: str, schema: type) -> None:
 
 def test_the_table_is_of_real_keys() -> None:
     schemas = {"ppo_trainer": Config, "dapo_trainer": Config, "one_step_off_ppo_trainer": Config}
+    schemas |= {f"ppo_{engine}_trainer": Config for engine in table()["engines"]}
     schemas |= {"generation": EvalConfig, "evaluation": EvalConfig}
     for file in table()["files"]:
         schema = schemas.get(file, SftConfig)
@@ -451,3 +455,44 @@ def test_keys_and_programs_tell() -> None:
 def test_spans_are_of_known_versions() -> None:
     for section in ("ppo_trainer", "sft_trainer"):
         assert all(span and set(span) < set(VERSIONS) for span in spans(section).values())
+
+
+MEGATRON = {"config_name": "ppo_megatron_trainer", "program": "verl.trainer.main_ppo", "checks": ()}
+
+
+def test_another_engines_schedule_is_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL_VERL_VERSION", "0.9")
+    schedules = {
+        engine: resolve(
+            [f"model_engine={engine}"], program="verl.trainer.main_ppo", checks=()
+        ).config.actor.optim.lr_scheduler_type
+        for engine in ("dp", "megatron", "torchtitan", "veomni")
+    }
+    assert schedules == {"dp": "constant", "megatron": "constant", "torchtitan": "linear", "veomni": "cosine"}
+
+
+def test_megatrons_schedule_fell_in_0_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL_VERL_VERSION", "0.4")
+    assert resolve([], **MEGATRON).config.actor.optim.lr_scheduler_type == "linear"
+    assert (
+        resolve(["actor.optim.lr_decay_style=constant"], **MEGATRON).config.actor.optim.lr_scheduler_type == "constant"
+    )
+
+
+def test_megatron_reads_an_alpha_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL_VERL_VERSION", "0.9")
+    assert resolve(["model.lora.rank=8"], **MEGATRON).config.model.lora_alpha == 32
+    assert (
+        resolve(["model.lora.rank=8", "model.lora.alpha=64", "model.lora_alpha=16"], **MEGATRON).config.model.lora_alpha
+        == 64
+    )
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_heads_for_several_tokens_change_nothing_if_detached(detached: bool) -> None:
+    settings = ["model.mtp.enable=true", "model.mtp.enable_train=true", f"model.mtp.detach_encoder={detached}"]
+    if detached:
+        assert any("learn the same" in note for note in resolve(settings, **MEGATRON).notes)
+        return
+    with pytest.raises(UserError, match="its loss also trains the layers below"):
+        resolve(settings, **MEGATRON)

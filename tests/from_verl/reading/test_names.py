@@ -189,6 +189,36 @@ def test_an_sft_script_of_verl_0_9() -> None:
 
 
 @pytest.mark.parametrize("engine", ["automodel", "megatron", "mindspeed", "torchtitan", "veomni"])
-def test_engines_that_are_not_there(engine: str) -> None:
-    with pytest.raises(UserError, match=f"engine={engine}: models are sharded by FSDP2 alone; set engine=fsdp"):
-        sft_of(f"engine={engine}", "engine.tensor_model_parallel_size=2")
+def test_other_engines_are_fsdp2_here(engine: str) -> None:
+    config = sft_of(
+        f"engine={engine}", f"optim={engine}", "engine.context_parallel_size=2", "optim.lr_decay_style=linear"
+    )
+    assert (config.trainer.ulysses_sequence_parallel_size, config.optim.lr_scheduler_type) == (2, "linear")
+
+
+MEGATRON = "actor_rollout_ref.actor.megatron"
+
+
+def test_what_megatron_alone_has_is_one_note_for_each_reason() -> None:
+    layout = [f"{role}.megatron.tensor_model_parallel_size=4" for role in ("actor_rollout_ref.actor", "ref", "critic")]
+    kernels = [
+        f"{MEGATRON}.override_transformer_config.{name}=true" for name in ("moe_permute_fusion", "apply_rope_fusion")
+    ]
+    notes = resolve([*layout, *kernels, f"{MEGATRON}.pipeline_model_parallel_size=2"], checks=()).notes
+    assert [note.partition(" has no effect")[0] for note in notes] == ["parallel layout", "choice of kernels"]
+
+
+def test_a_number_of_megatrons_that_is_not_here_names_the_way_out() -> None:
+    for setting in ("moe_z_loss_coeff=0.001", "moe_expert_capacity_factor=1.5", "fp8=e4m3", "hidden_dropout=0.1"):
+        with pytest.raises(UserError, match="remove it|set fields of the model's own configuration"):
+            resolve([f"{MEGATRON}.override_transformer_config.{setting}"], checks=())
+
+
+def test_megatrons_modules_for_lora_are_all_linear_layers() -> None:
+    config = resolve(["model.lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"], checks=()).config
+    assert config.model.target_modules == "all-linear"
+
+
+def test_megatrons_alpha_yields_to_the_key_of_the_other_engines() -> None:
+    assert resolve(["model.lora.alpha=64"], checks=()).config.model.lora_alpha == 64
+    assert resolve(["model.lora_alpha=8", "model.lora.alpha=64"], checks=()).config.model.lora_alpha == 8

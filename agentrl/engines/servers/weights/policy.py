@@ -79,7 +79,7 @@ class PolicyWeights:
         state = plain.state_dict()
         unsent = {name: state[name] for name in plain.all_tied_weights_keys if name in state}
         unsent |= tensors_left_out(self.module)
-        wrong = (sent.keys() ^ as_saved(plain, state).keys()) - as_saved(plain, unsent).keys()
+        wrong = (sent.keys() ^ as_saved(self.module, state).keys()) - as_saved(self.module, unsent).keys()
         wrong |= {name for name, times in sent.items() if times > 1}
         if wrong:
             raise UserError(

@@ -5,6 +5,7 @@ variable-length kernel on CUDA (half precision), elsewhere by one call per seque
 model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ def packed_attention(
     attention_kernel: str = "fa2",
     cu_seq_lens_k: Tensor | None = None,
     seen_tokens: tuple[Tensor, Tensor, Tensor] | None = None,
-    probing: set[nn.Module] | None = None,
+    probing: Callable[[nn.Module], object] | None = None,
     s_aux: Tensor | None = None,
     softcap: float | None = None,
     **kwargs: Any,
@@ -121,11 +122,11 @@ def packed_attention(
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None).
 
     `seen_tokens`: the tokens that each sequence sees, as `expand_keys` takes them, where sequences see the same ones.
-    `s_aux`, `softcap`: the sinks and the cap of `Scores`. `probing`: gets the layer; for an argument that would be
-    ignored, for example a choice of keys, Unpackable is raised.
+    `s_aux`, `softcap`: the sinks and the cap of `Scores`. `probing`: called with the layer; for an argument that would
+    be ignored, for example a choice of keys, Unpackable is raised.
     """
     if probing is not None:
-        probing.add(module)
+        probing(module)
         if ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]:
             raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
