@@ -75,9 +75,8 @@ def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:
 
 
 def records_experts(config: Config) -> bool:
-    """Whether the engine reports the experts that tokens meet: `enable_rollout_routing_replay`, or null and R3."""
-    chosen = config.rollout.enable_rollout_routing_replay
-    return config.actor.router_replay.mode == "R3" if chosen is None else chosen
+    """Whether the engine reports the experts that tokens meet."""
+    return config.rollout.enable_rollout_routing_replay or config.actor.router_replay.mode == "R3"
 
 
 def deterministic(trainer: Trainer, rollout: Rollout) -> bool:

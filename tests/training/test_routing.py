@@ -9,7 +9,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from agentrl.config.checks.algorithm import routing_replay
-from agentrl.config.schema import Actor, Algorithm, Optim, Rollout, RolloutCorrection
+from agentrl.config.derived import records_experts
+from agentrl.config.schema import Actor, Algorithm, Config, Optim, Rollout, RolloutCorrection
 from agentrl.config.schema.actor import RouterReplay
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, pack_ledgers
@@ -194,15 +195,16 @@ def test_compiled_blocks_replay_without_a_graph_for_each_layer(monkeypatch: pyte
     handle.base.set_experts_implementation("grouped_mm")
     batch = random_batch([40])
     batch.experts = random_experts(batch.num_tokens, 12)
-    wanted = actor_of(handle).logprobs(batch)[0]
+    actor = actor_of(handle)
+    wanted = actor.logprobs(batch)[0]
     handle.compiled = compile_blocks(block for _, block in handle.blocks())
     given = batch.experts.clone()
-    torch.testing.assert_close(actor_of(handle).logprobs(batch)[0], wanted)
+    torch.testing.assert_close(actor.logprobs(batch)[0], wanted)
     assert torch.equal(batch.experts, given)
     few = counter.frame_count
     longer = random_batch([70])
     longer.experts = random_experts(longer.num_tokens, 12, seed=1)
-    actor_of(handle).logprobs(longer)
+    actor.logprobs(longer)
     assert counter.frame_count == few
     assert handle.compiled.works
 
@@ -221,29 +223,20 @@ def test_a_model_that_cannot_replay_is_refused(kind: str) -> None:
     assert routing_in(module) is None
 
 
+def test_nothing_is_recorded_for_r2_in_bypass_mode() -> None:
+    bypassed = Algorithm(rollout_correction=RolloutCorrection(bypass_mode=True))
+    with pytest.raises(UserError, match="set R3"):
+        routing_replay(Actor(router_replay=RouterReplay(mode="R2")), bypassed)
+    routing_replay(Actor(router_replay=RouterReplay(mode="R3")), bypassed)
+
+
 @pytest.mark.parametrize(
-    ("mode", "recorded", "bypassed", "message"),
-    [
-        ("R3", False, False, "leave it out"),
-        ("R2", None, True, "set R3"),
-    ],
+    ("mode", "chosen", "records"),
+    [("R3", False, True), ("R2", False, False), ("disabled", True, True), ("disabled", False, False)],
 )
-def test_settings_that_contradict_each_other_are_refused(
-    mode: str, recorded: bool | None, bypassed: bool, message: str
-) -> None:
-    correction = RolloutCorrection(bypass_mode=bypassed)
-    with pytest.raises(UserError, match=message):
-        routing_replay(
-            Actor(router_replay=RouterReplay(mode=mode)),
-            Rollout(enable_rollout_routing_replay=recorded),
-            Algorithm(rollout_correction=correction),
-        )
-
-
-@pytest.mark.parametrize(("mode", "recorded"), [("R3", None), ("R3", True), ("R2", False), ("disabled", True)])
-def test_settings_that_go_together_are_taken(mode: str, recorded: bool | None) -> None:
-    rollout = Rollout(enable_rollout_routing_replay=recorded)
-    routing_replay(Actor(router_replay=RouterReplay(mode=mode)), rollout, Algorithm())
+def test_the_engine_records_for_r3(mode: str, chosen: bool, records: bool) -> None:
+    actor, rollout = Actor(router_replay=RouterReplay(mode=mode)), Rollout(enable_rollout_routing_replay=chosen)
+    assert records_experts(Config(actor=actor, rollout=rollout)) is records
 
 
 def test_a_router_of_other_code_is_found_out() -> None:

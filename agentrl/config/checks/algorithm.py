@@ -64,15 +64,9 @@ def sampling(rollout: Rollout) -> None:
             )
 
 
-def routing_replay(actor: Actor, rollout: Rollout, algorithm: Algorithm) -> None:
+def routing_replay(actor: Actor, algorithm: Algorithm) -> None:
     """Check that the routing to replay is recorded."""
-    mode = actor.router_replay.mode
-    if mode == "R3" and rollout.enable_rollout_routing_replay is False:
-        raise UserError(
-            "rollout.enable_rollout_routing_replay=false: actor.router_replay.mode=R3 replays the engine's routing; "
-            "leave it out"
-        )
-    if mode == "R2" and algorithm.rollout_correction.bypass_mode:
+    if actor.router_replay.mode == "R2" and algorithm.rollout_correction.bypass_mode:
         raise UserError(
             "actor.router_replay.mode=R2 replays the pass that computes old log-probs, and bypass_mode leaves it out: "
             "set R3"

@@ -152,8 +152,8 @@ class Rollout:
     """Agent loops."""
     containers: Containers = field(default_factory=Containers)
     """Containers of rows."""
-    enable_rollout_routing_replay: bool | None = None
-    """Record the experts that each token meets in the engine; null: with actor.router_replay.mode=R3 alone."""
+    enable_rollout_routing_replay: bool = False
+    """Record the experts that each token meets in the engine; actor.router_replay.mode=R3 records them in any case."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options passed to the engine unchanged: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or vllm.<flag>)
     with flags of that server, for example attention_backend."""
