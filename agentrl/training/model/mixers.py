@@ -175,7 +175,7 @@ class Search:
         return output
 
     def _packs(self, forward: Any, args: Any, kwargs: Any) -> bool | None:
-        """Whether a mixer takes a row of several sequences; None: it is no mixer. Packed attention may have some inside."""
+        """Whether a mixer takes a row of several sequences; None: it is none. Packed attention may have some inside."""
         self.attention.clear()
         try:
             right, other = (self._output(forward, args, kwargs, turned) for turned in (0, 1))
