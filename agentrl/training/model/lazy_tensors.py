@@ -46,7 +46,10 @@ def lazy_loading(*, first: bool) -> Iterator[None]:
 
 
 class LazyTensor(Tensor):
-    """A tensor in CPU memory, as far as others see it, whose values are still in files. It is never written."""
+    """A tensor in CPU memory, as far as others see it, whose values are still in files.
+
+    A copy into it takes the place of its values; nothing else writes it.
+    """
 
     @staticmethod
     def __new__(cls: Any, like: Tensor, compute: Callable[[Box], Tensor]) -> Any:
@@ -80,6 +83,10 @@ class LazyTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # a class method, as PyTorch wants
         kwargs = kwargs or {}
+        if func is aten.copy_.default and isinstance(args[0], cls):  # peft fills its copy of a layer
+            source = args[1]
+            args[0].compute = source.part if isinstance(source, cls) else source.detach().clone().__getitem__
+            return args[0]
         outputs = _outputs_on_meta(func, args, kwargs)
         if isinstance(outputs, Tensor):
             return cls(outputs, _computing(func, args, kwargs))
