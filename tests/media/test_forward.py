@@ -200,12 +200,11 @@ def test_a_model_of_text_has_no_eyes() -> None:
 
 
 def test_rows_with_images_are_refused_where_the_tower_is_not_loaded(tmp_path: Path) -> None:
-    """A configuration with a tower whose class for text loads the text part alone."""
     config = CONFIG_MAPPING["qwen3_5"](vision_config={}, text_config={}, image_token_id=5)
     config.save_pretrained(tmp_path)
     tokenizer = vision_model.small_tokenizer()
     Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=84 * 84).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    chat = Chat(tokenizer, processor=load_processor(Model(path=str(tmp_path)), tokenizer))
-    with pytest.raises(UserError, match="loaded as Qwen3_5ForCausalLM, without its tower"):
+    chat = Chat(tokenizer, processor=load_processor(Model(path=str(tmp_path), text_only=True), tokenizer))
+    with pytest.raises(UserError, match="cannot be shown an image: model.text_only=true leaves out what reads it"):
         chat.see([{"role": "user", "content": [part("red", (56, 56))]}])

@@ -17,6 +17,8 @@ from tests.chat.realia import template, tokenizer
 from tests.training.tiny import CPU, SIZES, VOCABULARY, ledger, trajectory
 
 LENGTHS = [7, 1, 12, 4, 9]
+FAR = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+"""Frequencies that the longest sequence of a row changes: such a model computes one sequence a pass."""
 
 
 def classifier(
@@ -50,7 +52,7 @@ def scores(worker: RewardWorker, trajectories: list[Trajectory]) -> list[float]:
     return asyncio.run(all_of_them())
 
 
-@pytest.mark.parametrize(("kind", "fields"), [("qwen2", {}), ("gemma2", {"attn_logit_softcapping": 5.0})])
+@pytest.mark.parametrize(("kind", "fields"), [("qwen2", {}), ("llama", {"rope_parameters": FAR})])
 def test_a_score_equals_transformers_score_of_the_conversation(kind: str, fields: dict, tmp_path: Path) -> None:
     module = classifier(tmp_path, kind, **fields)
     judge = Judge(settings(tmp_path), device=CPU)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
-from agentrl.training.model.experts import expert_layers, stacked_weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -63,6 +62,8 @@ def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM"
 
 def _parameters(module: "PreTrainedModel", targets: Any) -> list[str]:
     """The whole names of the parameters that get an adapter."""
+    from agentrl.training.model.experts import expert_layers, stacked_weights  # PyTorch's import takes seconds
+
     if targets == "all-experts":
         routed = [f"{name}.{own}" for name, layer in expert_layers(module).items() for own in stacked_weights(layer)]
         return routed + [f"{name}.weight" for name in _linear_layers(module)[1]]

@@ -29,6 +29,7 @@ class ExpertLoad:
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()
         self._counted: Tensor | bool = True
+        self._tokens = 0
         self._logits: Tensor | None = None
         self._loss = self._no_loss = torch.zeros((), device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -49,7 +50,7 @@ class ExpertLoad:
         """Forget the load-balancing loss of earlier passes, and of layers that a backward pass computed again; a pass
         without trained tokens (`mask` bool [T]) does not count: it only runs the collectives."""
         self._loss = self._no_loss
-        self._counted = mask.any()
+        self._counted, self._tokens = mask.any(), len(mask)
 
     def loss(self, tokens: int, share: Tensor) -> Tensor:
         """The load-balancing loss of a pass of `tokens`, the mean over layers, times its `share` of the mini-batch."""
@@ -95,10 +96,11 @@ class ExpertLoad:
     def _count(self, row: Tensor, layer: nn.Module, given: tuple[Any, ...]) -> None:
         if not torch.is_grad_enabled():
             return
-        counts = tokens_per_expert(given, len(row))
+        real = max(self._tokens - self.ranks.seq_rank * len(given[-1]), 0)  # the last tokens may only fill up the row
+        counts = tokens_per_expert(given if len(given) == 1 else (given[0], given[1][:real]), len(row))
         row += counts * self._counted
         if self._logits is not None:
-            self._loss = self._loss + balance_loss(self._logits, counts)
+            self._loss = self._loss + balance_loss(self._logits.flatten(0, -2)[:real], counts)
             self._logits = None
 
     def _keep(self, index: int, router: nn.Module, given: Any, made: Any) -> None:

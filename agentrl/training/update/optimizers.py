@@ -43,7 +43,9 @@ class AdamW16bit(Rule):
     random numbers follow from the step, so a resumed run repeats them.
     """
 
-    def __init__(self, params: Groups, *, lr: float, betas: Any, eps: float = 1e-8, weight_decay: float = 0.01) -> None:
+    def __init__(
+        self, params: Groups, *, lr: float, betas: Any = BETAS, eps: float = 1e-8, weight_decay: float = 0.01
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
