@@ -44,8 +44,9 @@ def test_counts_equal_the_router(kind: str) -> None:
     load = actor_of(module).load
     for router, index in routers_of(module):
         router.register_forward_hook(lambda _, __, made, i=index: found.append(made[i].flatten(0, -2)))
-    load.begin_pass(torch.ones(9, dtype=torch.bool))
-    module(input_ids=random_batch([9]).ids[None], use_cache=False)
+    batch = random_batch([9])
+    load.begin_pass(batch.mask)
+    module(input_ids=batch.ids[None], use_cache=False)
     wanted = torch.stack([torch.bincount(x.topk(2).indices.flatten(), minlength=6) for x in found])
     assert torch.equal(load._counts, wanted)
 
