@@ -12,6 +12,9 @@ from agentrl.training.parallel.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
+GRAPHS = 64
+"""Most graphs of one function."""
+
 
 def compiles(chosen: bool | None, device: torch.device, *, fused: bool = False) -> bool:
     """Whether blocks are compiled on `device`: as chosen; None: on a GPU, unless another package has `fused` them."""
@@ -29,6 +32,9 @@ def start_workers() -> None:
 
 def compile_blocks(blocks: Iterable[nn.Module]) -> "Compiled":
     """Compile each block at its first call, once for all lengths; returns their state."""
+    # Beyond PyTorch's 8 a block runs uncompiled, with a mere warning. Each kind of block has graphs with and without
+    # gradients, and sharding doubles them.
+    torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
     compiled = Compiled()
     for block in blocks:
         block._compiled_call_impl = CompiledBlock(block, compiled)
