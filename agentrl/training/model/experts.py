@@ -9,15 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-EXPERTS = 2
-"""Fewest stacked weights of an expert layer, and fewest experts; convolutions and position tables have one."""
-
 
 def stacked_weights(layer: nn.Module) -> dict[str, nn.Parameter]:
     """The weights [experts, n, m] of an expert layer by name; of any other module none."""
-    own = layer.named_parameters(recurse=False)  # a process that splits a layer may have one of its experts
-    found = {name: p for name, p in own if p.dim() == 3 and getattr(layer, "num_experts", len(p)) > 1}
-    return found if len(found) >= EXPERTS else {}
+    if getattr(layer, "num_experts", 1) == 1:  # heads, convolutions and position tables are stacked too
+        return {}
+    return {name: p for name, p in layer.named_parameters(recurse=False) if p.dim() == 3}
 
 
 def expert_layers(module: nn.Module) -> dict[str, nn.Module]:
