@@ -67,6 +67,9 @@ it is loaded.
 - **export**: the merged folder has each tensor of the model that the run began with, and plain transformers computes
   the same logits from it, to 1e-6.
 
+On a GPU, recurrent layers compute a whole packed row where flash-linear-attention is installed. Its version 0.6 refuses
+gradients on Hopper with a Triton before 3.7.1.
+
 A model that reads images is loaded whole. For a run on text alone, `model.text_only=true` leaves its towers out of
 memory, training and weight sync; an export has them as they were.
 """
