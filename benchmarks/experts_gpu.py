@@ -30,6 +30,7 @@ from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor
+from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
@@ -122,9 +123,10 @@ def speed(args: argparse.Namespace, size: int, compiled: bool, ranks: Ranks, dev
     batch = batch.to(device)
     sharding = FsdpConfig(expert_parallel_size=size)
     policy, shapes = trained(config, sharding, ranks, device, args, compiled)
+    own = batch.share(policy.assign_shares(BatchOutline.of(batch))[ranks.data_rank])
 
     def step() -> float:
-        return float(policy.update(batch)["actor/grad_norm"])
+        return float(policy.update(own)["actor/grad_norm"])
 
     norm = step()
     if device.type == "cuda":

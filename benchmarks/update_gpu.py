@@ -29,6 +29,7 @@ from torch import multiprocessing
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training import Batch, PolicyActor
+from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import use_liger_kernels
@@ -205,7 +206,8 @@ def agentrl_step(
     )
     actor = Actor(ppo_max_token_len_per_gpu=args.pass_tokens, optim=Optim(lr=1e-6))
     policy = PolicyActor(module, actor=actor, temperature=1.0, device=device, total_steps=100, ranks=ranks)
-    return lambda: policy.update(batch)["actor/grad_norm"]
+    own = batch.share(policy.assign_shares(BatchOutline.of(batch))[ranks.data_rank])
+    return lambda: policy.update(own)["actor/grad_norm"]
 
 
 def alone_step(
