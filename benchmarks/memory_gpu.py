@@ -14,9 +14,6 @@ update brings to the server. Each column is a process by itself; one that fails 
 import argparse
 import asyncio
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ import torch
 from engine_gpu import gap
 from gpu_parts import REWARD, SGLANG, mixed_batch
 from gpu_update import updates
-from models_gpu import SHAPES, TINY, random_weights
+from models_gpu import SHAPES, TINY, in_a_process, random_weights
 from rich.console import Console
 from rich.table import Table
 
@@ -92,19 +89,6 @@ def main() -> None:
         table.add_row(column, *(f"{v:,.4g}" if isinstance(v := found.get(f, ""), float) else str(v) for f in figures))
         Console(width=180).print(column, found, highlight=False)
     Console(width=180).print(table)
-
-
-def in_a_process(column: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a column."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, *sys.argv, "--one", column, "--out", folder]
-        file = Path(folder, "figures.json")
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"not ready after {args.limit:.0f} s"}
-        lines = ended.stderr.strip().splitlines() or ["no message"]
-        return json.loads(file.read_text()) if file.exists() else {"failed": lines[-1][:160]}
 
 
 def measured_updates(args: argparse.Namespace, found: dict[str, Any]) -> None:
