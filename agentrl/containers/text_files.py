@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agentrl.containers.contract import Container, Done
 from agentrl.containers.shell_scripts import LOOK
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import last_line
 from agentrl.tools.response import ModelError
 
 TIMEOUT = 60.0

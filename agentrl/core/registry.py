@@ -16,10 +16,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from agentrl.core.catalog import Declared, declared
 from agentrl.core.contracts import Contract, keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, did_you_mean, reported_as
 from agentrl.core.extensions import load_plugins
 from agentrl.core.plugins import load_attribute
-from agentrl.core.user_errors import did_you_mean, reported_as
 
 T = TypeVar("T")
 D = TypeVar("D")

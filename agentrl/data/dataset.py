@@ -14,10 +14,9 @@ from typing import Any
 
 from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugins import load_attribute
 from agentrl.core.remote_files import in_shared_memory
-from agentrl.core.user_errors import reported_as
 from agentrl.data.files import first_record, paths
 from agentrl.data.lazy import LazyRows, joined
 from agentrl.data.rows import Columns, file_rows, make_row, read_rows

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.clocks import uncounted
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.engines.servers import watchdog
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 

@@ -4,11 +4,10 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.core.plugins import Entry
-from agentrl.core.user_errors import reported_as
 from agentrl.tools.arguments import TYPE_NAMES
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.core.points import CALLBACKS, has_hooks
-from agentrl.core.user_errors import one_line
 from agentrl.trajectory.trajectory import Trajectory
 
 KEY = "trainer.callbacks"

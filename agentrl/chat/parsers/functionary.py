@@ -8,9 +8,8 @@ import re
 from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_headed, without
 from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
 START = ">>>"

@@ -3,9 +3,8 @@
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_named
 from agentrl.chat.parsers.tagged_arguments import parse_spelled
 from agentrl.chat.parsers.tagged_formats import marked_invocations
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 END = "<|message_sep|>"
 TAGS = Tags(

@@ -4,9 +4,8 @@ from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, parse_lists, parse_tagged, read_list, read_named
 from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 CALL = '{"name": ..., "arguments": {...}}'
 HERMES = Tags(("<tool_call>",), "</tool_call>", f"<tool_call>{CALL}</tool_call>", signs=('"name"',))

@@ -4,9 +4,8 @@ import re
 
 from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_headed
 from agentrl.chat.parsers.calls import Malformed, skip_space
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 DEEPSEEK = Tags(
     ("<｜tool▁call▁begin｜>",),

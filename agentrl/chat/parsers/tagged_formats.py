@@ -13,9 +13,8 @@ from agentrl.chat.parsers.tagged_arguments import (
     parse_spelled,
     without_newlines,
 )
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Parsed
+from agentrl.trajectory.message import Parsed, Tools
 
 
 def _function_tags(tag: str, line: str, read_value: ReadValue) -> Grammar:
