@@ -46,6 +46,15 @@ def reported_as(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {type(error).__name__}: {one_line(error)}{fix}") from error
 
 
+@contextmanager
+def needing(package: str, install: str) -> Iterator[None]:
+    """For the import of a package that not every run needs: an error says how to install it. Raises UserError."""
+    try:
+        yield
+    except ImportError:
+        raise UserError(f"{package} is not installed; run pip install {install}") from None
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split())

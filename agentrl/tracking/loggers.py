@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from agentrl.core.atomic_files import write_atomic
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, needing
 from agentrl.core.inside import inside
 from agentrl.core.outputs import append_line
 from agentrl.core.points import LOGGERS, run_logger
@@ -108,12 +108,8 @@ class TensorBoardLogger(Logger):
     """Scalars for TensorBoard, and the configuration as text. Raises UserError when the package is missing."""
 
     def __init__(self, folder: Path, *, resume_step: float | None = None, config_yaml: str = "") -> None:
-        try:
+        with needing("trainer.logger: tensorboard", '"agentrl[loggers]" or drop it'):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                'trainer.logger: tensorboard is not installed; run pip install "agentrl[loggers]" or drop it'
-            ) from None
         # Events of an earlier life at or after this step vanish from the plots.
         step = None if resume_step == ADDS else int(resume_step or 0)
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else step)

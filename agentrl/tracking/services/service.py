@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from agentrl.core.atomic_files import write_atomic
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, needing
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
 
@@ -66,12 +66,8 @@ class Service(ABC):
         self.id, self.last_step = self._recall(run.resume)
         self.resumed = self.last_step is not None
         self._warned = False
-        try:
+        with needing(f"trainer.logger: {self.name}", f'"agentrl[{self.name}]" or drop it'):
             self.module: Any = import_module(self.package)
-        except ImportError:
-            raise UserError(
-                f'trainer.logger: {self.name} is not installed; run pip install "agentrl[{self.name}]" or drop it'
-            ) from None
         try:
             self.begin(run)
         except Exception as error:
