@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agentrl.config import to_yaml
@@ -95,11 +94,9 @@ class RunTracker:
                 self.view.note(resuming_from(self._begun, self._total))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        if error is None:
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+        if raised[1] is None:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
 

@@ -57,6 +57,8 @@ class Service(ABC):
     """The name in `trainer.logger`."""
     package: ClassVar[str]
     """The module to import."""
+    run: Any
+    """The run, as the service has it."""
     fix: ClassVar[str]
     """Advice for when the service refuses."""
 
@@ -97,9 +99,9 @@ class Service(ABC):
     def begin(self, info: RunInfo) -> None:
         """Begin a run, or continue the one called `self.id` if `self.resumed`; may set `self.id`."""
 
-    @abstractmethod
     def send(self, step: int, metrics: dict[str, float]) -> None:
-        """Send numbers."""
+        """Send numbers, by the `run` that most services have."""
+        self.run.log(metrics, step=step)
 
     @abstractmethod
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
