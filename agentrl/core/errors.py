@@ -69,3 +69,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`did you mean NEAREST? `, before further advice; "" where no known name is near."""
     near = get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]}? " if near else ""
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """ "1 turn", "2 turns", "0 turns"; `many` where the plural is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -15,8 +15,8 @@ from math import fsum
 
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
+from agentrl.environments.answers import Observation
 from agentrl.environments.entry import EnvironmentEntry
-from agentrl.environments.observation import Observation
 from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop

@@ -17,9 +17,8 @@ from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
-from agentrl.environments.answers import MAX_ANSWER_BYTES, read_line
+from agentrl.environments.answers import MAX_ANSWER_BYTES, Observation, read_line
 from agentrl.environments.entry import EnvironmentEntry
-from agentrl.environments.observation import Observation
 from agentrl.environments.worker import end_process
 
 START_SECONDS = 120.0

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError, needing
 from agentrl.core.inside import inside
-from agentrl.core.outputs import append_line
+from agentrl.core.outputs import append_line, write_atomic
 from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView

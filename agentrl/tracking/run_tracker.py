@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
 from agentrl.tracking.dumps import dump_file
 from agentrl.tracking.dumps.writer import DumpWriter

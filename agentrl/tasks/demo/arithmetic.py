@@ -12,9 +12,8 @@ import yaml
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
-from agentrl.tasks.demo.base import Option, Problem, Task
+from agentrl.tasks.demo.base import Option, Problem, Script, Task
 from agentrl.tasks.demo.slips import SLIPS, Slips
-from agentrl.tasks.demo.stage import Script
 
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Names, items, and pairs of a question and the expression that solves it, by their slots."""

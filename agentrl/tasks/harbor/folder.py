@@ -15,10 +15,9 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from agentrl.core.errors import UserError, one_line
+from agentrl.core.errors import UserError, one_line, plural
 from agentrl.core.inside import check_links
 from agentrl.core.paths import expanded
-from agentrl.core.plurals import plural
 from agentrl.core.points import row_source
 from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.task import Task

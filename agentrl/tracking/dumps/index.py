@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.trajectory.trajectory import SpanKind
 
 Record = dict[str, Any]

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError, needing
+from agentrl.core.outputs import write_atomic
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
 
