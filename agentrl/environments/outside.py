@@ -52,7 +52,8 @@ class OutsideAgent(AgentLoop):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
         session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
-        async with self._gateway().serving(key, session) as url:
+        gateway = self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
+        async with gateway.serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
                 answer = await self._asked(entry, session, request)
@@ -80,9 +81,6 @@ class OutsideAgent(AgentLoop):
             self.env.shared[key] = Worker(program_of(entry, self.env.limits.assistant_turns))
         shared: Worker = self.env.shared[key]
         return shared
-
-    def _gateway(self) -> Any:
-        return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 
 def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers import RemoteEngine
@@ -25,7 +26,6 @@ from agentrl.engines.starting import Start
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
