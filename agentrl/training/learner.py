@@ -69,9 +69,13 @@ class Learner:
             self.critic = self.roles.critic(total_steps)
         self.actor = self.roles.actor(self.model, self.reference, total_steps)
 
+    def shares_prompts(self) -> bool:
+        """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
+        return self._require_actor().micro_batching.shares
+
     def keeps_kernel(self) -> bool:
         """Whether the attention kernel, now that it is compiled, is the one that `prepare` and `warm_up` assumed."""
-        return self._require_actor().micro_batching.shares == self.roles.shares(self.model)
+        return self.shares_prompts() == self.roles.shares(self.model)
 
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Compile the passes of a step, until `should_stop`; nothing where `use_torch_compile` is off. Call it after

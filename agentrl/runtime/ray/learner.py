@@ -44,6 +44,7 @@ class RayLearner:
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
         self.ranks.call("call", "prepare", total_steps)
+        self.shares = self.ranks.call("call", "shares_prompts")
 
     def warm_up(self) -> None:
         """Compile the passes of a step."""

@@ -77,7 +77,7 @@ class RayRuntime(Runtime):
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
             self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            self.learner = RayLearner(self.ranks, actor.ulysses_sequence_parallel_size, bool(actor.share_prompts))
+            self.learner = RayLearner(self.ranks, actor.ulysses_sequence_parallel_size)
             self.runner = self._open_loop(config)
             own = self._engine(config)  # first: servers start while the policy is loaded and compiled
             servers = own if isinstance(own, RemoteEngine) else None
