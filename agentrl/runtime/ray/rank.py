@@ -9,6 +9,7 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
+from agentrl.engines.starting import start_kernels
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.worker import Worker
 
@@ -142,10 +143,12 @@ class Rank(TrainingWorker, EngineWorker):
             torch.cuda.empty_cache()
 
     def _learner(self, world: int) -> Any:
+        kernels = start_kernels(self.config)  # before the imports, which take as long
         from agentrl.training.learner import Learner
 
         actor = self.config.actor
-        return Learner(self.config, self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config))
+        ranks = self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config)
+        return Learner(self.config, ranks, kernels)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""

@@ -57,13 +57,6 @@ class RayRuntime(Runtime):
             self._open(config, objects)
             undo.pop_all()
 
-    def prepare(self, total_steps: int) -> None:
-        """Prepare training on all ranks."""
-        with self.start_times.phase("model"):
-            self.learner.prepare(total_steps)
-        with self.start_times.phase("compile"):
-            self.learner.warm_up()
-
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use: the engine must have its own GPUs."""
         rollout = self.config.rollout
