@@ -17,7 +17,7 @@ from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something
 from agentrl.evaluation.stored import Answered, answered, read_answers, row_scores, scored
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime import Runtime
+from agentrl.runtime.runtime import Runtime
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 

@@ -13,7 +13,8 @@ from agentrl.data import load_dataset
 from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.settings import scoring_something, untrained
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime import Runtime, open_runtime
+from agentrl.runtime.opening import open_runtime
+from agentrl.runtime.runtime import Runtime
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 

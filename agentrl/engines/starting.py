@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
@@ -22,6 +24,8 @@ class Start:
     servers: Servers | None = None
     kernels: EarlyKernels = field(default_factory=EarlyKernels)
     times: StartTimes = field(default_factory=StartTimes)
+    workers: "Future[Any] | None" = None
+    """The workers on Ray, see `agentrl.runtime.ray.workers`; whoever takes them sets None."""
 
     def take(self) -> Servers | None:
         """The servers, which the caller now closes."""

@@ -111,7 +111,7 @@ def weight_link(config: Config) -> Any:
 
 def servers_beside_ranks(config: Config) -> int:
     placement = pytest.importorskip("agentrl.runtime.ray.placement")
-    return len(placement.placements_on_ranks([SimpleNamespace(node="a0" * 28)], config.rollout, CPU))
+    return len(placement.placements_on_ranks([SimpleNamespace(node="a0" * 28)], config.rollout, "cpu"))
 
 
 def trainer_memory(config: Config) -> float:

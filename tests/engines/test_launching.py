@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import torch
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import UserError
@@ -57,4 +56,4 @@ def test_addresses_that_nobody_would_use_are_named(changes: dict[str, Any], culp
 )
 def test_weights_go_the_fastest_way_there_is(changes: dict[str, Any], device: str, shared: bool, way: str) -> None:
     servers = pytest.importorskip("agentrl.runtime.ray.servers", reason="ray is not installed")
-    assert servers.weight_sync_method(Rollout(**changes), torch.device(device), shared) == way
+    assert servers.weight_sync_method(Rollout(**changes), device, shared) == way

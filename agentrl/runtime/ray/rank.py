@@ -50,11 +50,12 @@ class TrainingWorker(Worker):
         from agentrl.training.parallel.process_group import join_ranks
         from agentrl.training.parallel.ranks import ALONE
 
+        device = self.device
         if world == 1:
             return ALONE
         timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
         return join_ranks(
-            self.device,
+            device,
             sequence_parallel=sequence_parallel,
             fsdp_size=fsdp_config.fsdp_size,
             expert_parallel=fsdp_config.expert_parallel_size,
