@@ -81,17 +81,13 @@ class Learner:
         """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
         return self._require_actor().micro_batching.shares
 
-    def keeps_kernel(self) -> bool:
-        """Whether the attention kernel, now that it is compiled, is the one that `prepare` assumed."""
-        return self.shares_prompts() == self.roles.shares(self.model)
-
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Compile the passes of a step, until `should_stop`, with the kernel that is assumed; once more where it is
         another one. Nothing is compiled where `use_torch_compile` is off. Call it after `prepare`."""
         with self.kernels.assumed():
             self._compile(should_stop)
         self.kernels.wait()
-        if self.ranks.max_over_ranks(not self.keeps_kernel()):
+        if self.ranks.max_over_ranks(self.shares_prompts() != self.roles.shares(self.model)):
             self._make_roles()
             self._compile(should_stop)
 

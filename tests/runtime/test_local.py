@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ class PreparedLearner(Learner):
     """Notes what it makes, and whether the kernel of FlashAttention 4 is assumed then."""
 
     def __init__(self, keeps: bool, kernels: EarlyKernels) -> None:
-        self.keeps, self.kernels, self.ranks, self.asked = keeps, kernels, ALONE, []
+        self.kernels, self.ranks, self.model, self.asked = kernels, ALONE, None, []
+        self.roles = SimpleNamespace(shares=lambda model: keeps)
 
     def _make_roles(self) -> None:
         self.asked.append(("prepare", self._total_steps, isinstance(NEWER["fa4"], Assumed)))
@@ -53,8 +55,8 @@ class PreparedLearner(Learner):
     def _compile(self, should_stop: Callable[[], bool]) -> None:
         self.asked.append(("warm_up", should_stop(), isinstance(NEWER["fa4"], Assumed)))
 
-    def keeps_kernel(self) -> bool:
-        return self.keeps
+    def shares_prompts(self) -> bool:
+        return True  # as the assumed kernel can
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -69,7 +69,7 @@ class Rank(TrainingWorker, EngineWorker):
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
         super().__init__(config, folder, env, threads)
         self._batch: Any = None
-        self._export: Iterator[dict[str, Any]] = iter(())
+        self._export: Iterator[Any] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
@@ -109,12 +109,14 @@ class Rank(TrainingWorker, EngineWorker):
 
     async def begin_export(self, most: int) -> None:
         """Start an export of the weights in buckets of `most` bytes."""
-        self._export = in_buckets(self._trained(), most)
+        from agentrl.engines.servers.weights.bucket import buckets
 
-    async def export(self) -> tuple[bool, dict[str, Any]]:
-        """(whether there was another bucket, the bucket on rank 0 or {})."""
+        self._export = buckets(self._trained(), most)
+
+    async def export(self) -> tuple[bool, Any]:
+        """(whether there was another bucket, the bucket in CPU memory on rank 0 or None)."""
         bucket = next(self._export, None)
-        return bucket is not None, bucket if bucket is not None and self.first else {}
+        return bucket is not None, bucket.to_cpu() if bucket is not None and self.first else None
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]
@@ -140,8 +142,7 @@ class Rank(TrainingWorker, EngineWorker):
         """Release unused GPU memory for the engine on the same GPU."""
         import torch
 
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
     def _learner(self, world: int) -> Any:
         kernels = start_kernels(self.config)  # before the imports, which take as long
@@ -162,20 +163,6 @@ class Rank(TrainingWorker, EngineWorker):
         replica = self._replicas.setdefault(url, Replica(backend, url))
         replica.starts = starts
         return replica
-
-
-def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[str, Any]]:
-    """CPU copies in buckets of at most `most` bytes, or of one larger tensor."""
-    bucket: dict[str, Any] = {}
-    size = 0
-    for name, tensor in tensors:
-        if bucket and size + tensor.nbytes > most:
-            yield bucket
-            bucket, size = {}, 0
-        bucket[name] = tensor.to("cpu", copy=True)
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def to_cpu(result: Any) -> Any:

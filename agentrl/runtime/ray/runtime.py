@@ -68,7 +68,8 @@ class RayRuntime(Runtime):
         else:
             workers, start.workers = result_of(start.workers), None
         self.stack.enter_context(workers.stack)
-        self.gpus, self.ranks, self.servers, self.groups = workers.gpus, workers.ranks, workers.servers, [workers.ranks]
+        self.ranks, self.servers, self.groups = workers.ranks, workers.servers, [workers.ranks]
+        self.gpus = bool(self.ranks.locations[0].gpus)
         return workers
 
     def _open(self, config: Config, objects: UserObjects, started: Workers, waiting: Waiting) -> None:

@@ -19,8 +19,8 @@ import ray
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
-from agentrl.engines.backends import model_length, server_backend, server_dtype
-from agentrl.engines.launching import check_addresses, engine_name, server_urls, weight_folder
+from agentrl.engines.backends import server_backend, server_dtype
+from agentrl.engines.launching import check_addresses, engine_name, remote_engine, resolve_weight_sync, weight_folder
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.sleeping import shared
@@ -32,15 +32,18 @@ from agentrl.runtime.ray.worker import Location
 from agentrl.runtime.ray.worker_group import WorkerGroup
 
 
+@dataclass
 class RankTransport:
     """Sends weights from the ranks: CUDA IPC from the rank on a server's GPU, broadcasts from all ranks, each to its
     part of the servers; files and adapters from rank 0."""
 
-    def __init__(
-        self, ranks: WorkerGroup, backend: ServerBackend, method: str, scratch: Path, senders: dict[str, int]
-    ) -> None:
-        """`senders`: URL of a server -> the rank that sends to it."""
-        self.name, self.ranks, self.backend, self.scratch, self.senders = method, ranks, backend, scratch, senders
+    ranks: WorkerGroup
+    backend: ServerBackend
+    name: str
+    """adapter, or a name in WEIGHT_TRANSPORTS."""
+    scratch: Path
+    senders: dict[str, int]
+    """URL of a server -> the rank that sends to it."""
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Send the current weights to the replicas."""
@@ -73,19 +76,9 @@ class RayServers:
         """The engine over them. `vocabulary`: the policy's vocabulary size."""
         from agentrl.engines.probe import probe_for
 
-        rollout, backend = self.config.rollout, self.backend
-        return RemoteEngine(
-            backend,
-            [Replica(backend, server.url, server) for server in self.servers]
-            or [Replica(backend, url) for url in server_urls(rollout)],
-            self.transport,
-            max_model_len=model_length(self.config),
-            start_timeout=rollout.start_timeout,
-            request_timeout=rollout.request_timeout,
-            partial=rollout.partial_rollout,
-            check=probe_for(rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary),
-            router=rollout.router_url,
-        )
+        replicas = [Replica(self.backend, server.url, server) for server in self.servers]
+        check = probe_for(self.config.rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary)
+        return remote_engine(self.config, self.backend, replicas, self.transport, check)
 
 
 def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> RayServers:
@@ -106,7 +99,9 @@ def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitSta
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
     servers = _launched(config, placements, backend, str(scratch.path), stack)
-    method = "adapter" if backend.adapted else weight_sync_method(rollout, kind, beside)
+    # A vLLM server on several GPUs opens memory of one only, and NCCL allows no two members on one GPU.
+    opens = name != "vllm" or rollout.tensor_model_parallel_size == 1
+    method = "adapter" if backend.adapted else resolve_weight_sync(rollout, kind, apart=not beside, opens=opens)
     _check_files_reach(method, rollout, [*ranks.locations, *(server.location for server in servers)])
     senders = {s.url: s.placement.rank if beside else i % len(ranks.actors) for i, s in enumerate(servers)}
     transport = RankTransport(ranks, backend, method, scratch.path, senders)
@@ -120,19 +115,6 @@ def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Locati
         raise UserError(
             "weights go by files between machines: set rollout.weight_dir to a folder that all machines share"
         )
-
-
-def weight_sync_method(rollout: Rollout, kind: str, shared: bool) -> str:
-    """`rollout.weight_sync`, with `auto` resolved. A vLLM server on several GPUs of the ranks reads files: it can open
-    memory of one GPU only, and NCCL allows no two members on one GPU."""
-    if rollout.weight_sync != "auto":
-        return rollout.weight_sync
-    if kind == "cpu" or rollout.base_url:
-        return "files"
-    if not shared:
-        return "nccl"
-    wide = rollout.tensor_model_parallel_size > 1
-    return "files" if wide and engine_name(rollout, kind) == "vllm" else "ipc"
 
 
 def _apart(config: Config, kind: str, stack: ExitStack) -> list[Placement]:

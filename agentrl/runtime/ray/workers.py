@@ -20,8 +20,6 @@ from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 class Workers:
     """Ranks that load the policy, and servers that start."""
 
-    gpus: bool
-    """Whether they use GPUs."""
     ranks: WorkerGroup
     joining: list[Any]
     """The ranks' answers to come, when they have the policy."""
@@ -37,11 +35,10 @@ def start_workers(config: Config) -> Workers:
     nsight = trainer.worker_nsight_options
     with ExitStack() as stack:
         connect(config.ray_init, stack)
-        gpus = on_gpus(trainer.device)
-        size = trainer.nnodes, trainer.n_gpus_per_node
+        gpus, size = on_gpus(trainer.device), (trainer.nnodes, trainer.n_gpus_per_node)
         # NCCL reads the environment once, at a rank's first use.
         ranks = spawn(Rank, config, "trainer", *size, gpus=gpus, stack=stack, env=env, nsight=nsight)
         joining, kind = ranks.begin_join(), "cuda" if gpus else "cpu"
         local = in_process(engine_name(config.rollout, kind))
         servers = None if local else launch_servers(config, kind, ranks, stack)
-        return Workers(gpus, ranks, joining, servers, stack.pop_all())
+        return Workers(ranks, joining, servers, stack.pop_all())

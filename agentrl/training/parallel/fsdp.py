@@ -140,16 +140,9 @@ class ShardedModel(ModelHandle):
 
     @torch.no_grad()
     def gather_trainable(self) -> dict[str, Tensor]:
-        """The whole trainable parameters, by one all-reduce. Collective."""
+        """The whole trainable parameters, by one collective."""
         shards = self.trainable_shards()
-        sizes = [prod(shard.shape) for shard in shards.values()]
-        flat = torch.zeros(sum(sizes), device=self.ranks.mesh.device_type)
-        for part, shard in zip(flat.split(sizes), shards.values(), strict=True):
-            own = local(shard.parameter).reshape(-1)
-            part[shard.start :][: own.numel()] = own
-        dist.all_reduce(flat, group=self.ranks.mesh.get_group("shard"))
-        parts = zip(flat.split(sizes), shards.items(), strict=True)
-        return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
+        return dict(zip(shards, Gathering([shard.parameter for shard in shards.values()]).wait(), strict=True))
 
     def _part(self, name: str) -> int:
         """The number of the part of a parameter that this rank's group has."""

@@ -4,31 +4,14 @@ Invariant: parameters are sharded by rows, as many on each rank, fewer or none o
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from agentrl.training.parallel.shards import local
-
-ALIGNMENT = 16
-"""Bytes: the rows of each parameter start at a multiple, which suits every dtype."""
-
-
-class Layout(NamedTuple):
-    """A parameter among the bytes of a rank."""
-
-    shape: torch.Size
-    """Shape of the whole parameter."""
-    dtype: torch.dtype
-    size: int
-    """Bytes of a rank's rows."""
-
-    @property
-    def room(self) -> int:
-        """Those bytes, aligned."""
-        return -(-self.size // ALIGNMENT) * ALIGNMENT
 
 
 class Gathering:
@@ -39,25 +22,26 @@ class Gathering:
         own). Collective."""
         mesh = parameters[0].device_mesh
         ranks, group = mesh.size(mesh.ndim - 1), mesh.get_group(mesh.ndim - 1)
-        self._layouts = [_layout(p, dtype if dtype and p.is_floating_point() else p.dtype, ranks) for p in parameters]
-        own = torch.empty(sum(layout.room for layout in self._layouts), dtype=torch.uint8, device=mesh.device_type)
-        for part, parameter, layout in zip(self._split(own), parameters, self._layouts, strict=True):
-            rows = local(parameter).detach().reshape(-1)
-            part[: rows.numel() * layout.dtype.itemsize].view(layout.dtype).copy_(rows)
+        self._whole = [(p.shape, dtype if dtype and p.is_floating_point() else p.dtype) for p in parameters]
+        rows = (
+            local(p).detach().to(mesh.device_type, kind) for p, (_, kind) in zip(parameters, self._whole, strict=True)
+        )
+        parts = [_as_bytes(own, -(-len(p) // ranks)) for p, own in zip(parameters, rows, strict=True)]
+        self._sizes, own = [part.numel() for part in parts], torch.cat(parts)
         self._received = own.new_empty(ranks, own.numel())
         self._work: Any = dist.all_gather_into_tensor(self._received.view(-1), own, group=group, async_op=True)
 
     def wait(self) -> list[Tensor]:
         """The parameters."""
         self._work.wait()
-        rows = zip(self._split(self._received), self._layouts, strict=True)
-        flat = ((part[..., : layout.size].reshape(-1).view(layout.dtype), layout.shape) for part, layout in rows)
-        return [numbers[: shape.numel()].view(shape) for numbers, shape in flat]
+        copies = (
+            part.clone(memory_format=torch.contiguous_format) for part in self._received.split(self._sizes, dim=1)
+        )
+        found = zip(copies, self._whole, strict=True)
+        return [part.view(-1).view(kind)[: shape.numel()].view(shape) for part, (shape, kind) in found]
 
-    def _split(self, packed: Tensor) -> tuple[Tensor, ...]:
-        return packed.split([layout.room for layout in self._layouts], dim=-1)
 
-
-def _layout(parameter: Any, dtype: torch.dtype, ranks: int) -> Layout:
-    rows = -(-len(parameter) // ranks)
-    return Layout(parameter.shape, dtype, rows * parameter.shape[1:].numel() * dtype.itemsize)
+def _as_bytes(rows: Tensor, count: int) -> Tensor:
+    """A rank's rows, and rows of zeros up to `count`, as bytes."""
+    missing = (count - len(rows)) * rows.shape[1:].numel()
+    return F.pad(rows.reshape(-1), (0, missing)).view(torch.uint8)
