@@ -51,7 +51,7 @@ def in_process(name: str) -> bool:
 
 def server_urls(rollout: Rollout) -> list[str]:
     """The servers that run already, as `rollout.base_url` names them."""
-    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url)
+    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url or ())
     return urls
 
 

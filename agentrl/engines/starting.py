@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,8 @@ class Start:
     servers: Servers | None = None
     kernels: EarlyKernels = field(default_factory=EarlyKernels)
     times: StartTimes = field(default_factory=StartTimes)
-    workers: "Future[Any] | None" = None
-    """The workers on Ray, see `agentrl.runtime.ray.workers`; whoever takes them sets None."""
+    workers: Any = None
+    """A future of the workers on Ray, see `agentrl.runtime.ray.servers`; None: they are taken, or there are none."""
 
     def take(self) -> Servers | None:
         """The servers, which the caller now closes."""

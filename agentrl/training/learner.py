@@ -70,12 +70,11 @@ class Learner:
             self._make_roles()
 
     def _make_roles(self) -> None:
-        total_steps = self._total_steps
         if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
-            self.critic = self.roles.critic(total_steps)
-        self.actor = self.roles.actor(self.model, self.reference, total_steps)
+            self.critic = self.roles.critic(self._total_steps)
+        self.actor = self.roles.actor(self.model, self.reference, self._total_steps)
 
     def shares_prompts(self) -> bool:
         """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""

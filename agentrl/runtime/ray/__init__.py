@@ -37,9 +37,8 @@ def starting_workers(config: Config, start: Start) -> Iterator[None]:
     if processes(config.trainer, config.rollout) == 1:
         yield
         return
-    need_ray()
-    check_travels(config)
-    from agentrl.runtime.ray.workers import start_workers
+    need_ray(config)
+    from agentrl.runtime.ray.servers import start_workers
 
     with ThreadPoolExecutor(1, "agentrl-ray") as thread:
         start.workers = thread.submit(start_workers, config)
@@ -52,8 +51,7 @@ def starting_workers(config: Config, start: Start) -> Iterator[None]:
 
 def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> "Runtime":
     """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
-    need_ray()
-    check_travels(config)
+    need_ray(config)
     from agentrl.runtime.ray.runtime import RayRuntime
 
     return RayRuntime(config, objects, start)
@@ -61,15 +59,14 @@ def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start 
 
 def open_sft_on_ray(config: SftConfig) -> "SftRun":
     """Supervised training on all ranks. Raises UserError."""
-    need_ray()
-    check_travels(config)
+    need_ray(config)
     from agentrl.runtime.ray.sft import RaySft
 
     return RaySft(config)
 
 
-def need_ray() -> None:
-    """Raises UserError if Ray is not installed."""
+def need_ray(config: Config | SftConfig) -> None:
+    """Raises UserError if Ray is not installed, or the settings cannot be sent to other processes."""
     # Otherwise Ray prints a paragraph about a dead worker into the live view.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
@@ -79,6 +76,7 @@ def need_ray() -> None:
             "several processes need Ray: `pip install 'agentrl[ray]'`, or set trainer.nnodes=1, "
             "trainer.n_gpus_per_node=1 and rollout.nnodes=0"
         ) from None
+    check_travels(config)
 
 
 def check_travels(config: Config | SftConfig) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ class Rank(TrainingWorker, EngineWorker):
     async def export(self) -> tuple[bool, Any]:
         """(whether there was another bucket, the bucket in CPU memory on rank 0 or None)."""
         bucket = next(self._export, None)
-        return bucket is not None, bucket.to_cpu() if bucket is not None and self.first else None
+        sent = replace(bucket, flat=bucket.flat.cpu()) if bucket is not None and self.first else None
+        return bucket is not None, sent
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]

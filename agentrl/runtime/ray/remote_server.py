@@ -9,19 +9,15 @@ import ray
 
 from agentrl.engines.servers import ServerBackend, ServerProcess, StartFailed
 from agentrl.runtime.ray.placement import Placement
-from agentrl.runtime.ray.worker import Location, location
+from agentrl.runtime.ray.worker import Located, Location
 
 
-class ServerWorker:
+class ServerWorker(Located):
     """A Ray actor that runs one server; the server ends with the actor."""
 
     def __init__(self, backend: ServerBackend, log: str, scratch: str) -> None:
         self.backend, self.log, self.scratch = backend, Path(log), Path(scratch)
         self.process: ServerProcess | None = None
-
-    def location(self) -> Location:
-        """Machine, address, GPUs and a free port."""
-        return location()
 
     def launch(self, port: int, address: str, gpus: Sequence[str]) -> None:
         """Start the server, reachable from the cluster's other machines."""

@@ -30,11 +30,10 @@ from agentrl.runtime.ray.learner import RayLearner
 from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_workers import start_rollout_workers
+from agentrl.runtime.ray.servers import Workers, start_workers
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
-from agentrl.runtime.ray.workers import Workers, start_workers
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking import Waiting
-from agentrl.tracking.start_times import StartTimes
 from agentrl.training import load_tokenizer
 
 
@@ -45,7 +44,8 @@ class RayRuntime(Runtime):
 
     def __init__(self, config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
         """`start`: the workers that are starting already; without any, they are started now."""
-        super().__init__(start.times if start else StartTimes())
+        start = start or Start()
+        super().__init__(start.times)
         self.start_times.imported()
         self.config, self.tokenizer = config, load_tokenizer(config.model)
         self.judge: RemoteRewardModel | None = None
@@ -61,12 +61,10 @@ class RayRuntime(Runtime):
         apart = bool(self.config.rollout.nnodes) or (self.servers is not None and not self.sleeps)
         return sampling is not None and apart and self.learner.can_accumulate_early()
 
-    def _take_workers(self, start: Start | None) -> Workers:
+    def _take_workers(self, start: Start) -> Workers:
         """The ranks and servers of the run, which `stack` ends."""
-        if start is None or start.workers is None:
-            workers = start_workers(self.config)
-        else:
-            workers, start.workers = result_of(start.workers), None
+        workers: Workers = result_of(start.workers) if start.workers else start_workers(self.config)
+        start.workers = None
         self.stack.enter_context(workers.stack)
         self.ranks, self.servers, self.groups = workers.ranks, workers.servers, [workers.ranks]
         self.gpus = bool(self.ranks.locations[0].gpus)

@@ -1,4 +1,4 @@
-"""Starts SGLang and vLLM servers on the machines of a Ray cluster.
+"""Starts the ranks of a run, and SGLang and vLLM servers, on the machines of a Ray cluster.
 
 Colocated: each group of `rollout.tensor_model_parallel_size` neighbouring ranks has a server on its GPUs, which
 releases its memory while the policy trains, unless both fit. With `rollout.nnodes`, servers have separate GPUs.
@@ -20,16 +20,25 @@ from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend, server_dtype
-from agentrl.engines.launching import check_addresses, engine_name, remote_engine, resolve_weight_sync, weight_folder
+from agentrl.engines.launching import (
+    check_addresses,
+    engine_name,
+    in_process,
+    remote_engine,
+    resolve_weight_sync,
+    weight_folder,
+)
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.sleeping import shared
-from agentrl.runtime.ray.cluster import reserve
+from agentrl.runtime.ray.cluster import connect, on_gpus, reserve
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
+from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.remote_server import RemoteServer, ServerWorker
 from agentrl.runtime.ray.worker import Location
-from agentrl.runtime.ray.worker_group import WorkerGroup
+from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 
 
 @dataclass
@@ -81,16 +90,41 @@ class RayServers:
         return remote_engine(self.config, self.backend, replicas, self.transport, check)
 
 
+@dataclass
+class Workers:
+    """Ranks that load the policy, and servers that start."""
+
+    ranks: WorkerGroup
+    joining: list[Any]
+    """The ranks' answers to come, when they have the policy."""
+    servers: RayServers | None
+    """None: hf engines sample."""
+    stack: ExitStack
+    """Ends all."""
+
+
+def start_workers(config: Config) -> Workers:
+    """Start them. Raises UserError if the cluster is too small."""
+    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}
+    nsight = trainer.worker_nsight_options
+    with ExitStack() as stack:
+        connect(config.ray_init, stack)
+        gpus, size = on_gpus(trainer.device), (trainer.nnodes, trainer.n_gpus_per_node)
+        # NCCL reads the environment once, at a rank's first use.
+        ranks = spawn(Rank, config, "trainer", *size, gpus=gpus, stack=stack, env=env, nsight=nsight)
+        joining, kind = ranks.begin_join(), "cuda" if gpus else "cpu"
+        local = in_process(engine_name(config.rollout, kind))
+        servers = None if local else launch_servers(config, kind, ranks, stack)
+        return Workers(ranks, joining, servers, stack.pop_all())
+
+
 def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> RayServers:
     """Start the servers beside `ranks`, on devices of this kind, cpu or cuda. Raises UserError."""
     rollout = config.rollout
     name = engine_name(rollout, kind)
     check_addresses(rollout, name)
     beside = rollout.nnodes == 0 and not rollout.base_url and kind == "cuda"
-    placements: list[Placement] = []
-    if not rollout.base_url:
-        here = rollout.nnodes == 0
-        placements = placements_on_ranks(ranks.locations, rollout, kind) if here else _apart(config, kind, stack)
+    placements = [] if rollout.base_url else _placements(config, kind, ranks, stack)
     sharing = Sharing(apart=rollout.nnodes > 0, replicas=len(placements) or 1, ranks=len(ranks.locations))
     if beside:
         memory = min(location.memory for location in ranks.locations)
@@ -98,7 +132,9 @@ def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitSta
     backend = server_backend(name, config, kind, sharing)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
-    servers = _launched(config, placements, backend, str(scratch.path), stack)
+    folder = Path(config.trainer.default_local_dir).absolute() / "engine"
+    logs = [folder / f"{backend.name}-{i}.log" for i in range(len(placements))]
+    servers = launched(backend, placements, logs, scratch.path, stack)
     # A vLLM server on several GPUs opens memory of one only, and NCCL allows no two members on one GPU.
     opens = name != "vllm" or rollout.tensor_model_parallel_size == 1
     method = "adapter" if backend.adapted else resolve_weight_sync(rollout, kind, apart=not beside, opens=opens)
@@ -117,8 +153,10 @@ def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Locati
         )
 
 
-def _apart(config: Config, kind: str, stack: ExitStack) -> list[Placement]:
+def _placements(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> list[Placement]:
     rollout, trainer = config.rollout, config.trainer
+    if rollout.nnodes == 0:
+        return placements_on_ranks(ranks.locations, rollout, kind)
     each = sampling_per_node(trainer, rollout)
     keys = f"rollout.nnodes={rollout.nnodes} with rollout.n_gpus_per_node={each}"
     timeout = trainer.ray_wait_register_center_timeout
@@ -126,17 +164,18 @@ def _apart(config: Config, kind: str, stack: ExitStack) -> list[Placement]:
     return separate_placements(group, rollout, each, kind)
 
 
-def _launched(
-    config: Config, placements: Sequence[Placement], backend: ServerBackend, scratch: str, stack: ExitStack
+def launched(
+    backend: ServerBackend, places: Sequence[Placement], logs: Sequence[Path], scratch: Path, stack: ExitStack
 ) -> list[RemoteServer]:
-    logs, actors = Path(config.trainer.default_local_dir).absolute() / "engine", []
-    for i, place in enumerate(placements):
+    """Servers that start at these places, each with its log; `stack` ends them. Raises WorkerDied."""
+    actors = []
+    for place, log in zip(places, logs, strict=True):
         options = {"num_cpus": 0, "num_gpus": place.own_gpus, "scheduling_strategy": place.strategy}
         kind: Any = ray.remote(ServerWorker).options(**options)
-        actors.append(kind.remote(backend, str(logs / f"{backend.name}-{i}.log"), scratch))
+        actors.append(kind.remote(backend, str(log), str(scratch)))
         stack.callback(ray.kill, actors[-1])
     names = [f"{backend.name} server {i}" for i in range(len(actors))]
     locations = results([actor.location.remote() for actor in actors], names)
-    servers = [RemoteServer(*found) for found in zip(actors, placements, locations, strict=True)]
+    servers = [RemoteServer(*found) for found in zip(actors, places, locations, strict=True)]
     results([server.launching() for server in servers], names)
     return servers

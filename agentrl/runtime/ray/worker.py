@@ -7,15 +7,12 @@ start when the workers' machines are known.
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.servers.process import free_port
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,17 @@ class Location:
     """Bytes of the first GPU that it sees; 0: none."""
 
 
-def location() -> Location:
-    """The location of the worker that this process is."""
-    gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-    node = ray.get_runtime_context().get_node_id()
-    return Location(node, ray.util.get_node_ip_address(), gpus, free_port(), first_gpu()[1])
+class Located:
+    """A Ray actor that says where it is."""
+
+    def location(self) -> Location:
+        """Machine, address, GPUs and a free port."""
+        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+        node = ray.get_runtime_context().get_node_id()
+        return Location(node, ray.util.get_node_ip_address(), gpus, free_port(), first_gpu()[1])
 
 
-class Worker:
+class Worker(Located):
     """A Ray actor. Only the controller calls it."""
 
     def __init__(self, config: Any, folder: str, env: dict[str, str], threads: int) -> None:
@@ -54,15 +54,11 @@ class Worker:
         self.threads = threads
 
     @cached_property
-    def device(self) -> "torch.device":
-        """The device that it computes on, ready for that."""
+    def device(self) -> Any:
+        """The `torch.device` that it computes on, ready for that."""
         from agentrl.training import device_for, tune_cpu
 
         device = device_for(self.config.trainer.device)
         if device.type == "cpu":
             tune_cpu(self.threads or None)
         return device
-
-    async def location(self) -> Location:
-        """Machine, address, GPUs and a free port."""
-        return location()

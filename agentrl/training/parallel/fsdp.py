@@ -120,15 +120,14 @@ class ShardedModel(ModelHandle):
     def units(self, dtype: torch.dtype | None = None) -> Iterator[dict[str, Tensor]]:
         """Every whole parameter, in `dtype`, and saved buffer by name, one unit at a time; valid until the next unit,
         which is gathered meanwhile. Collective."""
-        parameters = ([self.module.get_parameter(name) for name in names] for _, names in self._units)
-        gatherings = (Gathering(own, dtype) for own in parameters)
+        gatherings = (Gathering([self.module.get_parameter(n) for n in names], dtype) for _, names in self._units)
         coming = deque(islice(gatherings, 1))
         for _, names in self._units:
-            whole = coming.popleft().wait()
+            found = dict(zip(names, coming.popleft().wait(), strict=True))
             coming.extend(islice(gatherings, 1))
-            with self._replaced(names, whole):
-                tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
-                yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
+            whole = {n: gather_experts(t, self.ranks) if n in self._split else t for n, t in found.items()}
+            with self._replaced(whole):
+                yield whole
         yield self.saved_buffers()
 
     def shards(self) -> dict[str, Shard]:
@@ -156,13 +155,12 @@ class ShardedModel(ModelHandle):
             unit.reshard()
 
     @contextmanager
-    def _replaced(self, names: Names, gathered: list[Tensor]) -> Iterator[None]:
-        """While the body runs, the module has these gathered parameters."""
-        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
+    def _replaced(self, whole: dict[str, Tensor]) -> Iterator[None]:
+        """While the body runs, the module has these parameters."""
+        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in whole]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
-        for name, (owner, leaf), tensor in zip(names, owners, gathered, strict=True):
-            whole = gather_experts(tensor, self.ranks) if name in self._split else tensor
-            owner[leaf] = nn.Parameter(whole, requires_grad=False)
+        for (owner, leaf), tensor in zip(owners, whole.values(), strict=True):
+            owner[leaf] = nn.Parameter(tensor, requires_grad=False)
         try:
             yield
         finally:

@@ -43,10 +43,6 @@ class Bucket:
             torch.cuda.synchronize(i)
         return made
 
-    def to_cpu(self) -> "Bucket":
-        """The bytes in CPU memory."""
-        return Bucket(self.flat.cpu(), self.entries)
-
     def tensors(self) -> list[Named]:
         """Views of the tensors."""
         return [(e.name, self.flat[e.start : e.end].view(e.dtype).reshape(e.shape)) for e in self.entries]
