@@ -57,10 +57,9 @@ def separate_placements(group: PlacementGroup, rollout: Rollout, each: int, devi
             f"rollout.tensor_model_parallel_size={width} does not divide rollout.n_gpus_per_node={each}: "
             "choose a divisor"
         )
+    own = width if device.type == "cuda" else 0
     return [
-        Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=width)
-        if device.type == "cuda"
-        else Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine))
+        Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=own)
         for machine in range(rollout.nnodes)
         for _ in range(each // width)
     ]

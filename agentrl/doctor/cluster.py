@@ -1,0 +1,162 @@
+"""Checks the machines of a cluster as a run uses them: equal, with one folder, connected, and about as fast.
+
+Needs Ray.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.config.schema.fsdp import Sharding
+from agentrl.core.errors import InfraError
+from agentrl.core.paths import expanded
+from agentrl.doctor.finding import Finding, Level
+from agentrl.runtime.ray.cluster import bundle_of, connect, machines_with, on_gpus
+from agentrl.runtime.ray.rank import TrainingWorker
+from agentrl.runtime.ray.worker_group import spawn
+
+PACKAGES = ("agentrl", "torch", "transformers", "ray")
+PATIENCE = 20.0
+"""Seconds to wait for members of the process group, and for free GPUs."""
+CLOCKS, SLOW = 1.0, 1.5
+"""Seconds that two clocks may differ; times that a machine or a link may take longer than the usual one."""
+SIZE = 32 << 20
+"""Bytes of an exchange."""
+Found = tuple[str, Finding]
+"""Area and finding."""
+
+
+class ClusterProbe(TrainingWorker):
+    """A rank without a model."""
+
+    async def machine(self, mark: Path) -> tuple[dict[str, str], float]:
+        """Facts that should be equal on all machines, and the clock; `mark`: a file in a folder that all share."""
+        facts = {str(mark.parent): state_of(mark), "CPUs": str(os.cpu_count())}
+        facts |= {name: version(name) for name in PACKAGES}
+        return facts | (gpu_facts() if self.device.type == "cuda" else {}), time.time()
+
+    async def speeds(self, first: list[int], size: int) -> list[float]:
+        """Seconds in which this rank multiplies matrices, all ranks sum `size` bytes, and each rank of `first` sends
+        that many to the next; 0.0 for a link of others."""
+        import torch
+        import torch.distributed as dist
+
+        side = 8192 if self.device.type == "cuda" else 1024
+        matrix = torch.ones(side, side, device=self.device)
+        data = torch.ones(size // 4, device=self.device)
+        works: list[Any] = [lambda: matrix @ matrix, lambda: dist.all_reduce(data)]
+        for sender, receiver in pairwise([*first, first[0]] if len(first) > 1 else []):
+            link = {sender: lambda to=receiver: dist.send(data, to), receiver: lambda of=sender: dist.recv(data, of)}
+            works.append(link.get(self.learner.rank, lambda: None))
+        return [min(seconds_of(work, data) for _ in range(3)) for work in works]
+
+    def _learner(self, world: int) -> Any:
+        return self._join_ranks(world, 1, Sharding())
+
+
+def gpu_facts() -> dict[str, str]:
+    """The first GPU, and the version of NVIDIA's driver."""
+    import torch
+
+    file = Path("/sys/module/nvidia/version")
+    return {"GPU": torch.cuda.get_device_name(), "driver": file.read_text().strip() if file.exists() else "unknown"}
+
+
+def state_of(mark: Path) -> str:
+    """Whether this machine can write to the folder of `mark`, and finds the file there."""
+    try:
+        TemporaryFile(dir=mark.parent).close()
+    except OSError as error:
+        return str(error.strerror)
+    return "shared" if mark.exists() else "another folder"
+
+
+def seconds_of(work: Any, data: Any) -> float:
+    """Seconds of `work`, and of all that `data` waits for."""
+    start = time.perf_counter()
+    work()
+    data[0].item()
+    return time.perf_counter() - start
+
+
+def cluster(config: Config) -> Iterator[Found]:
+    """Findings about the cluster that a run with these settings uses. Raises UserError without one."""
+    folder = expanded(config.trainer.default_local_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = replace(config.trainer, nccl_timeout=PATIENCE, ray_wait_register_center_timeout=PATIENCE)
+    with ExitStack() as stack:
+        mark = stack.enter_context(NamedTemporaryFile(prefix=".agentrl-check-", dir=folder))
+        connect(config.ray_init, stack)
+        gpus, each = on_gpus(trainer.device), trainer.n_gpus_per_node
+        count = max(machines_with(bundle_of(each, gpus=gpus)), 1)
+        ranks = spawn(ClusterProbe, replace(config, trainer=trainer), "trainer", count, each, gpus=gpus, stack=stack)
+        world, first = len(ranks.actors), range(0, count * each, each)
+        asked = time.time()
+        answers = ranks.each("machine", [(Path(mark.name),)] * world)
+        now = (asked + time.time()) / 2
+        found = {ranks.locations[i].address: answers[i] for i in first}
+        yield from machines(found, trainer.nnodes + config.rollout.nnodes, now)
+        if world == 1:
+            return
+        try:
+            ranks.join()
+            yield from speeds(list(found), ranks.each("speeds", [(first, SIZE)] * world))
+        except InfraError as error:
+            fix = "open all TCP ports between the machines; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+            yield "network", Finding("problem", str(error), fix)
+
+
+def machines(found: Mapping[str, tuple[dict[str, str], float]], needed: int, now: float) -> Iterator[Found]:
+    """Findings about machines by address: as many as needed, equal, with the clock at `now`."""
+    there, (usual, _) = f"{len(found)} of {needed}: {', '.join(found)}", next(iter(found.values()))
+    lacking = [there] if len(found) < needed else []
+    yield judged(
+        "machines", there, lacking, "start Ray on the others, with as many GPUs or CPUs; `ray status` lists all"
+    )
+    good = ", ".join(f"{name} {value}" for name, value in usual.items())
+    unequal = (
+        f"{name}: {facts.get(name, 'none')} on {where}, not {value}"
+        for where, (facts, _) in found.items()
+        for name, value in usual.items()
+        if facts.get(name) != value
+    )
+    yield judged("machines", good, unequal, "use one environment or image, equal GPUs, and one folder on all machines")
+    offsets = {where: clock - now for where, (_, clock) in found.items()}
+    wrong = (f"{where}: {offset:+.1f} s" for where, offset in offsets.items() if abs(offset) > CLOCKS)
+    good = f"equal to {max(map(abs, offsets.values())):.1f} s"
+    yield judged("clocks", good, wrong, "synchronise them with chrony", "warning")
+
+
+def speeds(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> Iterator[Found]:
+    """Findings about `ClusterProbe.speeds` of all ranks."""
+    world, each = len(seconds), len(seconds) // len(names)
+    rate = 2 * (1 - 1 / world) * SIZE / max(taken[1] for taken in seconds) / 1e9
+    yield "network", Finding("ok", f"{world} ranks sum {SIZE >> 20} MiB, each at {rate:.2f} GB/s")
+    yield slow("speed", {name: 1 / seconds[i * each][0] for i, name in enumerate(names)}, "products/s")
+    ring = [*names, names[0]]
+    sent = [max(taken[i] for taken in seconds) for i in range(2, len(seconds[0]))]
+    links = {f"{sender} to {to}": SIZE / took / 1e9 for (sender, to), took in zip(pairwise(ring), sent, strict=False)}
+    if links:
+        yield slow("network", links, "GB/s")
+
+
+def slow(area: str, rates: Mapping[str, float], unit: str) -> Found:
+    """Whether all are about as fast as the usual one."""
+    usual = sorted(rates.values())[len(rates) // 2]
+    bad = (f"{name}: {rate:.2f} {unit}, not {usual:.2f}" for name, rate in rates.items() if rate * SLOW < usual)
+    fix = "a step takes as long as its slowest machine: look there for other programs, heat, cables"
+    return judged(area, f"each {min(rates.values()):.2f} {unit} at least", bad, fix, "warning")
+
+
+def judged(area: str, good: str, bad: Iterable[str], fix: str, level: Level = "problem") -> Found:
+    """`good`, or all that is bad."""
+    text = "; ".join(bad)
+    return area, Finding(level, text, fix) if text else Finding("ok", good)
