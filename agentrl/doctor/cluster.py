@@ -12,6 +12,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
+from timeit import repeat
 from typing import Any
 
 from agentrl.config.schema import Config
@@ -23,7 +24,7 @@ from agentrl.runtime.ray.cluster import bundle_of, connect, machines_with, on_gp
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 
-PACKAGES = ("agentrl", "torch", "transformers", "ray")
+FOLDER = "trainer.default_local_dir"
 PATIENCE = 20.0
 """Seconds to wait for members of the process group, and for free GPUs."""
 CLOCKS, SLOW = 1.0, 1.5
@@ -39,8 +40,8 @@ class ClusterProbe(TrainingWorker):
 
     async def machine(self, mark: Path) -> tuple[dict[str, str], float]:
         """Facts that should be equal on all machines, and the clock; `mark`: a file in a folder that all share."""
-        facts = {str(mark.parent): state_of(mark), "CPUs": str(os.cpu_count())}
-        facts |= {name: version(name) for name in PACKAGES}
+        facts = {name: version(name) for name in ("agentrl", "torch", "transformers", "ray")}
+        facts |= {"CPUs": str(os.cpu_count()), FOLDER: state_of(mark)}
         return facts | (gpu_facts() if self.device.type == "cuda" else {}), time.time()
 
     async def speeds(self, first: list[int], size: int) -> list[float]:
@@ -56,7 +57,9 @@ class ClusterProbe(TrainingWorker):
         for sender, receiver in pairwise([*first, first[0]] if len(first) > 1 else []):
             link = {sender: lambda to=receiver: dist.send(data, to), receiver: lambda of=sender: dist.recv(data, of)}
             works.append(link.get(self.learner.rank, lambda: None))
-        return [min(seconds_of(work, data) for _ in range(3)) for work in works]
+        # The last value of `data` waits for the GPU.
+        done = [lambda work=work: (work(), data[-1].item()) for work in works]
+        return [min(repeat(work, number=1, repeat=3)) for work in done]
 
     def _learner(self, world: int) -> Any:
         return self._join_ranks(world, 1, Sharding())
@@ -79,21 +82,12 @@ def state_of(mark: Path) -> str:
     return "shared" if mark.exists() else "another folder"
 
 
-def seconds_of(work: Any, data: Any) -> float:
-    """Seconds of `work`, and of all that `data` waits for."""
-    start = time.perf_counter()
-    work()
-    data[0].item()
-    return time.perf_counter() - start
-
-
 def cluster(config: Config) -> Iterator[Found]:
     """Findings about the cluster that a run with these settings uses. Raises UserError without one."""
     folder = expanded(config.trainer.default_local_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     trainer = replace(config.trainer, nccl_timeout=PATIENCE, ray_wait_register_center_timeout=PATIENCE)
-    with ExitStack() as stack:
-        mark = stack.enter_context(NamedTemporaryFile(prefix=".agentrl-check-", dir=folder))
+    with ExitStack() as stack, NamedTemporaryFile(prefix=".agentrl-check-", dir=folder) as mark:
         connect(config.ray_init, stack)
         gpus, each = on_gpus(trainer.device), trainer.n_gpus_per_node
         count = max(machines_with(bundle_of(each, gpus=gpus)), 1)
@@ -116,23 +110,23 @@ def cluster(config: Config) -> Iterator[Found]:
 
 def machines(found: Mapping[str, tuple[dict[str, str], float]], needed: int, now: float) -> Iterator[Found]:
     """Findings about machines by address: as many as needed, equal, with the clock at `now`."""
-    there, (usual, _) = f"{len(found)} of {needed}: {', '.join(found)}", next(iter(found.values()))
-    lacking = [there] if len(found) < needed else []
-    yield judged(
-        "machines", there, lacking, "start Ray on the others, with as many GPUs or CPUs; `ray status` lists all"
-    )
-    good = ", ".join(f"{name} {value}" for name, value in usual.items())
+    there, lacking = f"{len(found)} of {needed}: {', '.join(found)}", len(found) < needed
+    fix = "start Ray on the others, with as many GPUs or CPUs; `ray status` lists all"
+    yield judged("machines", there, [there] * lacking, fix)
+    usual = next(iter(found.values()))[0] | {FOLDER: "shared"}
     unequal = (
         f"{name}: {facts.get(name, 'none')} on {where}, not {value}"
         for where, (facts, _) in found.items()
         for name, value in usual.items()
         if facts.get(name) != value
     )
-    yield judged("machines", good, unequal, "use one environment or image, equal GPUs, and one folder on all machines")
+    good, fix = ", ".join(map(" ".join, usual.items())), "use one image, equal GPUs, and one folder on all machines"
+    yield judged("machines", good, unequal, fix)
     offsets = {where: clock - now for where, (_, clock) in found.items()}
     wrong = (f"{where}: {offset:+.1f} s" for where, offset in offsets.items() if abs(offset) > CLOCKS)
-    good = f"equal to {max(map(abs, offsets.values())):.1f} s"
-    yield judged("clocks", good, wrong, "synchronise them with chrony", "warning")
+    yield judged(
+        "clocks", f"equal to {max(map(abs, offsets.values())):.1f} s", wrong, "synchronise them with chrony", "warning"
+    )
 
 
 def speeds(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> Iterator[Found]:
@@ -140,7 +134,7 @@ def speeds(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> Iterator
     world, each = len(seconds), len(seconds) // len(names)
     rate = 2 * (1 - 1 / world) * SIZE / max(taken[1] for taken in seconds) / 1e9
     yield "network", Finding("ok", f"{world} ranks sum {SIZE >> 20} MiB, each at {rate:.2f} GB/s")
-    yield slow("speed", {name: 1 / seconds[i * each][0] for i, name in enumerate(names)}, "products/s")
+    yield slow("machines", {name: 1 / seconds[i * each][0] for i, name in enumerate(names)}, "products/s")
     ring = [*names, names[0]]
     sent = [max(taken[i] for taken in seconds) for i in range(2, len(seconds[0]))]
     links = {f"{sender} to {to}": SIZE / took / 1e9 for (sender, to), took in zip(pairwise(ring), sent, strict=False)}
@@ -153,7 +147,7 @@ def slow(area: str, rates: Mapping[str, float], unit: str) -> Found:
     usual = sorted(rates.values())[len(rates) // 2]
     bad = (f"{name}: {rate:.2f} {unit}, not {usual:.2f}" for name, rate in rates.items() if rate * SLOW < usual)
     fix = "a step takes as long as its slowest machine: look there for other programs, heat, cables"
-    return judged(area, f"each {min(rates.values()):.2f} {unit} at least", bad, fix, "warning")
+    return judged(area, f"{min(rates.values()):.2f} {unit} or more on each", bad, fix, "warning")
 
 
 def judged(area: str, good: str, bad: Iterable[str], fix: str, level: Level = "problem") -> Found:

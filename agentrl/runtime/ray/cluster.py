@@ -120,7 +120,7 @@ def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:
     return (
         f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, "
         f"{idle} of them free: ask for less, join a larger cluster (ray_init.address), "
-        "or let a CPU count more than once (ray_init.num_cpus)"
+        "let a CPU count more than once (ray_init.num_cpus), or open all TCP ports between the machines"
     )
 
 

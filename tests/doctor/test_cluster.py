@@ -1,0 +1,54 @@
+"""Findings about the machines of a cluster."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+from agentrl.doctor.cluster import FOLDER, SIZE, machines, speeds, state_of
+
+FACTS = {"torch": "2.13.0", "driver": "590.1", FOLDER: "shared"}
+
+
+def texts(found) -> list[tuple[str, str]]:
+    return [(finding.level, finding.text) for _, finding in found]
+
+
+def test_equal_machines_are_fine() -> None:
+    found = {"10.0.0.1": (FACTS, 100.2), "10.0.0.2": (FACTS, 99.9)}
+    assert {level for level, _ in texts(machines(found, 2, 100.0))} == {"ok"}
+
+
+def test_each_difference_is_named() -> None:
+    other = FACTS | {"torch": "2.12.0", FOLDER: "another folder"}
+    count, unequal, clocks = texts(machines({"a": (FACTS, 100.0), "b": (other, 103.0)}, 3, 100.0))
+    assert count == ("problem", "2 of 3: a, b")
+    assert unequal == ("problem", f"torch: 2.12.0 on b, not 2.13.0; {FOLDER}: another folder on b, not shared")
+    assert clocks == ("warning", "b: +3.0 s")
+
+
+def test_a_folder_that_no_machine_sees_is_a_problem() -> None:
+    facts = FACTS | {FOLDER: "Permission denied"}
+    _, unequal, _ = texts(machines({"a": (facts, 0.0)}, 1, 0.0))
+    assert unequal == ("problem", f"{FOLDER}: Permission denied on a, not shared")
+
+
+def test_a_slow_machine_and_a_slow_link_are_named() -> None:
+    seconds = [[0.1, 0.2, 0.01, 0.0, 0.3], [0.1, 0.2, 0.01, 0.01, 0.0], [0.4, 0.2, 0.0, 0.01, 0.3]]
+    ring, products, links = texts(speeds(["a", "b", "c"], seconds))
+    assert ring[0] == "ok"
+    assert products == ("warning", "c: 2.50 products/s, not 10.00")
+    assert links == ("warning", f"c to a: {SIZE / 0.3e9:.2f} GB/s, not {SIZE / 0.01e9:.2f}")
+
+
+def test_ranks_of_one_machine_have_no_link() -> None:
+    assert len(list(speeds(["a"], [[0.1, 0.2], [0.1, 0.2]]))) == 2
+
+
+def test_the_state_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mark").touch()
+    assert state_of(tmp_path / "mark") == "shared"
+    assert state_of(tmp_path / "other") == "another folder"
+    assert state_of(tmp_path / "none" / "mark") == "No such file or directory"
+    assert [path.name for path in tmp_path.iterdir()] == ["mark"]
