@@ -25,8 +25,14 @@ from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 
 FOLDER = "trainer.default_local_dir"
-PATIENCE = 20.0
-"""Seconds to wait for members of the process group, and for free GPUs."""
+RIGHT = {FOLDER: "shared", "clock": "right"}
+FIXES = {
+    FOLDER: "name a folder that all machines mount, and can write",
+    "clock": "synchronise the clocks: chrony, timedatectl",
+}
+"""By fact; hardware and versions have another one."""
+PATIENCE = 30.0
+"""Seconds to wait for machines, and for members of the process group."""
 CLOCKS, SLOW = 1.0, 1.5
 """Seconds that two clocks may differ; times that a machine or a link may take longer than the usual one."""
 SIZE = 32 << 20
@@ -38,11 +44,13 @@ Found = tuple[str, Finding]
 class ClusterProbe(TrainingWorker):
     """A rank without a model."""
 
-    async def machine(self, mark: Path) -> tuple[dict[str, str], float]:
-        """Facts that should be equal on all machines, and the clock; `mark`: a file in a folder that all share."""
-        facts = {name: version(name) for name in ("agentrl", "torch", "transformers", "ray")}
-        facts |= {"CPUs": str(os.cpu_count()), FOLDER: state_of(mark)}
-        return facts | (gpu_facts() if self.device.type == "cuda" else {}), time.time()
+    async def facts(self, mark: Path, now: float) -> dict[str, str]:
+        """Facts that should be equal on all machines. `mark`: a file in a folder that all share; `now`: the time."""
+        late = time.time() - now
+        found = {name: version(name) for name in ("agentrl", "torch", "transformers", "ray")}
+        found |= {"CPUs": str(os.cpu_count()), FOLDER: state_of(mark)}
+        found["clock"] = "right" if abs(late) < CLOCKS else f"{late:+.1f} s"
+        return found | (gpu_facts() if self.device.type == "cuda" else {})
 
     async def speeds(self, first: list[int], size: int) -> list[float]:
         """Seconds in which this rank multiplies matrices, all ranks sum `size` bytes, and each rank of `first` sends
@@ -89,15 +97,14 @@ def cluster(config: Config) -> Iterator[Found]:
     trainer = replace(config.trainer, nccl_timeout=PATIENCE, ray_wait_register_center_timeout=PATIENCE)
     with ExitStack() as stack, NamedTemporaryFile(prefix=".agentrl-check-", dir=folder) as mark:
         connect(config.ray_init, stack)
-        gpus, each = on_gpus(trainer.device), trainer.n_gpus_per_node
-        count = max(machines_with(bundle_of(each, gpus=gpus)), 1)
-        ranks = spawn(ClusterProbe, replace(config, trainer=trainer), "trainer", count, each, gpus=gpus, stack=stack)
-        world, first = len(ranks.actors), range(0, count * each, each)
-        asked = time.time()
-        answers = ranks.each("machine", [(Path(mark.name),)] * world)
-        now = (asked + time.time()) / 2
-        found = {ranks.locations[i].address: answers[i] for i in first}
-        yield from machines(found, trainer.nnodes + config.rollout.nnodes, now)
+        gpus, each, needed = on_gpus(trainer.device), trainer.n_gpus_per_node, trainer.nnodes + config.rollout.nnodes
+        count = max(machines_with(bundle_of(each, gpus=gpus)), needed)
+        probed = replace(config, trainer=trainer)
+        ranks = spawn(ClusterProbe, probed, "trainer", count, each, gpus=gpus, stack=stack)
+        world, first = len(ranks.actors), range(0, len(ranks.actors), each)
+        facts = ranks.each("facts", [(Path(mark.name), time.time())] * world)
+        found = {ranks.locations[i].address: facts[i] for i in first}
+        yield from machines(found)
         if world == 1:
             return
         try:
@@ -108,25 +115,12 @@ def cluster(config: Config) -> Iterator[Found]:
             yield "network", Finding("problem", str(error), fix)
 
 
-def machines(found: Mapping[str, tuple[dict[str, str], float]], needed: int, now: float) -> Iterator[Found]:
-    """Findings about machines by address: as many as needed, equal, with the clock at `now`."""
-    there, lacking = f"{len(found)} of {needed}: {', '.join(found)}", len(found) < needed
-    fix = "start Ray on the others, with as many GPUs or CPUs; `ray status` lists all"
-    yield judged("machines", there, [there] * lacking, fix)
-    usual = next(iter(found.values()))[0] | {FOLDER: "shared"}
-    unequal = (
-        f"{name}: {facts.get(name, 'none')} on {where}, not {value}"
-        for where, (facts, _) in found.items()
-        for name, value in usual.items()
-        if facts.get(name) != value
-    )
-    good, fix = ", ".join(map(" ".join, usual.items())), "use one image, equal GPUs, and one folder on all machines"
-    yield judged("machines", good, unequal, fix)
-    offsets = {where: clock - now for where, (_, clock) in found.items()}
-    wrong = (f"{where}: {offset:+.1f} s" for where, offset in offsets.items() if abs(offset) > CLOCKS)
-    yield judged(
-        "clocks", f"equal to {max(map(abs, offsets.values())):.1f} s", wrong, "synchronise them with chrony", "warning"
-    )
+def machines(found: Mapping[str, Mapping[str, str]]) -> Iterator[Found]:
+    """Findings about `ClusterProbe.facts` of machines, by address."""
+    yield "machines", Finding("ok", f"{len(found)}: {', '.join(found)}")
+    for name, value in {**next(iter(found.values())), **RIGHT}.items():
+        bad = (f"{name}: {has[name]} on {where}, not {value}" for where, has in found.items() if has[name] != value)
+        yield judged("machines", f"{name}: {value}", bad, FIXES.get(name, "use equal machines with one image"))
 
 
 def speeds(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> Iterator[Found]:

@@ -16,28 +16,31 @@
 set -u
 
 source .venv/bin/activate
-head=$(hostname)
+head=$SLURMD_NODENAME
 address=$(python -c 'import ray; print(ray.util.get_node_ip_address())')
 export RAY_ADDRESS=$address:6379 RAY_AUTH_MODE=token RAY_worker_niceness=0
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}  # srun does not inherit it
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun does not inherit it
 cpus=${SLURM_CPUS_ON_NODE:-1}
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
-    ray start --head --node-ip-address="$address" --port=6379 --num-cpus="$cpus" --include-dashboard=false --block > ray-head.log 2>&1 &
-for _ in $(seq 60); do  # until the head answers
+    ray start --head --node-ip-address="$address" --port=6379 --num-cpus="$cpus" \
+    --include-dashboard=false --block > "ray-head-$SLURM_JOB_ID.log" 2>&1 &
+for _ in $(seq 60); do # until the head answers
     (: < "/dev/tcp/$address/6379") 2> /dev/null && break
     sleep 1
 done
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then
     srun --overlap --nodes="$others" --ntasks="$others" --exclude="$head" \
-        ray start --address="$RAY_ADDRESS" --num-cpus="$cpus" --block > ray-workers.log 2>&1 &
+        ray start --address="$RAY_ADDRESS" --num-cpus="$cpus" --block > "ray-workers-$SLURM_JOB_ID.log" 2>&1 &
 fi
 
-agentrl train trainer.nnodes="$SLURM_JOB_NUM_NODES" trainer.n_gpus_per_node="${SLURM_GPUS_ON_NODE:-1}" "$@" &
+settings=(trainer.nnodes="$SLURM_JOB_NUM_NODES" trainer.n_gpus_per_node="${SLURM_GPUS_ON_NODE:-1}" "$@")
+agentrl cluster check "${settings[@]}" || exit
+agentrl train "${settings[@]}" &
 run=$!
 trap 'kill -TERM $run' TERM
-wait $run  # until the signal or the end
+wait $run # until the signal or the end
 wait $run

@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 
 from agentrl.doctor.cluster import FOLDER, SIZE, machines, speeds, state_of
 
-FACTS = {"torch": "2.13.0", "driver": "590.1", FOLDER: "shared"}
+FACTS = {"torch": "2.13.0", "driver": "590.1", FOLDER: "shared", "clock": "right"}
 
 
 def texts(found) -> list[tuple[str, str]]:
@@ -16,22 +16,25 @@ def texts(found) -> list[tuple[str, str]]:
 
 
 def test_equal_machines_are_fine() -> None:
-    found = {"10.0.0.1": (FACTS, 100.2), "10.0.0.2": (FACTS, 99.9)}
-    assert {level for level, _ in texts(machines(found, 2, 100.0))} == {"ok"}
+    found = texts(machines({"10.0.0.1": FACTS, "10.0.0.2": FACTS}))
+    assert {level for level, _ in found} == {"ok"}
+    assert found[0][1] == "2: 10.0.0.1, 10.0.0.2"
 
 
 def test_each_difference_is_named() -> None:
-    other = FACTS | {"torch": "2.12.0", FOLDER: "another folder"}
-    count, unequal, clocks = texts(machines({"a": (FACTS, 100.0), "b": (other, 103.0)}, 3, 100.0))
-    assert count == ("problem", "2 of 3: a, b")
-    assert unequal == ("problem", f"torch: 2.12.0 on b, not 2.13.0; {FOLDER}: another folder on b, not shared")
-    assert clocks == ("warning", "b: +3.0 s")
+    other = FACTS | {"torch": "2.12.0", FOLDER: "another folder", "clock": "+3.0 s"}
+    found = list(machines({"a": FACTS, "b": other}))
+    assert [text for level, text in texts(found) if level == "problem"] == [
+        "torch: 2.12.0 on b, not 2.13.0",
+        f"{FOLDER}: another folder on b, not shared",
+        "clock: +3.0 s on b, not right",
+    ]
+    assert len({finding.fix for _, finding in found if finding.fix}) == 3
 
 
-def test_a_folder_that_no_machine_sees_is_a_problem() -> None:
+def test_a_folder_that_no_machine_can_use_is_a_problem() -> None:
     facts = FACTS | {FOLDER: "Permission denied"}
-    _, unequal, _ = texts(machines({"a": (facts, 0.0)}, 1, 0.0))
-    assert unequal == ("problem", f"{FOLDER}: Permission denied on a, not shared")
+    assert ("problem", f"{FOLDER}: Permission denied on a, not shared") in texts(machines({"a": facts}))
 
 
 def test_a_slow_machine_and_a_slow_link_are_named() -> None:

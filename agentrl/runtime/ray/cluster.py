@@ -114,11 +114,10 @@ def wait(group: PlacementGroup, timeout: float, notify: Callable[[], None]) -> b
 def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:
     """Error message: the request, the cluster's resources, the fix."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    there = ", ".join(f"{r.get('CPU', 0):g} CPUs and {r.get('GPU', 0):g} GPUs" for r in alive)
-    free = ray.available_resources()
-    idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+    every = (*alive, ray.available_resources())
+    *there, idle = (f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in every)
     return (
-        f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, "
+        f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {', '.join(there)}, "
         f"{idle} of them free: ask for less, join a larger cluster (ray_init.address), "
         "let a CPU count more than once (ray_init.num_cpus), or open all TCP ports between the machines"
     )
