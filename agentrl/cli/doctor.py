@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

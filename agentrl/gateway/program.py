@@ -12,10 +12,9 @@ from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
-from agentrl.core.user_errors import did_you_mean
 from agentrl.gateway.containers import ContainerSettings
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
