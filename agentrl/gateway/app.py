@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import ModelAnswer
+from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
@@ -46,6 +46,9 @@ class Sessions(Protocol):
     def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
 
+    def posts(self) -> dict[str, Callable[[str, Body], None]]:
+        """Functions behind further addresses, from a key and a body."""
+
 
 def make_app(sessions: Sessions) -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
@@ -55,6 +58,7 @@ def make_app(sessions: Sessions) -> ASGIApp:
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
         routes += [Route(start + path, serve.answering(protocol)) for path, protocol in PROTOCOLS.items()]
+        routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
         routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
         routes.append(Route(f"{start}/models", Endpoint(serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
@@ -125,6 +129,18 @@ class Handlers:
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
         return Endpoint(answer, "POST")
+
+    def posting(self, handle: Callable[[str, Body], None]) -> Endpoint:
+        """The handler of JSON that gets no answer."""
+
+        async def post(http: HttpRequest) -> Response:
+            key = _key(http)
+            self.sessions.check(key)
+            body = await self.bodies.read(http)
+            handle(key or "", parse(body) if body else {})
+            return json_response({})
+
+        return Endpoint(post, "POST")
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""

@@ -43,6 +43,8 @@ class Turn:
     digest: Digest
     """Digest of the conversation up to it."""
     closed: bool
+    name: str
+    """Id of its answer."""
     marks: frozenset[str]
     """Call ids and thinking, which tell it from a turn with the same text."""
     continued: bool = False

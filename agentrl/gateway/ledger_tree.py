@@ -40,7 +40,7 @@ class LedgerTree:
         self.branches: list[LedgerBranch] = []
         """Branches with an answer, in the order of their first one."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
-        self._answers: dict[str, Turn] = {}
+        self.answers: dict[str, Turn] = {}
         """Turns by the ids of their answers."""
         self._positions: dict[Digest, Position] = {}
         """Ends of earlier requests, by the mark of their last item."""
@@ -92,7 +92,7 @@ class LedgerTree:
     def again(self, name: str, said: Message, digest: Digest) -> Pending:
         """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
         Refused."""
-        return self._after(self._answers[name], [said], digest)
+        return self._after(self.answers[name], [said], digest)
 
     def write(
         self, pending: Pending, sampled: SampledTokens, message: Message, sent: Message, *, name: str, closed: bool
@@ -117,9 +117,9 @@ class LedgerTree:
         branch.turns += 1
         digest = canonical.after(pending.digest, sent)
         marks = canonical.marks(message) | called(sent).keys()
-        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed, marks)
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed, name, marks)
         self._turns[digest].append(turn)
-        self._answers[name] = turn
+        self.answers[name] = turn
         self._sent.update(_items(name, sent))
         self._names.update(called(sent))
 
@@ -147,9 +147,9 @@ class LedgerTree:
 
     def _answered(self, request: TurnRequest) -> Turn:
         """The turn that the request names. Raises Refused."""
-        if request.previous not in self._answers:
+        if request.previous not in self.answers:
             raise Refused(f"this rollout has no answer {request.previous!r} to follow: send the whole history", "lost")
-        return self._answers[request.previous]
+        return self.answers[request.previous]
 
     def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         return _first_form(relaxed_forms(new, middle=True), lambda new: self._continued(turn, new, digest))

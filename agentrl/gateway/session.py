@@ -9,9 +9,10 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Mapping, Set
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from agentrl.chat import Chat
@@ -22,16 +23,18 @@ from agentrl.gateway.answer_format import unfenced
 from agentrl.gateway.bodies import JsonReader
 from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.halting import Halting
+from agentrl.gateway.journal import lines, plain_turn, read_turn
 from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
+from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
-from agentrl.trajectory.trajectory import Outcome, Trajectory
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 
 AGENT_SETTINGS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
@@ -41,6 +44,9 @@ MAX_REPEATS = 2
 
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
+
+MAX_REWARDS = 4096
+"""Rewards that a client may post."""
 
 LAST_ANSWERS = 16
 """Answers that a client gets again where they were lost on their way."""
@@ -55,6 +61,10 @@ class AgentSession:
     sampling: Sampling
     own_sampling: bool = False
     """Whether the agent's temperature and top_p count."""
+    rewardable: bool = False
+    """Whether its client may post rewards."""
+    record: Callable[[Mapping[str, Any]], None] = lambda line: None
+    """Gets each turn and each reward, as its journal has them, before it counts."""
     tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
@@ -67,6 +77,8 @@ class AgentSession:
     requests: int = 0
     attempts: int = 0
     """Answers drawn: several for a request whose answers do not fit its format."""
+    rewards: int = 0
+    """Rewards that its client has posted."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -272,9 +284,8 @@ class AgentSession:
         text = unfenced(text) if request.format is not None else text
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
         id = call_id(name, 0)
-        self.tree.write(pending, sampled, reply.message, sent, name=id, closed=reply.closed)
-        self._record()
-        self.trajectory.tool_calls += call_records(reply.calls, self.trajectory.turns - 1)
+        records = call_records(reply.calls, self.tree.turns)
+        self._write(pending, sampled, records, message=reply.message, sent=sent, name=id, closed=reply.closed)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
         return ModelAnswer(
@@ -292,6 +303,36 @@ class AgentSession:
             tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
             body=request.body,
         )
+
+    def _write(self, pending: Pending, sampled: SampledTokens, calls: list[ToolCallRecord], **about: Any) -> None:
+        """Write a turn into journal, ledger and trajectory; `about`: as `LedgerTree.write` takes it."""
+        self.record({"turn": plain_turn(pending, sampled), "calls": list(map(asdict, calls)), "about": about})
+        self.tree.write(pending, sampled, **about)
+        self._record()
+        self.trajectory.tool_calls += calls
+
+    def reward(self, body: Body) -> None:
+        """A reward that the client posts. Raises Refused."""
+        if not self.rewardable:
+            raise Refused("rewards: this run's reward function gives them; with `rewards: true` an agent may")
+        if self.rewards == MAX_REWARDS:
+            raise Refused(f"this rollout has had {MAX_REWARDS} rewards", "busy")
+        place_reward(body, self.trajectory, self.tree)
+        self.record({"reward": dict(body)})
+        self.rewards += 1
+
+    def restore(self, journal: Path) -> None:
+        """Go on where a journal ends."""
+        for line in lines(journal):
+            if "turn" in line:
+                pending, sampled = read_turn(line["turn"], self.tree)
+                calls = [ToolCallRecord(**call | {"outcome": Outcome(call["outcome"])}) for call in line["calls"]]
+                self._write(pending, sampled, calls, **line["about"])
+                self.requests, self.attempts = self.requests + 1, max(self.attempts, pending.number + 1)
+            elif "reward" in line:
+                self.reward(line["reward"])
+            else:
+                self.close(line["end"])
 
     def _record(self) -> None:
         """Bring the trajectory up to date: it may end at any time."""

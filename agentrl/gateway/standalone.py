@@ -89,9 +89,12 @@ class OpenGateway(Gateway):
             self._end(
                 min(idle, key=lambda other: bool(self.sessions[other].trajectory.ledgers)), "others need its room"
             )
+        self.sessions[name] = self._new(name)
+
+    def _new(self, name: str) -> AgentSession:
         trajectory = Trajectory(Row(name, [], data_source="gateway"), f"gateway/{name}", len(self.sessions))
         self.env.engine.open(trajectory.key)
-        self.sessions[name] = AgentSession(trajectory, self.env, self.sampling, own_sampling=True)
+        return AgentSession(trajectory, self.env, self.sampling, own_sampling=True)
 
     def _end(self, name: str, why: str) -> None:
         session = self.sessions.pop(name)
