@@ -37,6 +37,7 @@ from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.containers import ProgramContainers, run_in
+from agentrl.gateway.online import OnlineAgent
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import AgentProgram, filled, read_program
 from agentrl.gateway.server import Gateway
@@ -77,9 +78,11 @@ class ProgramAgent(AgentLoop):
     shared: ClassVar[Shared | None] = None
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
+    def of(cls, entry: Mapping[str, Any], file: Path) -> type[AgentLoop]:
         """The loop of a list entry. Raises UserError."""
         program = read_program(entry, file)
+        if "sessions" in entry:
+            return type("OnlineAgent", (OnlineAgent,), {"program": program})
         slots: asyncio.Semaphore | nullcontext[None] = nullcontext()
         if program.max_concurrent:
             slots = asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))

@@ -25,7 +25,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import agent_loop, row_source
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.journal import append, lines
-from agentrl.gateway.program import AgentProgram
+from agentrl.gateway.program import SESSION_TIMEOUT, AgentProgram
 from agentrl.gateway.request import Body
 from agentrl.gateway.session import AgentSession
 from agentrl.gateway.standalone import SWEEP_SECONDS, OpenGateway
@@ -38,8 +38,6 @@ from agentrl_sandbox.guard import is_loopback
 
 PORT = 8000
 TOKEN = "AGENTRL_GATEWAY_TOKEN"
-TIMEOUT = 24 * 3600.0
-"""Seconds without a request or reward, after which sessions end; they are dropped where they have no reward."""
 MAX_OPEN = 16_384
 """Sessions that wait for their end or their reward."""
 EPOCH = 100
@@ -196,7 +194,7 @@ class OnlineAgent(AgentLoop):
     """Takes a session that has ended."""
 
     uses_tools = False
-    program: ClassVar[AgentProgram] = AgentProgram("online", timeout=TIMEOUT)
+    program: ClassVar[AgentProgram] = AgentProgram("online", timeout=SESSION_TIMEOUT)
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         config, shared = self.env.settings, self.env.shared

@@ -20,12 +20,13 @@ from agentrl.gateway.containers import ContainerSettings
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
 
-TIMEOUT = 600.0
+TIMEOUT, SESSION_TIMEOUT = 600.0, 24 * 3600.0
+"""Seconds of a rollout; seconds without a request or reward, after which a session of `sessions:` is over."""
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
 LIMITS = ("timeout", "max_concurrent", "max_starting")
-KEYS = ("name", *STARTED, "container", "env", *LIMITS, "exit_codes", "sampling", "host")
+KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "sampling", "host")
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB = 2.0, 4096
@@ -87,7 +88,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         container=_container(entry, where) if image else None,
         inside=inside,
         env=_env(entry.get("env") or {}, where),
-        timeout=_number(entry, "timeout", where) or TIMEOUT,
+        timeout=_number(entry, "timeout", where) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(_number(entry, "max_concurrent", where)) or None,
         max_starting=int(_number(entry, "max_starting", where)) or AgentProgram.max_starting,
