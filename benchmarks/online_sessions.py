@@ -10,7 +10,6 @@ of what was trained on and the answers that the clients got are compared, token 
 
 import argparse
 import asyncio
-import json
 import random
 import signal
 import subprocess

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
+EVENTS = "text/event-stream"
 LATER = (429, 503, 529)
 """Statuses after which clients send the request again."""
 RETRY = {"Retry-After": "1"}
@@ -57,7 +59,7 @@ def make_app(sessions: Sessions) -> ASGIApp:
     """
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.answering(protocol)) for path, protocol in PROTOCOLS.items()]
+        routes += [Route(start + path, serve.answering(protocol, path)) for path, protocol in PROTOCOLS.items()]
         routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
         routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
         routes.append(Route(f"{start}/models", Endpoint(serve.models)))
@@ -119,12 +121,19 @@ class Handlers:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
-    def answering(self, protocol: WireProtocol) -> Endpoint:
+    def answering(self, protocol: WireProtocol, path: str) -> Endpoint:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session, body = await self._asked(http)
-            request = protocol.read(session.bodies.read(body, protocol.HISTORY))
+            given = await session.admitted(session.bodies.read(body, protocol.HISTORY))
+            role = session.settings.role(given.get("model"))
+            if role.server is not None:
+                status, answer = await role.forwarded(path, given)
+                return Response(answer, status, media_type=EVENTS if given.get("stream") else "application/json")
+            request = replace(
+                protocol.read(given), role=role.name, trained=await role.trained(given), sampling=role.sampling
+            )
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
@@ -191,7 +200,7 @@ class EventStream(Response):
     """The answer as events, with others before it while the model generates."""
 
     def __init__(self, protocol: WireProtocol, work: asyncio.Future[ModelAnswer]) -> None:
-        super().__init__(headers=NO_STREAM_END, media_type="text/event-stream")
+        super().__init__(headers=NO_STREAM_END, media_type=EVENTS)
         del self.headers["content-length"]
         self.protocol, self.work = protocol, work
 

@@ -16,6 +16,7 @@ from agentrl.trajectory.medium import media_of
 if TYPE_CHECKING:
     from agentrl.gateway.ledger_tree import LedgerTree
 
+FACTS = ("schemas", "model", "role", "trained", "shared")
 COLUMNS = ("ids", "logprobs", "versions")
 
 
@@ -41,7 +42,7 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
 def plain_turn(pending: Pending, sampled: SampledTokens) -> dict[str, Any]:
     """The place of a turn and its tokens as plain data, without their experts."""
     turn, branch = pending.turn, pending.branch
-    new = {"ids": list(pending.ids), "schemas": branch.schemas, "shared": branch.shared}
+    new = {"ids": list(pending.ids), "branch": {name: getattr(branch, name) for name in FACTS}}
     place = new if turn is None else {"after": turn.name, "segments": list(pending.segments)}
     tokens = {name: getattr(sampled, name) for name in COLUMNS}
     return place | {"new": pending.new, "digest": pending.digest.hex(), "number": pending.number, "sampled": tokens}
@@ -50,7 +51,7 @@ def plain_turn(pending: Pending, sampled: SampledTokens) -> dict[str, Any]:
 def read_turn(plain: Mapping[str, Any], tree: "LedgerTree") -> tuple[Pending, SampledTokens]:
     """A turn that goes on in the ledgers of `tree`."""
     new, turn = tree.chat.see(plain["new"]), tree.answers.get(plain.get("after", ""))
-    branch = LedgerBranch(plain["schemas"], shared=plain["shared"]) if turn is None else turn.branch
+    branch = LedgerBranch(**plain["branch"]) if turn is None else turn.branch
     if turn is not None:
         turn.continued = True
     media, digest = [*branch.ledger.media, *media_of(new)], bytes.fromhex(plain["digest"])

@@ -20,15 +20,22 @@ class LedgerBranch:
     """A ledger and the conversation that it holds."""
 
     schemas: list[dict[str, Any]]
+    model: str = ""
+    """The name in its first request."""
+    role: str = ""
+    trained: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     messages: list[Message] = field(default_factory=list)
     """Messages as the template renders them: the model's turns as it wrote them, not as a client repeats them."""
     memory: RenderCache = field(default_factory=RenderCache)
     turns: int = 0
     """Turns that the model took in it."""
-    parent: "LedgerBranch | None" = None
     shared: int = 0
-    """Tokens at its beginning that are the parent's."""
+    """Tokens at its beginning that are another's, from which it forks."""
+
+    def other(self, shared: int = 0) -> "LedgerBranch":
+        """A new branch of its model and tools."""
+        return LedgerBranch(self.schemas, self.model, self.role, self.trained, shared=shared)
 
 
 @dataclass

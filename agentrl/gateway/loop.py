@@ -95,7 +95,7 @@ class ProgramAgent(AgentLoop):
             raise UserError("agent loop program: name its entry in rollout.agent.agent_loop_config_path")
         program = self.shared.program
         self._check(program)
-        session = AgentSession(trajectory, self.env, sampling, own_sampling=program.own_sampling)
+        session = AgentSession(trajectory, self.env, sampling, program.session)
         key = f"sk-{secrets.token_hex(12)}"
         async with queued(self.shared.slots):
             gateway = await self._gateway(trajectory)

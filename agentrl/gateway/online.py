@@ -15,6 +15,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -44,6 +46,9 @@ EPOCH = 100
 """Batches of an epoch."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}(:[\w.-]{1,64})?", re.ASCII)
 STATES = ("open", "ready", "taken", "dropped")
+COMPLETE = {"turn", "reward", "end"}
+"""Kinds of lines in the journal of a session that can be trained on."""
+ENDED = "its client has ended it"
 
 
 class OnlineGateway(OpenGateway):
@@ -51,76 +56,69 @@ class OnlineGateway(OpenGateway):
 
     def __init__(self, env: RolloutContext, sampling: Sampling, row: Row, program: AgentProgram) -> None:
         """`row`: has the address. Raises UserError for one that other machines reach, without a token."""
-        token, host, port = os.environ.get(TOKEN, ""), row.extra_info["host"], row.extra_info["port"]
+        token, (host, port) = os.environ.get(TOKEN, ""), row.extra_info["address"]
         if not (token or is_loopback(host)):
             raise UserError(f"sessions:{host}:{port}: other machines reach it: set {TOKEN}, which keys then begin with")
         super().__init__(env, sampling, "policy", host, port, token=token)
-        self.program, self.n = program, env.settings.rollout.n
-        self.open, self.ready, self.taken, self.dropped = (
-            Path(env.settings.trainer.default_local_dir, "sessions", state) for state in STATES
-        )
-        self._queue, self._taking = asyncio.Queue[Path](), asyncio.Lock()
+        self.timeout, self.settings = program.timeout, replace(program.session, rewards=True)
+        self.n = env.settings.rollout.n
+        self.folder = Path(env.settings.trainer.default_local_dir, "sessions")
+        self._ready, self._taking = asyncio.Queue[Path](), asyncio.Lock()
         self._sweeps: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Serve, from where the last process was. Raises InfraError when the port is taken."""
         if self._sweeps is not None:
             return
-        for folder in (self.open, self.ready, self.taken, self.dropped):
-            folder.mkdir(parents=True, exist_ok=True)
-        for group in sorted(self.ready.iterdir()):
-            self._queue.put_nowait(group)
-        for journal in self.open.glob("*/*"):
+        for state in STATES:
+            (self.folder / state).mkdir(parents=True, exist_ok=True)
+        for group in self._groups("ready"):
+            self._ready.put_nowait(group)
+        for journal in self.folder.glob("open/*/*"):
             journal.touch()  # the time without a trainer does not count
         self._sweeps = asyncio.get_running_loop().create_task(self._sweep(), context=contextvars.Context())
         await super().start()
 
     async def close(self) -> None:
-        """Stop; what is in the folders stays."""
+        """Stop; what is in the folder stays."""
         if self._sweeps is not None:
             self._sweeps.cancel()
         self.sessions.clear()
         await self.stop()
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of groups of sessions in each state."""
-        states = {"open": self.open, "ready": self.ready, "dropped": self.dropped}
-        return {f"online/{name}": float(len(os.listdir(folder))) for name, folder in states.items()}
+        """Numbers of groups that are open, that wait for a row, and that were dropped."""
+        return {f"online/{state}": float(len(self._groups(state))) for state in STATES if state != "taken"}
 
     async def take(self, trajectory: Trajectory) -> None:
-        """Fill a trajectory with the session of its row: the first complete ones, and after a restart the same."""
-        row = self.taken / trajectory.key.rpartition("/")[0].replace("/", "_")
-        async with self._taking:  # in the order of the rows
+        """Fill a trajectory with the session of its row: of the first group that is ready; after a restart the same."""
+        row = self.folder / "taken" / trajectory.key.rpartition("/")[0].replace("/", "_")
+        async with self._taking:
             if not row.exists():
-                (await self._queue.get()).rename(row)
+                (await self._ready.get()).rename(row)
         journal = sorted(row.iterdir())[trajectory.sample]
-        session = AgentSession(trajectory, self.env, self.sampling, rewardable=True)
+        session = AgentSession(trajectory, self.env, self.sampling, self.settings)
         session.restore(journal)
-        session.end("its client has ended it")
+        session.end(ENDED)
         trajectory.extra["session"], trajectory.reward = journal.name, trajectory.reward or 0.0
 
     def posts(self) -> dict[str, Callable[[str, Body], None]]:
-        return {"rewards": self._reward, "end": self._finish}
+        return {"rewards": self._post, "end": partial(self._post, end=True)}
 
-    def _reward(self, key: str, body: Body) -> None:
-        name = self._name(key)
-        if not self._journal(name).exists():
-            raise Refused(
-                f"session {name[:64]} is not open: its reward came too late, or it made no request", "missing"
-            )
-        self.find(key).reward(body)
-        self._settle(self._journal(name).parent)
-
-    def _finish(self, key: str, body: Body) -> None:
-        """End a session, with its reward if the body has one."""
+    def _post(self, key: str, body: Body, *, end: bool = False) -> None:
+        """A reward of a session, or its end, with a reward if the body has one. Raises Refused."""
+        journal = self._journal(self._name(key))
+        if not journal.exists():
+            raise Refused("this session is not open: it made no request, or has ended with a reward", "missing")
         session = self.find(key)
-        if session.waiting:
+        if end and session.waiting:
             raise Refused("requests of this session wait for their answers: end it after them", "busy")
-        if body:
+        if body or not end:
             session.reward(body)
-        session.record({"end": "its client has ended it"})
-        session.close("its client has ended it")
-        self._settle(self._journal(self._name(key)).parent)
+        if end:
+            session.record({"end": ENDED})
+            session.close(ENDED)
+        self._settle(journal.parent)
 
     def find(self, key: str | None) -> AgentSession:
         session = super().find(key)
@@ -129,46 +127,49 @@ class OnlineGateway(OpenGateway):
 
     def end_idle(self) -> None:
         """End the sessions whose time is over; drop groups that are not complete then."""
-        for group in list(self.open.iterdir()):
+        for group in self._groups("open"):
             journals = list(group.iterdir())
             busy = any(self.sessions[file.name].waiting for file in journals if file.name in self.sessions)
             changed = max((file.stat().st_mtime for file in journals), default=0.0)
-            if busy or time.time() - changed < self.program.timeout:
+            if busy or time.time() - changed < self.timeout:
                 continue
             for journal in journals:
                 append(journal, {"end": "its time is over"})
             if not self._settle(group):
-                self._move(group, self.dropped)
+                self._move(group, "dropped")
 
     def _settle(self, group: Path) -> bool:
         """Have rows take the sessions of a group, if they are complete."""
-        done = [_kinds(journal) >= {"turn", "reward", "end"} for journal in group.iterdir()]
-        if sum(done) < self.n:
+        kinds = [{kind for line in lines(journal) for kind in line} for journal in group.iterdir()]
+        if sum(found >= COMPLETE for found in kinds) < self.n:
             return False
-        self._queue.put_nowait(self._move(group, self.ready))
+        self._ready.put_nowait(self._move(group, "ready"))
         return True
 
-    def _move(self, group: Path, state: Path) -> Path:
+    def _groups(self, state: str) -> list[Path]:
+        return sorted((self.folder / state).iterdir())
+
+    def _move(self, group: Path, state: str) -> Path:
         for journal in group.iterdir():
             if journal.name in self.sessions:
                 self._end(journal.name, "")
-        return group.rename(state / f"{time.time_ns():020}-{group.name}")
+        return group.rename(self.folder / state / f"{time.time_ns()}-{group.name}")
 
     def _journal(self, name: str) -> Path:
         """The file of a session. Raises Refused."""
         if not NAME.fullmatch(name) or (":" in name) != (self.n > 1):
             form = "GROUP:NAME, as rollout.n sessions make a group" if self.n > 1 else "NAME"
             raise Refused(f"the key names no session: write {form}, of letters, digits, and . _ -", "key")
-        return self.open / name.partition(":")[0] / name
+        return self.folder / "open" / name.partition(":")[0] / name
 
     def _new(self, name: str) -> AgentSession:
         journal = self._journal(name)
-        if not journal.exists() and len(os.listdir(self.open)) >= MAX_OPEN:
+        if not journal.exists() and len(self._groups("open")) >= MAX_OPEN:
             raise Refused(f"{MAX_OPEN} sessions are open: end some", "overloaded")
         journal.parent.mkdir(exist_ok=True)
         journal.touch()
-        trajectory, own = Trajectory(Row(name, []), f"sessions/{name}", 0), self.program.own_sampling
-        session = AgentSession(trajectory, self.env, self.sampling, own_sampling=own, rewardable=True)
+        trajectory = Trajectory(Row(name, []), f"sessions/{name}", 0)
+        session = AgentSession(trajectory, self.env, self.sampling, self.settings)
         session.restore(journal)
         session.record = lambda line: append(journal, line)
         return session
@@ -180,13 +181,8 @@ class OnlineGateway(OpenGateway):
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(self.program.timeout, SWEEP_SECONDS))
+            await asyncio.sleep(min(self.timeout, SWEEP_SECONDS))
             self.end_idle()
-
-
-def _kinds(journal: Path) -> set[str]:
-    """Kinds of the lines in a journal."""
-    return {kind for line in lines(journal) for kind in line}
 
 
 @agent_loop("online")
@@ -216,7 +212,7 @@ def session_rows(argument: str, *, data: Data) -> Sequence[Row]:
     host, _, port = argument.rpartition(":")
     if not re.fullmatch("[0-9]{0,5}", port):
         raise UserError(f"sessions:{argument}: write sessions:PORT, or sessions:HOST:PORT")
-    info = {"host": host or LOCAL, "port": int(port or PORT)}
+    info = {"address": (host or LOCAL, int(port or PORT))}
     prompt = [{"role": "user", "content": "(the first request of a session)"}]
     uids = (f"sessions:{i}" for i in range(EPOCH * data.train_batch_size))
     return [Row(uid, prompt, "sessions", extra_info=info, agent_name="online") for uid in uids]

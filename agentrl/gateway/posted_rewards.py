@@ -15,20 +15,21 @@ from agentrl.trajectory.trajectory import Trajectory, TurnReward
 MAX_PARTS = 64
 
 
-def place_reward(body: Body, trajectory: Trajectory, tree: LedgerTree) -> None:
+def place_reward(body: Body, trajectory: Trajectory, tree: LedgerTree) -> dict[str, Any]:
     """Give a reward in place of an earlier one for the same: `{"reward": number, "answer": id}`, or without `answer`
-    the final one: a number, or parts by name. Raises Refused."""
+    the final one: a number, or parts by name. Returns the body without all else. Raises Refused."""
     given = body.get("reward")
     if "answer" in body:
         turn = TurnReward(_turn(str(body["answer"]), tree), _number(given), "environment")
         trajectory.turn_rewards = [old for old in trajectory.turn_rewards if old.turn != turn.turn] + [turn]
-        return
+        return {"answer": turn.turn, "reward": turn.value}
     parts = given if isinstance(given, Mapping) else {"score": given}
     if not 0 < len(parts) <= MAX_PARTS:
         raise Refused(f"reward: give a number, or up to {MAX_PARTS} numbers by name")
     found = {name[:LONGEST_NAME]: _number(value) for name, value in parts.items()}
     trajectory.reward = found.get("score", sum(found.values()))
     trajectory.reward_extra |= found
+    return {"reward": found}
 
 
 def _turn(answer: str, tree: LedgerTree) -> int:

@@ -29,6 +29,12 @@ class TurnRequest:
     must_call: str | None = None
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
     model: str = "policy"
+    role: str = ""
+    """The entry of `models` for its name."""
+    trained: bool = True
+    """Whether the answer is trained on."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Sampling settings of its model's name."""
     stream: bool = False
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -43,6 +49,11 @@ class TurnRequest:
     """Whether the client wants one call in an answer at the most."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
+
+    @property
+    def identity(self) -> list[Any]:
+        """Without which two requests share no ledger."""
+        return [*self.tools, self.role, self.trained]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.settings import USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
@@ -45,6 +46,7 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
+HOOK_SECONDS = 600.0
 MAX_REWARDS = 4096
 """Rewards that a client may post."""
 
@@ -59,10 +61,7 @@ class AgentSession:
     trajectory: Trajectory
     env: RolloutContext
     sampling: Sampling
-    own_sampling: bool = False
-    """Whether the agent's temperature and top_p count."""
-    rewardable: bool = False
-    """Whether its client may post rewards."""
+    settings: SessionSettings = USUAL
     record: Callable[[Mapping[str, Any]], None] = lambda line: None
     """Gets each turn and each reward, as its journal has them, before it counts."""
     tree: LedgerTree = field(init=False)
@@ -91,7 +90,12 @@ class AgentSession:
 
     def __post_init__(self) -> None:
         env = self.env
-        self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
+        self.tree = LedgerTree(
+            env.chat,
+            env.limits.model_length,
+            inference_template=env.inference_template,
+            matcher=self.settings.matcher,
+        )
 
     @property
     def chat(self) -> Chat:
@@ -188,6 +192,7 @@ class AgentSession:
         try:
             with recorded(self.trajectory, "generate"):
                 sampled, stopped = await self._draw(request, pending)
+            answer = await self._written(request, pending, sampled, stopped)
         except BaseException as error:
             pending.give_up()
             if isinstance(error, InfraError | UserError):
@@ -195,7 +200,6 @@ class AgentSession:
                 raise Refused(f"the engine failed: {error}", "overloaded") from error
             raise
         self.failure = None
-        answer = self._written(request, pending, sampled, stopped)
         if self.env.on_turn is not None:
             await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
         return answer, _asked_again(request, answer)
@@ -207,10 +211,12 @@ class AgentSession:
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
         self.close(why)
-        branches = self.tree.branches
+        branches = self.tree.trained
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
-            about["shared"] = [branch.shared for branch in branches]
+            about |= {name: [getattr(branch, name) for branch in branches] for name in ("shared", "model", "messages")}
+        if len(branches) < len(self.tree.branches):
+            about["untrained"] = len(self.tree.branches) - len(branches)
         if self.unmet:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
@@ -225,6 +231,7 @@ class AgentSession:
         sampled, wishes = SampledTokens(), self._wishes(request)
         room = self.env.limits.model_length - len(pending.ids)
         most = min(self.sampling.max_new_tokens, room, request.max_tokens or room)
+        most = min(most, int(request.sampling.get("max_new_tokens", room)))
         halts = await self.env.shared.setdefault(Halting, Halting(self.chat)).at(request.stop)
         ends = wishes["stop_token_ids"]
         wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
@@ -254,9 +261,10 @@ class AgentSession:
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
-        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.own_sampling else {}
+        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own}
+        role = {name: value for name, value in request.sampling.items() if name != "max_new_tokens"}
+        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **role}
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -268,7 +276,7 @@ class AgentSession:
         self.trajectory.error = "the model wrote the token that stands for an image"
         return ""
 
-    def _written(
+    async def _written(
         self, request: TurnRequest, pending: Pending, sampled: SampledTokens, stopped: str | None
     ) -> ModelAnswer:
         schemas = pending.branch.schemas
@@ -282,14 +290,10 @@ class AgentSession:
         if stopped:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
-        sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
-        id = call_id(name, 0)
-        records = call_records(reply.calls, self.tree.turns)
-        self._write(pending, sampled, records, message=reply.message, sent=sent, name=id, closed=reply.closed)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
-        return ModelAnswer(
-            id=id,
+        answer = ModelAnswer(
+            id=call_id(name, 0),
             model=request.model,
             created=int(time.time()),
             text=text,
@@ -303,6 +307,20 @@ class AgentSession:
             tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
             body=request.body,
         )
+        if self.settings.on_answer is not None:
+            answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=HOOK_SECONDS) or answer
+        asked = [as_tool_call(call) for call in answer.calls]
+        sent: Message = {"role": "assistant", "content": answer.text, "tool_calls": asked}
+        records = call_records(reply.calls, self.tree.turns)
+        self._write(pending, sampled, records, message=reply.message, sent=sent, name=answer.id, closed=reply.closed)
+        return answer
+
+    async def admitted(self, body: Body) -> Body:
+        """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
+        if (hook := self.settings.on_request) is None:
+            return body
+        changed: Body | None = await hook.run((dict(body), self.trajectory), {}, timeout=HOOK_SECONDS)
+        return body if changed is None else changed
 
     def _write(self, pending: Pending, sampled: SampledTokens, calls: list[ToolCallRecord], **about: Any) -> None:
         """Write a turn into journal, ledger and trajectory; `about`: as `LedgerTree.write` takes it."""
@@ -313,12 +331,11 @@ class AgentSession:
 
     def reward(self, body: Body) -> None:
         """A reward that the client posts. Raises Refused."""
-        if not self.rewardable:
+        if not self.settings.rewards:
             raise Refused("rewards: this run's reward function gives them; with `rewards: true` an agent may")
         if self.rewards == MAX_REWARDS:
             raise Refused(f"this rollout has had {MAX_REWARDS} rewards", "busy")
-        place_reward(body, self.trajectory, self.tree)
-        self.record({"reward": dict(body)})
+        self.record({"reward": place_reward(body, self.trajectory, self.tree)})
         self.rewards += 1
 
     def restore(self, journal: Path) -> None:
@@ -337,8 +354,9 @@ class AgentSession:
     def _record(self) -> None:
         """Bring the trajectory up to date: it may end at any time."""
         trajectory, trunk = self.trajectory, self.tree.trunk
-        assert trunk is not None
-        trajectory.ledgers = [branch.ledger for branch in self.tree.branches]
+        if trunk is None:
+            return
+        trajectory.ledgers = [branch.ledger for branch in self.tree.trained]
         trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
         trajectory.turns = self.tree.turns
         # The comparison with the template counts turns from the end of the row's prompt on.

@@ -10,6 +10,7 @@ from contextlib import suppress
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.server import LOCAL, Gateway
 from agentrl.gateway.session import AgentSession
+from agentrl.gateway.settings import SessionSettings
 from agentrl.http.refusals import Refused
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.row import Row
@@ -94,7 +95,7 @@ class OpenGateway(Gateway):
     def _new(self, name: str) -> AgentSession:
         trajectory = Trajectory(Row(name, [], data_source="gateway"), f"gateway/{name}", len(self.sessions))
         self.env.engine.open(trajectory.key)
-        return AgentSession(trajectory, self.env, self.sampling, own_sampling=True)
+        return AgentSession(trajectory, self.env, self.sampling, SessionSettings(own_sampling=True))
 
     def _end(self, name: str, why: str) -> None:
         session = self.sessions.pop(name)

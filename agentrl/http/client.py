@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import encoded
 from agentrl.trajectory.column import Column
 from agentrl_sandbox.http_client import KEPT, HttpClient
 
@@ -59,6 +60,11 @@ class Http(HttpClient):
         with self._translated(path, timeout):
             status, answer = await self.request("POST", path, data, timeout=timeout)
         return self._value(path, status, answer)
+
+    async def forward(self, path: str, body: dict[str, Any], headers: str, *, timeout: float) -> tuple[int, bytes]:
+        """Status and answer as they come; `headers`: lines that end with \\r\\n. Raises ServerLost."""
+        with self._translated(path, timeout):
+            return await self.request("POST", path, encoded(body), headers=headers, timeout=timeout)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
         """The answer to a GET. Raises ServerLost and RequestRefused."""

@@ -125,9 +125,11 @@ class Rollouts:
         return made
 
     def activity(self) -> dict[str, float]:
-        """Metrics of the engine since the last call: of its cache, of sessions, and of its work where it samples during updates."""
-        shared = next((kept.metrics() for kept in self.env.shared.values() if hasattr(kept, "metrics")), {})
-        return self.cache.metrics() | shared | ({} if self.background is None else self.background.activity())
+        """Metrics of the engine since the last call: its cache, and its work during updates; and those of sessions."""
+        found = self.cache.metrics() | ({} if self.background is None else self.background.activity())
+        for kept in self.env.shared.values():
+            found |= kept.metrics() if hasattr(kept, "metrics") else {}
+        return found
 
     @contextmanager
     def scoring(self) -> Iterator[None]:

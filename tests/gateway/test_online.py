@@ -73,7 +73,7 @@ async def test_a_session_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert (await post(gateway, "ann", "end", reward={"helpful": 1, "short": 0.25})).status_code == 200
         assert gateway.metrics() == {"online/open": 0, "online/ready": 1, "online/dropped": 0}
         late = await post(gateway, "ann", "rewards", reward=1)
-        assert "too late" in late.json()["error"]["message"]
+        assert "is not open" in late.json()["error"]["message"]
         trajectory = await taken(gateway, "1/sessions:0")
     assert (len(trajectory.ledgers), trajectory.turns, trajectory.reward) == (1, 2, 1.25)
     assert [(turn.turn, turn.value) for turn in trajectory.turn_rewards] == [(0, 0.5)]
