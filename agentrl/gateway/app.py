@@ -12,10 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentrl.core.errors import InfraError
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
+from agentrl.gateway.settings import TIMEOUT
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
@@ -129,11 +131,10 @@ class Handlers:
             given = await session.admitted(session.bodies.read(body, protocol.HISTORY))
             role = session.settings.role(given.get("model"))
             if role.server is not None:
-                status, answer = await role.forwarded(path, given)
-                return Response(answer, status, media_type=EVENTS if given.get("stream") else "application/json")
-            request = replace(
-                protocol.read(given), role=role.name, trained=await role.trained(given), sampling=role.sampling
-            )
+                answer = await role.server.post(path, {**given, "model": role.model}, timeout=TIMEOUT)
+                return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
+            trained, request = await role.trained(given), protocol.read(given)
+            request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
@@ -251,6 +252,8 @@ async def _nothing_here(http: HttpRequest) -> Response:
 def _as_refusal(error: Exception) -> Refused:
     if isinstance(error, Refused):
         return error
+    if isinstance(error, InfraError):
+        return Refused(str(error), "overloaded")
     if isinstance(error, RecursionError):
         return Refused("the body is nested too deep")
     log.exception("the gateway failed", exc_info=error)

@@ -22,12 +22,15 @@ COLUMNS = ("ids", "logprobs", "versions")
 
 def append(file: Path, line: Mapping[str, Any]) -> None:
     """Write one line; images become data URLs."""
+    file.parent.mkdir(exist_ok=True)
     with file.open("a", encoding="utf-8") as journal:
         journal.write(to_json(line, lambda medium: medium.data_url()) + "\n")
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:
     """The whole lines."""
+    if not file.exists():
+        return
     with file.open("rb+") as journal:
         end = 0
         for text in journal:

@@ -17,11 +17,10 @@ from agentrl.trajectory.message import Message
 
 @dataclass
 class LedgerBranch:
-    """A ledger and the conversation that it holds."""
+    """A ledger and the conversation that it holds; `model`: the name in its first request."""
 
     schemas: list[dict[str, Any]]
     model: str = ""
-    """The name in its first request."""
     role: str = ""
     trained: bool = True
     ledger: Ledger = field(default_factory=Ledger)

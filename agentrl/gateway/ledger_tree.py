@@ -33,11 +33,10 @@ from agentrl.trajectory.message import Message
 class LedgerTree:
     """Finds the ledger that a request continues, and writes its answer there. Belongs to one event loop."""
 
-    def __init__(
-        self, chat: Chat, longest: int, *, inference_template: bool = False, matcher: Matcher | None = None
-    ) -> None:
-        """`longest`: tokens of prompt and answer. `matcher`: for histories that match no ledger."""
-        self.chat, self.size, self.matcher = chat, Size(chat, longest), matcher
+    def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
+        """`longest`: tokens of prompt and answer."""
+        self.chat, self.size = chat, Size(chat, longest)
+        self.matcher: Matcher | None = None
         self.inference_template = inference_template
         self.branches: list[LedgerBranch] = []
         """Branches with an answer, in the order of their first one."""

@@ -16,7 +16,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.user_code import UserFunction
 from agentrl.core.user_errors import did_you_mean
 from agentrl.gateway.containers import ContainerSettings
-from agentrl.gateway.settings import HOOKS, READ, USUAL, SessionSettings, function, read_settings
+from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
 
@@ -26,7 +26,7 @@ FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
 LIMITS = ("timeout", "max_concurrent", "max_starting")
-KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", *READ, *HOOKS)
+KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", *SESSION_KEYS)
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB = 2.0, 4096

@@ -16,7 +16,11 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """A request for one turn of the model."""
+    """A request for one turn of the model.
+
+    `role`: the entry of `models` for its model's name; `trained`: whether the answer is trained on; `sampling`: settings
+    of that entry.
+    """
 
     conversation: Conversation
     """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
@@ -30,11 +34,8 @@ class TurnRequest:
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
     model: str = "policy"
     role: str = ""
-    """The entry of `models` for its name."""
     trained: bool = True
-    """Whether the answer is trained on."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """Sampling settings of its model's name."""
     stream: bool = False
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
-from agentrl.gateway.settings import USUAL, SessionSettings
+from agentrl.gateway.settings import TIMEOUT, USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
@@ -46,24 +46,23 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
-HOOK_SECONDS = 600.0
-MAX_REWARDS = 4096
-"""Rewards that a client may post."""
-
-LAST_ANSWERS = 16
-"""Answers that a client gets again where they were lost on their way."""
+LAST_ANSWERS, MAX_REWARDS = 16, 4096
+"""Answers that a client gets again where they were lost on their way; rewards that it may post."""
 
 
 @dataclass
 class AgentSession:
-    """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
+    """Answers one agent's requests and records them in its trajectory. Belongs to one event loop.
+
+    `record` gets each turn and each reward, as its journal has them, before it counts. `rewards`: those that its client
+    has posted.
+    """
 
     trajectory: Trajectory
     env: RolloutContext
     sampling: Sampling
     settings: SessionSettings = USUAL
     record: Callable[[Mapping[str, Any]], None] = lambda line: None
-    """Gets each turn and each reward, as its journal has them, before it counts."""
     tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
@@ -77,7 +76,6 @@ class AgentSession:
     attempts: int = 0
     """Answers drawn: several for a request whose answers do not fit its format."""
     rewards: int = 0
-    """Rewards that its client has posted."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -90,12 +88,8 @@ class AgentSession:
 
     def __post_init__(self) -> None:
         env = self.env
-        self.tree = LedgerTree(
-            env.chat,
-            env.limits.model_length,
-            inference_template=env.inference_template,
-            matcher=self.settings.matcher,
-        )
+        self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
+        self.tree.matcher = self.settings.matcher
 
     @property
     def chat(self) -> Chat:
@@ -231,7 +225,6 @@ class AgentSession:
         sampled, wishes = SampledTokens(), self._wishes(request)
         room = self.env.limits.model_length - len(pending.ids)
         most = min(self.sampling.max_new_tokens, room, request.max_tokens or room)
-        most = min(most, int(request.sampling.get("max_new_tokens", room)))
         halts = await self.env.shared.setdefault(Halting, Halting(self.chat)).at(request.stop)
         ends = wishes["stop_token_ids"]
         wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
@@ -263,8 +256,7 @@ class AgentSession:
         """Settings of the request that differ from the run's sampling."""
         own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        role = {name: value for name, value in request.sampling.items() if name != "max_new_tokens"}
-        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **role}
+        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **request.sampling}
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -308,7 +300,7 @@ class AgentSession:
             body=request.body,
         )
         if self.settings.on_answer is not None:
-            answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=HOOK_SECONDS) or answer
+            answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=TIMEOUT) or answer
         asked = [as_tool_call(call) for call in answer.calls]
         sent: Message = {"role": "assistant", "content": answer.text, "tool_calls": asked}
         records = call_records(reply.calls, self.tree.turns)
@@ -319,7 +311,7 @@ class AgentSession:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
         if (hook := self.settings.on_request) is None:
             return body
-        changed: Body | None = await hook.run((dict(body), self.trajectory), {}, timeout=HOOK_SECONDS)
+        changed: Body | None = await hook.run((dict(body), self.trajectory), {}, timeout=TIMEOUT)
         return body if changed is None else changed
 
     def _write(self, pending: Pending, sampled: SampledTokens, calls: list[ToolCallRecord], **about: Any) -> None:

@@ -55,14 +55,15 @@ async def ask(served: Served, model: str, *said: Any) -> Any:
 async def test_names_are_trained_frozen_or_aliases(tmp_path: Path) -> None:
     async with serving(says("Yes")) as judge:
         url = {"base_url": f"{judge.url}/v1", "model": "big"}
-        models = {"judge": url, "title": {"train": False}, "cold": {"temperature": 0.25, "max_tokens": 1}}
+        models = {"judge": url, "title": {"train": False}, "cold": {"temperature": 0.25}}
         async with serving(says("The answer is 5 .", "Sure?", "The answer is 5 .", "Yes")) as served:
             served.session.settings = settings(tmp_path, models=models, rewards=True)
             first = await ask(served, "policy")
             said = [first.choices[0].message, {"role": "user", "content": "Sure?"}]
             assert (await ask(served, "title")).choices[0].message.content == "Sure?"
             assert (await ask(served, "judge")).model == "big"
-            assert (await ask(served, "cold", *said)).usage.completion_tokens == 1
+            await ask(served, "cold", *said)
+            assert [round(sampling.temperature, 2) for sampling in served.engine.asked] == [1.0, 1.0, 0.25]
             await ask(served, "other", *said)  # goes on in the policy's ledger
             posted = {"reward": 0.5, "answer": first.id}
             async with httpx.AsyncClient() as client:
@@ -105,7 +106,7 @@ async def test_a_matcher_finds_a_rewritten_history(tmp_path: Path) -> None:
     for matcher, ledgers in (({}, 2), ({"matcher": "mine.matcher"}, 1)):
         async with serving(says("The answer is 5 .", "Yes")) as served:
             served.session.settings = settings(tmp_path, **matcher)
-            served.session.__post_init__()
+            served.session.tree.matcher = served.session.settings.matcher
             await ask(served, "m")
             client = anthropic.AsyncAnthropic(base_url=served.url, api_key=KEY)
             said: Any = [rewritten, {"role": "user", "content": "Sure?"}]
