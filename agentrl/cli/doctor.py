@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

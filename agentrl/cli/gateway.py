@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl_sandbox.guard import is_loopback
 
 PORT = 8000

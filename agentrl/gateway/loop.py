@@ -30,11 +30,10 @@ from urllib.parse import urlsplit
 from agentrl.config.derived import deterministic
 from agentrl.containers import ContainerSpec
 from agentrl.core.clocks import limited, queued, time_limit, uncounted
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
 from agentrl.core.shares import share_of
-from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.containers import ProgramContainers, run_in
 from agentrl.gateway.online import OnlineAgent

@@ -12,9 +12,8 @@ from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
-from agentrl.core.user_errors import did_you_mean
 from agentrl.gateway.containers import ContainerSettings
 from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
 from agentrl.tools.mcp.spec import with_variables

@@ -18,8 +18,8 @@ Finish = Literal["stop", "length", "tool_calls"]
 class TurnRequest:
     """A request for one turn of the model.
 
-    `role`: the entry of `models` for its model's name; `trained`: whether the answer is trained on; `sampling`: settings
-    of that entry.
+    `role`: the entry of `models` for its model's name; `sampling`: that entry's; `trained`: whether the answer is
+    trained on.
     """
 
     conversation: Conversation

@@ -245,7 +245,7 @@ def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str,
     at, part = {**at, "content_index": 0}, item["content"][0]
     kind, text = f"response.{part['type']}", part["text"]
     logprobs = {name: part[name] for name in ("logprobs",) if name in part}
-    none: dict[str, Any] = dict.fromkeys(logprobs, [])
+    none: dict[str, Any] = {name: [] for name in logprobs}
     yield "response.content_part.added", {**at, "part": {**part, "text": "", **none}}
     for chunk in chunks(text):
         yield f"{kind}.delta", {**at, "delta": chunk, **none}
