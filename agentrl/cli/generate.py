@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.paths import shown
-from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig

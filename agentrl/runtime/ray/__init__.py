@@ -20,8 +20,7 @@ from agentrl.config.derived import processes
 from agentrl.config.given import given_objects
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.core.errors import UserError
-from agentrl.core.user_errors import one_line
+from agentrl.core.errors import UserError, one_line
 from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 

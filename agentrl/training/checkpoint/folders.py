@@ -24,11 +24,10 @@ from typing import Any
 
 import torch
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside
 from agentrl.core.numbers import limit_of
-from agentrl.core.outputs import UNREAD
+from agentrl.core.outputs import UNREAD, write_atomic
 from agentrl.training.checkpoint.lineage import DamagedCheckpoint, complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks

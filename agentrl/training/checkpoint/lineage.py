@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside, read_inside
+from agentrl.core.outputs import write_atomic
 
 FOLDER = "checkpoints"
 """Folder of the checkpoints, in the run's folder."""
