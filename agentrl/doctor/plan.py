@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.doctor.forecast import Layout, Work
 from agentrl.doctor.memory import TIGHT, Size
 from agentrl.doctor.speeds import Speeds
