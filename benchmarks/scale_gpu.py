@@ -330,8 +330,8 @@ def figures(case: Case, lines: list[dict[str, float]], watched: Figures) -> Figu
     found["steps"] = len(lines)
     if case.kills:
         killed, ends = watched["killed"], watched["ends"]
-        later = [end - killed for end in ends if killed and end > killed]
-        found["recovered, s"] = later[0] if later else None
+        later = [killed, *(end for end in ends if end > killed)] if killed else []
+        found["recovered, s"] = max((b - a for a, b in zip(later, later[1:], strict=False)), default=None)
     return found
 
 
