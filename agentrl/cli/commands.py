@@ -27,6 +27,7 @@ TABLE = (
     Command("merge", "Train", "export a checkpoint as a model folder in Hugging Face format"),
     Command("plan", "Prepare", "foretell layouts, memory and seconds of a run on GPUs", "train"),
     Command("doctor", "Inspect", "check a run before it spends GPU time", "train"),
+    Command("cluster", "Inspect", "check the machines of a Ray cluster before a run", "train"),
     Command("generate", "Measure", "answer rows with a model and store the answers", "eval"),
     Command("eval", "Measure", "score stored answers or a model: means, pass@k, intervals", "eval"),
     Command("rollout", "Inspect", "run a few rows and show the conversations, with trained tokens coloured", "train"),

@@ -39,25 +39,34 @@ def run(args: argparse.Namespace) -> int:
     """Print findings as they come; returns 1 if one of them is a problem."""
     config = load_config(args, checks=())
     use_idle_cores(config.trainer, config.rollout)
-    from rich.console import Console
-
     from agentrl.doctor.diagnosis import diagnose
 
-    console = Console(highlight=False, soft_wrap=True)
-    areas: list[str] = []
-
-    def show(area: str, finding: "Finding") -> None:
-        line(console, "" if areas[-1:] == [area] else area, finding)
-        areas.append(area)
-
-    diagnosis = diagnose(config, show, split=args.split, count=args.rows)
+    printer = FindingPrinter()
+    diagnosis = diagnose(config, printer, split=args.split, count=args.rows)
     if not args.no_conversation:
-        conversation(console, diagnosis)
-    counts = Counter(finding.level for finding in diagnosis.findings)
-    console.print(
-        f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
-    )
-    return int(counts["problem"] > 0)
+        conversation(printer.console, diagnosis)
+    return printer.end()
+
+
+class FindingPrinter:
+    """Prints findings by area, and at the end their numbers."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.area, self.counts = "", Counter[str]()
+
+    def __call__(self, area: str, finding: "Finding") -> None:
+        line(self.console, "" if area == self.area else area, finding)
+        self.area = area
+        self.counts[finding.level] += 1
+
+    def end(self) -> int:
+        """Print the numbers; returns 1 if there is a problem."""
+        good, doubts, bad = (self.counts[level] for level in MARKS)
+        self.console.print(f"\n{good} ok, {plural(doubts, 'warning')}, {plural(bad, 'problem')}")
+        return int(bad > 0)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

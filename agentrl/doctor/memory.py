@@ -252,7 +252,8 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
 def kept_by_server(config: Config, device: torch.device, processes: int, have: float) -> float:
     """GiB that a server on the trainer's GPU keeps while the policy trains."""
     dtype, most = server_dtype(config, device.type), int(have * GIB)
-    sharing = shared(config, Sharing(ranks=processes), dtype, most)
+    servers = max(processes // config.rollout.tensor_model_parallel_size, 1)
+    sharing = shared(config, Sharing(ranks=processes, replicas=servers), dtype, most)
     if sharing.sleeps:
         return 0.0
     kept = awake_bytes(config, sharing, model_length(config), dtype, most) if sharing.fits else None

@@ -20,7 +20,7 @@ RUN = "async def run(self, trajectory, sampling)"
 ENTRY_KEYS = ("name", "_target_")
 PROGRAM = "program"
 """The loop that runs an agent program behind the gateway, and the keys of an entry that names one."""
-PROGRAM_KEYS = ("command", "python", "image")
+PROGRAM_KEYS = ("command", "python", "image", "sessions")
 WRITE = "write a list of entries with name and _target_, or with name and command"
 
 
