@@ -360,11 +360,13 @@ def child(words: list[str], args: argparse.Namespace, folder: Path, limit: float
     given = ["--gpus", str(args.gpus), "--device", args.device, *(["--tiny"] if args.tiny else [])]
     command = [sys.executable, str(HERE / "scale_gpu.py"), *given, "--child", str(out), *words]
     with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=env, start_new_session=True)
         try:
-            done = subprocess.run(command, stdout=stream, stderr=stream, timeout=limit, env=env, check=False)
+            code = process.wait(limit)
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with its ranks
             return {"failed": f"not ready after {limit:.0f} s"}
-    return json.loads(out.read_text()) if done.returncode == 0 else {"failed": last_line(log, "no message")}
+    return json.loads(out.read_text()) if code == 0 else {"failed": last_line(log, "no message")}
 
 
 def random_model(folder: str, name: str, args: argparse.Namespace) -> Figures:
