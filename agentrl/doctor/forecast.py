@@ -74,8 +74,8 @@ class Layout:
         """Whether heads, experts and GPUs can be split so."""
         sizes, rollout, trainer = self.size.sizes, self.config.rollout, self.config.trainer
         servers = self.serving // (rollout.nnodes or trainer.nnodes)
-        split = (servers, self.tensor), (sizes.heads, self.tensor), (sizes.heads, self.sequence)
-        split += (sizes.experts, self.experts), (self.ranks, self.sequence), (self.ranks, self.experts)
+        split = [(servers, self.tensor), (sizes.heads, self.tensor), (sizes.heads, self.sequence)]
+        split += [(sizes.experts, self.experts), (self.ranks, self.sequence), (self.ranks, self.experts)]
         return not any(number % parts for number, parts in split)
 
     def memory(self) -> tuple[float, float]:
