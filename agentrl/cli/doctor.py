@@ -6,13 +6,11 @@ It takes the settings of `agentrl train`. It needs the tokenizer and three rows:
 """
 
 import argparse
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
     ("check ten validation rows", "agentrl doctor --config-name my-run --split val --rows 10"),
-    ("which GPUs a model needs", "agentrl doctor --hardware model.path=models/my-model"),
 )
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
@@ -35,18 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument("--rows", type=row_count, default=3, metavar="N", help="number of rows to check (default 3)")
     parser.add_argument("--split", choices=["train", "val"], default="train", help="rows to check (default train)")
-    parser.add_argument("--hardware", action="store_true", help="show only which GPUs the model needs, foretold")
     parser.add_argument("--no-conversation", action="store_true", help="do not show the example conversation")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print findings as they come; returns 1 if one of them is a problem."""
     config = load_config(args, checks=())
-    if args.hardware:
-        from agentrl.doctor.hardware import table
-
-        sys.stdout.write(table({Path(config.model.path or "").name: config}))
-        return 0
     use_idle_cores(config.trainer, config.rollout)
     from agentrl.doctor.diagnosis import diagnose
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.data.dataset import scored_by_rollout
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.gateway.loop import ProgramAgent

@@ -8,7 +8,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.http.client import ServerLost
-from agentrl.training.checkpoint.folders import DamagedCheckpoint
+from agentrl.training.checkpoint.lineage import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
