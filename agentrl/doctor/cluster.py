@@ -99,8 +99,7 @@ def cluster(config: Config) -> Iterator[Found]:
         connect(config.ray_init, stack)
         gpus, each, needed = on_gpus(trainer.device), trainer.n_gpus_per_node, trainer.nnodes + config.rollout.nnodes
         count = max(machines_with(bundle_of(each, gpus=gpus)), needed)
-        probed = replace(config, trainer=trainer)
-        ranks = spawn(ClusterProbe, probed, "trainer", count, each, gpus=gpus, stack=stack)
+        ranks = spawn(ClusterProbe, replace(config, trainer=trainer), "trainer", count, each, gpus=gpus, stack=stack)
         world, first = len(ranks.actors), range(0, len(ranks.actors), each)
         facts = ranks.each("facts", [(Path(mark.name), time.time())] * world)
         found = {ranks.locations[i].address: facts[i] for i in first}
