@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args, checks=())
     from agentrl.runtime.ray import need_ray
 
-    need_ray()
+    need_ray(config)
     from agentrl.doctor.cluster import cluster
 
     signal.signal(signal.SIGALRM, too_late)
