@@ -21,6 +21,7 @@ from agentrl.core.errors import InfraError
 from agentrl.core.paths import expanded
 from agentrl.doctor.finding import Finding, Level
 from agentrl.runtime.ray.cluster import bundle_of, connect, machines_with, on_gpus
+from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 
@@ -107,7 +108,7 @@ def cluster(config: Config) -> Iterator[Found]:
         if world == 1:
             return
         try:
-            ranks.join()
+            results(ranks.begin_join(), ranks.names)
             yield from speeds(list(found), ranks.each("speeds", [(first, SIZE)] * world))
         except InfraError as error:
             fix = "open all TCP ports between the machines; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
