@@ -22,10 +22,8 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.worker import EnvironmentProgram, Worker, run_once
-from agentrl.gateway.loop import MODEL
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
-from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.trajectory import Trajectory
@@ -82,7 +80,7 @@ class OutsideAgent(AgentLoop):
         return shared
 
     def _gateway(self) -> Any:
-        return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
+        return self.env.shared.setdefault(Gateway, Gateway())
 
 
 def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, Any]) -> None:
