@@ -20,7 +20,8 @@ from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something, untrained
 from agentrl.evaluation.stored import Answered, answered, read_answers, row_scores, scored
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime import Runtime, open_runtime
+from agentrl.runtime.opening import open_runtime
+from agentrl.runtime.runtime import Runtime
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 

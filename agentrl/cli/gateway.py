@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import FILTERS, Sampling
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps import Appended
 
     console = Console(highlight=False, soft_wrap=True)

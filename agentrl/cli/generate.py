@@ -79,7 +79,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
     from agentrl.evaluation.settings import scoring_something, untrained
-    from agentrl.runtime import open_runtime
+    from agentrl.runtime.opening import open_runtime
 
     use_idle_cores(config.trainer, config.rollout)
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:

@@ -32,6 +32,20 @@ FIX = "remove that file"
 _NAME = re.compile(r"global_step_(\d+)")
 
 
+class DamagedCheckpoint(UserError):
+    """A file of a checkpoint is missing, or differs from its checksum."""
+
+    def __init__(self, culprit: Path, why: str = "is damaged") -> None:
+        super().__init__(culprit, why)
+        self.trouble = f"{culprit} {why}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trouble}; resume from an older checkpoint with trainer.resume_mode=resume_path, or give "
+            "`agentrl merge` an older one"
+        )
+
+
 def step_of(name: str) -> int | None:
     """The step of a checkpoint's folder; None for any other name."""
     match = _NAME.fullmatch(name)
