@@ -30,6 +30,7 @@ from agentrl.rollout.gc_control import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.stream import AdmittedBatch, RolloutFuture
+from agentrl.rollout.teachers import RowTeachers
 from agentrl.rollout.template_check import record_mismatches
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.rollout.worker_scheduler import GroupWorker, WorkerScheduler
@@ -208,6 +209,7 @@ class Rollouts:
             retry_timeouts=rollout.retry_timeouts,
             tasks=self.tasks,
             stop=self.stop,
+            teachers=RowTeachers(self.config.teachers, self.env.chat) if self.config.teachers else None,
         )
 
     def _make(
