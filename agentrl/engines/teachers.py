@@ -1,190 +1,170 @@
-"""Teachers that score tokens outside of the training ranks: servers, and a model in this process.
+"""Teachers on servers: they score tokens while the policy samples others.
 
 Invariants:
 - a teacher reads the tokens as they were sampled, and its answer is checked before anything trains on it;
-- requests run side by side, at most `CONCURRENT` to a server; converting an answer never blocks the event loop;
-- a server that went away is started again, or waited for; when it stays away, every later request fails at once.
+- at most `CONCURRENT` requests are sent to a server at a time; converting an answer does not block the event loop;
+- a server that dies is started again; one that cannot be started fails every later request at once.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from agentrl.config.schema import Config, Teacher
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.scores import ServerScores, TokenScores, checked_scores
-from agentrl.engines.servers import Replica
-from agentrl.engines.servers.client import MAX_RETRIES
+from agentrl.engines.backends import model_length, server_backend
+from agentrl.engines.gpus import teacher_gpus, visible_gpus
+from agentrl.engines.launching import engine_name, in_process, own_replica
+from agentrl.engines.scores import TokenScores, checked_scores
+from agentrl.engines.servers import Replica, ServerBackend
+from agentrl.engines.servers.client import ServerClient
 from agentrl.engines.servers.remote_engine import MAX_STARTS
-from agentrl.http.client import RequestRefused, ServerLost
+from agentrl.engines.servers.replica_pool import ReplicaPool
+from agentrl.engines.sharing import Sharing, text_config
+from agentrl.training.model.loading import load_tokenizer, load_tokenizer_from
 from agentrl.trajectory.medium import Medium
 
-if TYPE_CHECKING:
-    import torch
-
-    from agentrl.training.model.handle import ModelHandle
-
 CONCURRENT = 64
-"""Requests to a server at a time."""
 PROBED = 64
-"""Tokens whose texts are compared with those of a server."""
-CHUNK = 256
-"""Tokens whose probabilities of the whole vocabulary are in memory at once."""
+"""Tokens whose texts are compared with those of a server that has a tokenizer."""
+
+Launch = Callable[[ServerBackend, int, Path], Replica]
+"""Starts a server on so many GPUs, with a log file."""
 
 
-class Teacher(Protocol):
-    """Scores given tokens."""
-
-    async def top_k(
-        self, ids: Sequence[int], mask: Sequence[int], k: int, media: Sequence[Medium] = ()
-    ) -> TokenScores:
-        """The log-probs of the tokens of `ids` [T] where `mask` is 1, and the `k` likeliest in place of each; k = 0:
-        none. Raises InfraError, and UserError for a teacher that cannot work."""
-
-    async def close(self) -> None:
-        """Stop it."""
-
-
-class ServerTeacher(Teacher):
+class ServerTeacher:
     """A teacher on a server."""
 
-    def __init__(
-        self, name: str, replica: Replica, tokenizer: Any, *, vocabulary: int, patience: float, timeout: float | None
-    ) -> None:
-        """`tokenizer`, `vocabulary`: the policy's, and its number of tokens. `patience`: seconds for a start of the
-        server; `timeout`: for a request."""
-        self.name, self.replica, self.tokenizer, self.vocabulary = name, replica, tokenizer, vocabulary
-        self.patience, self.timeout = patience, timeout
-        self._slots, self._starting = asyncio.Semaphore(CONCURRENT), asyncio.Lock()
-        self._failure: InfraError | None = None
-
-    async def top_k(
-        self, ids: Sequence[int], mask: Sequence[int], k: int, media: Sequence[Medium] = ()
-    ) -> TokenScores:
-        wanted, sent = _wanted(mask), np.asarray(ids)
-        if not len(wanted):
-            return TokenScores.blank(len(sent), k)
-        first, end = int(wanted[0]), int(wanted[-1]) + 1
-        async with self._slots:
-            answer = await self._asked(sent[:end].tolist(), media, first, k)
-        scores = await asyncio.to_thread(
-            checked_scores, answer, sent[:end], wanted, first, k=k, vocabulary=self.vocabulary
+    def __init__(self, name: str, replica: Replica, config: Config, tokenizer: Any) -> None:
+        """`config`: the run's, `tokenizer`: the policy's."""
+        self.name, self.url = name, replica.url
+        self.tokenizer, self.patience = tokenizer, config.rollout.start_timeout
+        self.client = ServerClient(
+            replica.backend,
+            ReplicaPool([replica], self._restart),
+            max_model_len=0,
+            request_timeout=config.rollout.request_timeout,
         )
-        return scores.padded(len(sent))
-
-    async def close(self) -> None:
-        await self.replica.close()
-
-    async def _asked(self, ids: list[int], media: Sequence[Medium], first: int, k: int) -> ServerScores:
-        """The server's answer, after several tries where it goes away. Raises InfraError."""
-        lost: InfraError | None = None
-        for _ in range(MAX_RETRIES):
-            await self._serve()
-            try:
-                return await self._score(ids, media, first, k)
-            except (ServerLost, RequestRefused) as error:
-                if isinstance(error, RequestRefused) and (error.status < 500 or await self.replica.answers()):
-                    raise
-                self.replica.serving, lost = False, error
-        raise InfraError(f"given up after {MAX_RETRIES} tries: {lost}")
-
-    async def _score(self, ids: list[int], media: Sequence[Medium], first: int, k: int) -> ServerScores:
-        try:
-            return await self.replica.backend.score(self.replica.http, ids, media, first, k, self.timeout)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:  # it is another's server
-            raise InfraError(f"{self.replica.url} returns no log-probs of given tokens: {error!r}") from error
-
-    async def _serve(self) -> None:
-        """Wait until the server answers; one that the run started is started again, a few times."""
-        async with self._starting:
-            if self._failure is not None:
-                raise self._failure
-            if self.replica.serving:
-                return
-            try:
-                if self.replica.starts >= MAX_STARTS:
-                    raise InfraError(f"{self.replica.url} died {MAX_STARTS} times; its log says why")
-                self.replica.launch()
-                await self.replica.ready(self.patience)
-                await self._compare_texts()
-            except InfraError as error:
-                self._failure = error
-                raise
-            self.replica.serving = True
-
-    async def _compare_texts(self) -> None:
-        """Raises UserError for a server whose tokens are others than the policy's; one without a tokenizer of its own,
-        as the run starts it, gives no texts."""
-        ids = np.linspace(0, len(self.tokenizer) - 1, PROBED).astype(int).tolist()
-        for entry in (await self._score(ids, (), 1, 0)).given:
-            token, theirs = entry[1], entry[2]
-            ours = self.tokenizer.decode([token])
-            if isinstance(theirs, str) and theirs.strip() and ours.isascii() and theirs.strip() != ours.strip():
-                raise other_tokens(self.name, token, theirs, ours)
-
-
-class LocalTeacher(Teacher):
-    """A teacher in this process: it scores one trajectory at a time, in a thread."""
-
-    def __init__(self, model: "ModelHandle", device: "torch.device") -> None:
-        from agentrl.training.model.head.logprobs import TokenLogprobs
-
-        model.module.requires_grad_(False).eval()
-        self.reader, self.device = TokenLogprobs(model), device
-        self._turn = asyncio.Lock()
+        known = text_config(str(config.model.path), config.model.lora_rank)
+        self.vocabulary: int = known.get("vocab_size") or len(tokenizer)
+        self._slots = asyncio.Semaphore(CONCURRENT)
+        self._started: asyncio.Future[None] | None = None
 
     async def top_k(
-        self, ids: Sequence[int], mask: Sequence[int], k: int, media: Sequence[Medium] = ()
+        self, ids: Sequence[int], mask: Sequence[int], k: int, *, key: str, media: Sequence[Medium] = ()
     ) -> TokenScores:
-        async with self._turn:
-            try:
-                return await asyncio.to_thread(self._scores, ids, mask, k, media)
-            except (RuntimeError, ValueError, LookupError) as error:  # the model's own code, or the GPU
-                raise InfraError(f"{type(error).__name__}: {error}") from error
+        """The log-probs of the tokens of `ids` [T] where `mask` is 1, and the `k` likeliest in place of each; k = 0:
+        none. `key`: of the trajectory. Raises InfraError, and UserError where the server cannot be a teacher."""
+        sent, wanted = np.asarray(ids), np.flatnonzero(np.asarray(mask))
+        wanted = wanted[wanted > 0]  # nothing is before the first token
+        if self._started is None:
+            self._started = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._started)
+        async with self._slots:
+            end = int(wanted[-1]) + 1
+            answer = await self.client.score(sent[:end].tolist(), media, int(wanted[0]), k, key=key)
+        self.client.release(key)
+        return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=k, vocabulary=self.vocabulary)
 
-    async def close(self) -> None:
-        """Nothing runs."""
+    async def _start(self) -> None:
+        (replica,) = self.client.pool.replicas
+        try:
+            await self._restart(replica)
+        except InfraError as error:
+            raise UserError(f"teachers.{self.name}: {error}") from error
+        replica.serving = True
 
-    def _scores(self, ids: Sequence[int], mask: Sequence[int], k: int, media: Sequence[Medium]) -> TokenScores:
-        import torch
-
-        from agentrl.training.model.head.logprobs import single_sequence
-
-        wanted, scores = _wanted(mask), TokenScores.blank(len(ids), k)
-        batch = single_sequence(ids, mask, media).to(self.device)
-        with torch.no_grad():
-            read = self.reader.readout(batch)
-            for places, hidden in zip(
-                np.split(wanted, range(CHUNK, len(wanted), CHUNK)), read.hidden[: len(wanted)].split(CHUNK), strict=True
-            ):
-                logits = hidden if read.weight is None else torch.nn.functional.linear(hidden, read.weight, read.bias)
-                logprobs = logits.float().log_softmax(-1)
-                tokens = batch.ids[torch.from_numpy(places).to(self.device)]
-                scores.logprobs[places] = logprobs.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
-                best = logprobs.topk(k)
-                scores.topk_logprobs[places], scores.topk_ids[places] = best.values.cpu(), best.indices.cpu()
-        return scores
-
-
-def check_tokens(name: str, teacher: Any, policy: Any) -> None:
-    """Raises UserError for a teacher's tokenizer that has other tokens than the policy's."""
-    texts = {token: text for text, token in teacher.get_vocab().items()}
-    for ours, token in policy.get_vocab().items():
-        if texts.get(token, ours) != ours:
-            raise other_tokens(name, token, texts[token], ours)
+    async def _restart(self, replica: Replica) -> None:
+        """Start a server of the run, or wait for another's. Raises UserError for tokens that are not the policy's."""
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"teacher {self.name}: its server died {MAX_STARTS} times; its log says why")
+        replica.launch()
+        await replica.ready(self.patience)
+        ids = np.linspace(0, len(self.tokenizer) - 1, PROBED).astype(int).tolist()
+        probe = await replica.backend.score(replica.http, ids, (), 1, 0, self.client.request_timeout)
+        theirs = {entry[1]: entry[2] for entry in probe.given if entry[2] is not None}
+        check_tokens(self.name, theirs, {token: self.tokenizer.decode([token]) for token in theirs})
 
 
-def other_tokens(name: str, token: int, theirs: str, ours: str) -> UserError:
-    """The error for a teacher with another tokenizer."""
-    return UserError(
-        f"teachers.{name}: token {token} is {theirs!r} there and {ours!r} for the policy: a teacher scores the policy's "
-        "own tokens, so take one with the policy's tokenizer"
+def launch_teachers(config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
+    """The teachers that are on servers, by name; servers of the run start now. `kind`: of their device, cpu or cuda.
+    Raises UserError, before any server starts, for a teacher with other tokens than the policy's."""
+    served = {name: teacher for name, teacher in config.teachers.items() if not teacher.on_ranks}
+    tokenizer = load_tokenizer(config.model) if served else None
+    for name, teacher in served.items():
+        if teacher.path is not None:
+            theirs = load_tokenizer_from(teacher.path, f"teachers.{name}.model.path", trust_remote_code=False)
+            check_tokens(name, _texts(theirs), _texts(tokenizer))
+    made = {}
+    for name, teacher in served.items():
+        own = _engine_config(config, teacher, kind)
+        backend = server_backend(own.rollout.name, own, kind, Sharing(apart=True))
+        log = Path(config.trainer.default_local_dir).absolute() / "engine" / f"teacher-{name}.log"
+        url = teacher.base_url
+        replica = Replica(backend, url) if url else launch(backend, teacher.n_gpus, log)
+        replica.launch()
+        made[name] = ServerTeacher(name, replica, config, tokenizer)
+    return made
+
+
+def with_addresses(config: Config, servers: Mapping[str, ServerTeacher]) -> Config:
+    """The settings for another process: it sends requests to these servers, and starts none."""
+    known = {
+        name: replace(config.teachers[name], base_url=server.url, engine=server.client.backend.name)
+        for name, server in servers.items()
+    }
+    return replace(config, teachers=config.teachers | known)
+
+
+def launcher_here(config: Config, kind: str) -> Launch:
+    """Starts teachers on the last GPUs of this machine. Raises UserError where they leave none to the policy."""
+    needed, gpus = teacher_gpus(config.teachers), visible_gpus() if kind == "cuda" else []
+    if gpus and needed >= len(gpus):
+        raise UserError(
+            f"teachers: their servers take {needed} GPUs, the policy 1, and there are {len(gpus)}: set engine: hf, "
+            "which shares the policy's, or the base_url of a server elsewhere"
+        )
+    taken = iter(gpus[-needed:] if needed else ())
+    return lambda backend, count, log: own_replica(backend, list(islice(taken, count)), log)
+
+
+def _engine_config(config: Config, teacher: Teacher, kind: str) -> Config:
+    """The settings of a run whose engine is the teacher's server."""
+    name = teacher.engine or engine_name(config.rollout, kind)
+    rollout = replace(
+        config.rollout,
+        name="sglang" if in_process(name) else name,
+        base_url=teacher.base_url,
+        router_url=None,
+        tensor_model_parallel_size=teacher.n_gpus if kind == "cuda" else 1,
+        load_format="auto",
+        max_model_len=model_length(config) + config.data.max_prompt_length + 1,  # another prompt, a token of vLLM's
+        engine_kwargs={"vllm": {"max_logprobs": max(config.distillation.topk, 1)}},
+        gpu_memory_utilization=None,
+        quantization=None,
+        speculative_algorithm=None,
+        deterministic=False,
+        enable_rollout_routing_replay=False,
     )
+    router_replay = replace(config.actor.router_replay, mode="disabled")
+    model = replace(config.model, path=teacher.path or config.model.path, lora_rank=0, override_config={})
+    return replace(config, rollout=rollout, model=model, actor=replace(config.actor, router_replay=router_replay))
 
 
-def _wanted(mask: Sequence[int]) -> NDArray[np.intp]:
-    """The places of the tokens to score; the first token has nothing before it."""
-    wanted = np.flatnonzero(np.asarray(mask))
-    return wanted[wanted > 0]
+def _texts(tokenizer: Any) -> dict[int, str]:
+    return {token: text for text, token in tokenizer.get_vocab().items()}
+
+
+def check_tokens(name: str, theirs: dict[int, str], ours: dict[int, str]) -> None:
+    """Raises UserError for a teacher with other texts of the same tokens."""
+    other = next((token for token, text in ours.items() if theirs.get(token, text).strip() != text.strip()), None)
+    if other is not None:
+        raise UserError(
+            f"teachers.{name}: token {other} is {theirs[other]!r} there and {ours[other]!r} for the policy: a teacher "
+            "scores the policy's own tokens, so take one with the policy's tokenizer"
+        )

@@ -119,7 +119,9 @@ class VLLM(ServerBackend):
     ) -> ServerAnswer:
         body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
-            answer = await self._with_images(http, body | images.question(ids, media, drawing), timeout)
+            if http.url not in self._image_servers:
+                raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
+            answer = await http.post(images.PATH, body | images.question(ids, media, drawing), timeout=timeout)
             return images.read(answer, ids, sampling.candidates)
         answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
         choice = answer["choices"][0]
@@ -134,15 +136,11 @@ class VLLM(ServerBackend):
     async def score(
         self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
     ) -> ServerScores:
-        body, asked = {"model": self._models[http.url]}, {"max_tokens": 1, "prompt_logprobs": k}
         if media:
-            answer = await self._with_images(http, body | images.question(ids, media, asked), timeout)
-            images.check_prompt(answer, ids)
-            found = answer["prompt_logprobs"]
-        else:
-            answer = await http.post("/v1/completions", body | {"prompt": ids} | asked, timeout=timeout)
-            found = answer["choices"][0]["prompt_logprobs"]
-        return await asyncio.to_thread(scores_of, found, ids, first, k)
+            raise UserError("a teacher on vLLM reads no images; set its engine to sglang")
+        body = {"model": self._models[http.url], "prompt": ids, "max_tokens": 1, "prompt_logprobs": k}
+        answer = await http.post("/v1/completions", body, timeout=timeout)
+        return await asyncio.to_thread(scores_of, answer["choices"][0]["prompt_logprobs"][first:], ids[first:], k)
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
@@ -218,13 +216,6 @@ class VLLM(ServerBackend):
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
 
-    async def _with_images(self, http: Http, body: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-        """The answer to a request with images. Raises UserError for a server that takes none."""
-        if http.url not in self._image_servers:
-            raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
-        answer: dict[str, Any] = await http.post(images.PATH, body, timeout=timeout)
-        return answer
-
     def _packed(self, http: Http) -> dict[str, bool]:
         """The flag that newer versions take once, and older ones with each bucket."""
         return {"packed": True} if "/shutdown_weight_transfer_engine" in self._paths[http.url] else {}
@@ -262,15 +253,14 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def scores_of(found: Sequence[Any], ids: Sequence[int], first: int, k: int) -> ServerScores:
+def scores_of(found: Sequence[Any], ids: Sequence[int], k: int) -> ServerScores:
     """vLLM's log-probs of a prompt: for each token a mapping of the likeliest ones and itself, by their ids."""
-    places = range(first, len(ids))
-    entries = [
-        {int(token): (one["logprob"], int(token), one.get("decoded_token"), one["rank"]) for token, one in row.items()}
-        for row in found[first:]
+    rows = [
+        sorted((one["rank"], one["logprob"], int(token), one.get("decoded_token")) for token, one in row.items())
+        for row in found
     ]
-    likeliest = [sorted(row.values(), key=lambda entry: entry[3])[:k] for row in entries] if k else ()
-    return ServerScores([row[ids[place]] for row, place in zip(entries, places, strict=True)], likeliest)
+    given = [next(entry[1:] for entry in row if entry[2] == token) for row, token in zip(rows, ids, strict=True)]
+    return ServerScores(given, [[entry[1:] for entry in row[:k]] for row in rows] if k else ())
 
 
 def packed(bucket: "Bucket") -> tuple["torch.Tensor", list[int]]:

@@ -35,7 +35,13 @@ def question(ids: Sequence[int], media: Sequence[Medium], drawing: Mapping[str, 
 
 def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> ServerAnswer:
     """The tokens drawn after `ids`. Raises UserError when the server read another prompt."""
-    check_prompt(answer, ids)
+    prompt = answer.get("prompt_token_ids")
+    if prompt != list(ids):
+        count = "unknown" if prompt is None else len(prompt)
+        raise UserError(
+            f"vLLM read other tokens than it was sent ({count} of {len(ids)}): it sizes images otherwise, or cannot "
+            "place them among these tokens; set rollout.name=sglang or hf"
+        )
     choice = answer["choices"][0]
     drawn = (choice.get("logprobs") or {}).get("content") or []
     likeliest = drawn[0]["top_logprobs"] if drawn and candidates else []
@@ -46,14 +52,3 @@ def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Serv
         tuple((entry["token_id"], min(entry["logprob"], 0.0)) for entry in likeliest),
         None if choice.get("routed_experts") is None else saved_experts(choice["routed_experts"]),
     )
-
-
-def check_prompt(answer: Mapping[str, Any], ids: Sequence[int]) -> None:
-    """Raises UserError when the server read other tokens than these."""
-    prompt = answer.get("prompt_token_ids")
-    if prompt != list(ids):
-        count = "unknown" if prompt is None else len(prompt)
-        raise UserError(
-            f"vLLM read other tokens than it was sent ({count} of {len(ids)}): it sizes images otherwise, or cannot "
-            "place them among these tokens; set rollout.name=sglang or hf"
-        )

@@ -7,7 +7,6 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.media import Media
 from agentrl.training.model.forward import run
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs
@@ -26,7 +24,6 @@ from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
-from agentrl.trajectory.medium import Medium
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -146,21 +143,15 @@ class TokenLogprobs:
 def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
     """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
     Collective for a sharded model."""
-    batch = single_sequence(ids, [1] * len(ids)).to(device)
-    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
-
-
-def single_sequence(ids: Sequence[int], mask: Sequence[int], media: Sequence[Medium] = ()) -> Batch:
-    """A batch of one sequence, with the images of its tokens."""
     count = len(ids)
     zeros = torch.zeros(count)
-    return Batch(
-        ids=torch.tensor(list(ids)),
-        mask=torch.tensor(list(mask), dtype=torch.bool),
+    batch = Batch(
+        ids=torch.tensor(ids),
+        mask=torch.ones(count, dtype=torch.bool),
         rollout_logprobs=zeros,
         rewards=zeros,
         cu_seqlens=torch.tensor([0, count], dtype=torch.int32),
         trajectory=torch.zeros(1, dtype=torch.long),
         group=torch.zeros(1, dtype=torch.long),
-        media=Media.of([list(media)]),
-    )
+    ).to(device)
+    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
