@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.config.schema import Config, Teacher
+from agentrl.config.schema import Config, Model, Rollout, Teacher
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.backends import model_length, server_backend
 from agentrl.engines.gpus import teacher_gpus, visible_gpus
@@ -135,25 +135,19 @@ def launcher_here(config: Config, kind: str) -> Launch:
 
 def _engine_config(config: Config, teacher: Teacher, kind: str) -> Config:
     """The settings of a run whose engine is the teacher's server."""
-    name = teacher.engine or engine_name(config.rollout, kind)
-    rollout = replace(
-        config.rollout,
+    name, data = teacher.engine or engine_name(config.rollout, kind), config.data
+    rollout = Rollout(
         name="sglang" if in_process(name) else name,
         base_url=teacher.base_url,
-        router_url=None,
         tensor_model_parallel_size=teacher.n_gpus if kind == "cuda" else 1,
         load_format="auto",
-        max_model_len=model_length(config) + config.data.max_prompt_length + 1,  # another prompt, a token of vLLM's
+        max_model_len=model_length(config) + data.max_prompt_length + 1,  # another prompt, and a token of vLLM's
+        max_num_seqs=CONCURRENT,
+        engine_python=config.rollout.engine_python,
         engine_kwargs={"vllm": {"max_logprobs": max(config.distillation.topk, 1)}},
-        gpu_memory_utilization=None,
-        quantization=None,
-        speculative_algorithm=None,
-        deterministic=False,
-        enable_rollout_routing_replay=False,
     )
-    router_replay = replace(config.actor.router_replay, mode="disabled")
-    model = replace(config.model, path=teacher.path or config.model.path, lora_rank=0, override_config={})
-    return replace(config, rollout=rollout, model=model, actor=replace(config.actor, router_replay=router_replay))
+    model = Model(teacher.path or config.model.path, config.model.trust_remote_code, dtype=config.model.dtype)
+    return Config(data=data, model=model, rollout=rollout, trainer=config.trainer)
 
 
 def _texts(tokenizer: Any) -> dict[int, str]:
