@@ -41,8 +41,10 @@ class RowTeachers:
     async def assign(self, trajectory: Trajectory) -> None:
         """Set `teacher` and `teacher_prompt` of the trajectory's ledgers. Raises UserError where its row names no
         teacher, and where a context fails."""
+        if trajectory.validates or trajectory.outcome is Outcome.INFRA_ERROR:
+            return
         name = teacher_of(trajectory.row, self.teachers)
-        if name is None or trajectory.validates or trajectory.outcome is Outcome.INFRA_ERROR:
+        if name is None:
             return
         for ledger in trajectory.ledgers:
             ledger.teacher = self.numbers[name]
