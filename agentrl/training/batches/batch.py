@@ -85,8 +85,8 @@ class Batch:
     teacher: Tensor | None = None
     """int64 [B]; the sequence's teacher by its number, -1: none; None in a run without teachers."""
     teacher_prompts: Tensor | None = None
-    """int64 [B, P]; ids that its teacher reads in place of the prompt, -1 after their end; all -1: it reads the
-    prompt."""
+    """int64 [B, 1 + P]; the number of first tokens that its teacher does not read, and the ids that it reads in their
+    place, -1 after their end."""
     teacher_logprobs: Tensor | None = None
     """f32 [T]; a server's log-probs of the tokens, NaN where it has none."""
     teacher_topk_ids: Tensor | None = None

@@ -143,7 +143,9 @@ def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
         return {}
     found = {"teacher": torch.tensor([ledger.teacher for ledger in ledgers])}
     if any(ledger.teacher_prompt for ledger in ledgers):
-        prompts = [torch.tensor(ledger.teacher_prompt, dtype=torch.long) for ledger in ledgers]
+        # One without a prompt of its own reads all tokens.
+        pairs = [(len(told) and ledger.prompt_length, told) for ledger in ledgers for told in [ledger.teacher_prompt]]
+        prompts = [torch.tensor([replaced, *told]) for replaced, told in pairs]
         found["teacher_prompts"] = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=-1)
     for name in TEACHER_COLUMNS:
         columns = [getattr(ledger, name) for ledger in ledgers]
@@ -151,8 +153,8 @@ def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
         if known is not None:
             none = np.nan if known.dtype.kind == "f" else 0
             shapes = [(len(ledger), *known.shape[1:]) for ledger in ledgers]
-            pairs = zip(columns, shapes, strict=True)
-            whole = [np.full(shape, none, known.dtype) if column is None else column for column, shape in pairs]
+            each = zip(columns, shapes, strict=True)
+            whole = [np.full(shape, none, known.dtype) if column is None else column for column, shape in each]
             found[name] = torch.from_numpy(np.concatenate(whole))
     return found
 
