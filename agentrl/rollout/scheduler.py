@@ -99,9 +99,12 @@ class Scheduler(BatchScheduler):
         return trajectory
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
-        """Score a trajectory, end its container, compare it with the template, then call `on_done`."""
+        """Score a trajectory, as its teacher does, end its container, compare it with the template, call `on_done`."""
+        scoring = [batch.scorer.score(trajectory)]
+        if self.teachers is not None:
+            scoring.append(self.teachers.score(trajectory))
         try:
-            await batch.scorer.score(trajectory)
+            await asyncio.gather(*scoring)
         finally:
             await self.tasks.release(trajectory)
         if batch.compared:

@@ -1,34 +1,83 @@
-"""The teacher of a finished trajectory: its number, and the prompt that a teacher with a context reads."""
+"""The teacher of a finished trajectory: its number, the prompt that a teacher with a context reads, and the scores of
+one on a server.
 
-from collections.abc import Mapping
+Invariant: a teacher that fails masks the trajectory, which counts as dropped; it is not trained on without scores.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agentrl.chat import Chat
 from agentrl.config.derived import teacher_of
 from agentrl.config.schema import Teacher
-from agentrl.core.errors import UserError
+from agentrl.core.clocks import now
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
-from agentrl.trajectory.trajectory import Outcome, Trajectory
+from agentrl.engines.teachers import ServerTeacher
+from agentrl.rewards.scorer import without_verdict
+from agentrl.trajectory.ledger import TEACHER_COLUMNS, Ledger
+from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
+
+TURNS = 8
+"""Turns whose distance is a metric each."""
 
 
 class RowTeachers:
     """Writes into each ledger which of `teachers` it has. Raises UserError for a context that cannot be loaded."""
 
-    def __init__(self, teachers: Mapping[str, Teacher], chat: Chat) -> None:
-        self.teachers, self.chat = teachers, chat
+    def __init__(
+        self, teachers: Mapping[str, Teacher], chat: Chat, servers: Mapping[str, ServerTeacher], topk: int
+    ) -> None:
+        """`servers`: those of the teachers that have one; they report `topk` tokens."""
+        self.teachers, self.chat, self.servers, self.topk = teachers, chat, servers, topk
         self.numbers = {name: number for number, name in enumerate(teachers)}
         self.contexts = {name: _function(name, each.context) for name, each in teachers.items() if each.context}
 
     async def assign(self, trajectory: Trajectory) -> None:
         """Set `teacher` and `teacher_prompt` of the trajectory's ledgers. Raises UserError where its row names no
         teacher, and where a context fails."""
+        if trajectory.validates or trajectory.outcome is Outcome.INFRA_ERROR:
+            return
         name = teacher_of(trajectory.row, self.teachers)
-        if name is None or trajectory.validates or trajectory.outcome is Outcome.INFRA_ERROR:
+        if name is None:
             return
         for ledger in trajectory.ledgers:
             ledger.teacher = self.numbers[name]
         if name in self.contexts:
             await self._read_context(name, trajectory)
+
+    async def score(self, trajectory: Trajectory) -> None:
+        """Set the teacher's columns of each ledger, where its server has them. A failure becomes the outcome; raises
+        UserError."""
+        ledgers = [ledger for ledger in trajectory.ledgers if ledger.teacher >= 0 and ledger.model_tokens]
+        name = teacher_of(trajectory.row, self.teachers) if ledgers else None
+        server = self.servers.get(name or "")
+        if server is None or trajectory.outcome is Outcome.INFRA_ERROR:
+            return
+        start = now()
+        keys = [f"{trajectory.key}#{i}" for i in range(len(ledgers))]
+        try:
+            await asyncio.gather(*(self._score(server, *one) for one in zip(ledgers, keys, strict=True)))
+            trajectory.reward_extra |= figures(ledgers)
+        except InfraError as error:
+            without_verdict(trajectory, f"teacher {name}: {error}", "mask")
+        finally:
+            trajectory.spans.append(Span("score", start, now()))
+
+    async def _score(self, server: ServerTeacher, ledger: Ledger, key: str) -> None:
+        """Fill the columns; scores behind a prompt of the teacher's are moved behind the ledger's."""
+        told, start = ledger.teacher_prompt, ledger.prompt_length
+        read = told + ledger.ids[start:], [0] * len(told) + ledger.mask[start:]
+        ids, mask = read if told else (ledger.ids, ledger.mask)
+        scores = await server.top_k(ids, mask, self.topk, key=key, media=ledger.media)
+        for name, column in zip(TEACHER_COLUMNS if self.topk else TEACHER_COLUMNS[:1], scores, strict=False):
+            before = np.zeros((start, *column.shape[1:]), column.dtype)
+            setattr(ledger, name, np.concatenate([before, column[len(told) :]]) if told else column)
 
     async def _read_context(self, name: str, trajectory: Trajectory) -> None:
         """Ledgers that begin with the row's prompt get the context's in its place; a rewritten history has none, and is
@@ -43,6 +92,20 @@ class RowTeachers:
         for ledger in trajectory.ledgers:
             ledger.teacher_prompt = told if ledger.ids[: ledger.prompt_length] == own else []
             ledger.teacher = ledger.teacher if ledger.teacher_prompt else -1
+
+
+def figures(ledgers: Sequence[Ledger]) -> dict[str, float]:
+    """Metrics of scored ledgers: the mean distance log p(policy) - log p(teacher) of the model's tokens, the same by
+    turn, and the share of tokens that are the teacher's likeliest, where it names these."""
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([np.asarray(getattr(one, name))[one.mask.numpy().astype(bool)] for one in ledgers])
+
+    gaps, turns = column("logprobs") - column("teacher_logprobs"), column("turns")
+    found = {f"teacher_kl_turn_{turn}": float(gaps[turns == turn].mean()) for turn in np.unique(turns)[:TURNS]}
+    if ledgers[0].teacher_topk_ids is not None:
+        found["teacher_agreement"] = float((column("teacher_topk_ids")[:, 0] == column("ids")).mean())
+    return {"teacher_kl": float(gaps.mean())} | found
 
 
 def _function(name: str, path: str) -> UserFunction:

@@ -15,6 +15,7 @@ from agentrl.config.schema import Config
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
+from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.loop_runner import LoopRunner
@@ -155,6 +156,13 @@ class Runtime(ABC):
         rollouts = Rollouts(config, self.tokenizer, engine, run, background=sampling, stop=self.stop, **options)
         self.stack.callback(rollouts.close)
         return rollouts
+
+    def _open_teachers(self, config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
+        """The teachers on servers; `stack` closes them. `kind`: of their device, cpu or cuda."""
+        teachers = launch_teachers(config, kind, launch)
+        for teacher in teachers.values():
+            self.stack.callback(lambda one: self.runner.run(one.client.close()), teacher)
+        return teachers
 
     def _wait_for_servers(self) -> None:
         """Wait until the servers answer, once."""

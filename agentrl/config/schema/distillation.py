@@ -39,7 +39,7 @@ class Teacher:
     @property
     def on_ranks(self) -> bool:
         """Whether the training ranks compute it."""
-        return self.where == "ranks" or self.model == "policy"
+        return self.where == "ranks" or self.model == "policy" or self.engine == "hf"
 
 
 @dataclass

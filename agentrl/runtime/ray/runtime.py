@@ -22,6 +22,7 @@ from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.starting import Start
+from agentrl.engines.teachers import with_addresses
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
@@ -72,6 +73,8 @@ class RayRuntime(Runtime):
 
     def _open(self, config: Config, objects: UserObjects) -> None:
         """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""
+        from agentrl.runtime.ray.servers import teacher_launcher
+
         trainer, actor, stack = config.trainer, config.actor, self.stack
         connect(config.ray_init, stack)
         self.gpus = on_gpus(trainer.device)
@@ -83,8 +86,11 @@ class RayRuntime(Runtime):
             servers = own if isinstance(own, RemoteEngine) else None
             if servers is not None:
                 self._starting = servers, time.monotonic()
+            device = torch.device("cuda" if self.gpus else "cpu")
+            teachers = self._open_teachers(config, device.type, teacher_launcher(config, device, stack))
             spread = config.rollout.agent.num_workers > 0
-            workers = start_workers(config, own, link_to(own), objects, stack) if spread else None
+            shared = with_addresses(config, teachers)
+            workers = start_workers(shared, own, link_to(own), objects, stack) if spread else None
             engine: Engine = workers or own
             if isinstance(self.runner, LoopThread):
                 measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
@@ -105,6 +111,7 @@ class RayRuntime(Runtime):
             check_workers=self._check_workers,
             judge=self.judge,
             objects=objects,
+            teachers=teachers,
         )
 
     def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:

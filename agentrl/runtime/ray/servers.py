@@ -22,6 +22,7 @@ from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.process import Scratch
 from agentrl.engines.sharing import Sharing
+from agentrl.engines.teachers import Launch
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
 from agentrl.runtime.ray.remote_server import RemoteServer, ServerWorker
@@ -128,6 +129,19 @@ def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Place
     timeout = trainer.ray_wait_register_center_timeout
     group, _ = reserve(keys, rollout.nnodes, each, gpus=device.type == "cuda", timeout=timeout, stack=stack)
     return separate_placements(group, rollout, each, device)
+
+
+def teacher_launcher(config: Config, device: torch.device, stack: ExitStack) -> Launch:
+    """Starts teachers on GPUs that Ray gives them."""
+    scratch = weight_folder(config.rollout)
+    stack.callback(scratch.remove)
+
+    def launch(backend: ServerBackend, gpus: int, log: Path) -> Replica:
+        placement = Placement("SPREAD", own_gpus=gpus if device.type == "cuda" else 0)
+        server = _server(placement, backend, log, scratch, stack)
+        return Replica(backend, server.url, server)
+
+    return launch
 
 
 def _server(
