@@ -8,6 +8,8 @@ LOSS = f"{SECTION}.distillation_loss"
 DEFAULT = "teacher_model"
 """verl's one teacher, which is left out where others are added."""
 
+ESTIMATORS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+
 
 def distill(config: Any, given: Mapping[str, Any]) -> None:
     """Make the composed `config` what verl makes of its settings `given`: who teaches, and at what distance."""
@@ -26,7 +28,7 @@ def distill(config: Any, given: Mapping[str, Any]) -> None:
     if mode == "forward_kl_topk":
         distillation.topk, distillation.tail = given.get(f"{LOSS}.topk", 32), False
     else:
-        distillation.topk, distillation.estimator = 0, mode
+        distillation.topk, distillation.estimator = 0, ESTIMATORS.get(mode, mode)
     distillation.reward = given.get(f"{LOSS}.use_policy_gradient", False)
     if not distillation.use_rewards:
         distillation.coef = 1.0
