@@ -32,7 +32,9 @@ class TeacherServer:
             given.append([row[token].item(), token, self.text(token)])
             best = row.topk(k) if k else None
             likeliest.append(best and [[v.item(), i.item(), None] for v, i in zip(*best, strict=True)])
-        return {"meta_info": {"input_token_logprobs": given, "input_top_logprobs": likeliest, "prompt_tokens": len(ids)}}
+        return {
+            "meta_info": {"input_token_logprobs": given, "input_top_logprobs": likeliest, "prompt_tokens": len(ids)}
+        }
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await request.json()
