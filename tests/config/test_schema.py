@@ -63,7 +63,8 @@ def unread(schema: type) -> list[str]:
     assert ("section", "custom") in attribute_accesses()
     customs = {(*path.split("."), "custom")[-2:] for path in schema_sections(schema)} | {("custom",)}
     filters = {(section, name) for section in ("rollout", "val_kwargs") for name in FILTERS}  # read by their names
-    read = attribute_accesses() | shared | customs | filters
+    top = {(key,) for section, key in attribute_accesses() if section == "config"}
+    read = attribute_accesses() | shared | customs | filters | top
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in read]
 
 

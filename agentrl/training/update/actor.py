@@ -250,12 +250,12 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         if self.distiller is None:
             return micro.advantages, None, {}
-        keys = self.distiller.keys
+        distillation = self.distiller.distillation
         distance, told = self.distiller.columns(micro, logprobs, figures)
-        advantages = micro.advantages if keys.use_rewards else torch.zeros_like(micro.advantages)
-        if not keys.reward:
-            return advantages, keys.coef * distance, told
-        return advantages - keys.coef * distance.detach(), None, told
+        advantages = micro.advantages if distillation.use_rewards else torch.zeros_like(micro.advantages)
+        if not distillation.reward:
+            return advantages, distillation.coef * distance, told
+        return advantages - distillation.coef * distance.detach(), None, told
 
     def _importance_of_terms(
         self, logprobs: Tensor, old: Tensor, importance: Tensor | None

@@ -1,7 +1,6 @@
 """The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -22,14 +21,22 @@ class Distiller:
 
     def __init__(self, distillation: Distillation, ranks: RankTeachers | None = None) -> None:
         """`ranks`: teachers that the ranks hold."""
-        self.keys, self.ranks = distillation, ranks
-        names = Distance.__dataclass_fields__
-        self.distance = Distance(**{name: value for name, value in asdict(distillation).items() if name in names})
+        self.distillation, self.ranks = distillation, ranks
+        self.distance = Distance(
+            divergence=distillation.divergence,
+            beta=distillation.beta,
+            topk=distillation.topk,
+            support=distillation.support,
+            tail=distillation.tail,
+            estimator=distillation.estimator,
+            loss_max_clamp=distillation.loss_max_clamp,
+            log_prob_min_clamp=distillation.log_prob_min_clamp,
+        )
 
     @property
     def reads_logits(self) -> bool:
         """Whether an update's passes run teachers on the ranks."""
-        return self.ranks is not None and self.keys.topk != 0
+        return self.ranks is not None and self.distillation.topk != 0
 
     def on_device(self) -> AbstractContextManager[object]:
         """Keep teachers on the device while the body runs."""
@@ -37,7 +44,7 @@ class Distiller:
 
     def compare(self, micro: Batch) -> Compare | None:
         """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""
-        if self.keys.topk == 0:
+        if self.distillation.topk == 0:
             return None
         if self.ranks is not None:
             logits = self.ranks.logits(micro)
@@ -49,7 +56,7 @@ class Distiller:
 
     def _of_logits(self, own: Tensor, theirs: Tensor) -> Compared:
         both = min(own.shape[1], theirs.shape[1])  # vocabularies may be filled up by unused rows
-        return self.distance.of_logits(*(logits[:, :both] / self.keys.temperature for logits in (own, theirs)))
+        return self.distance.of_logits(*(logits[:, :both] / self.distillation.temperature for logits in (own, theirs)))
 
     def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
