@@ -37,9 +37,11 @@ def trl_fields(*files: str) -> set[str]:
     if spec is None or spec.origin is None:
         pytest.skip("TRL is not installed")
     sources = [Path(spec.origin).parent / f"{file}_config.py" for file in files]
-    kinds = [node for source in sources for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)]
+    kinds = [
+        node for source in sources for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)
+    ]
     fields = [node for kind in kinds for node in kind.body if isinstance(node, ast.AnnAssign)]
-    return {node.target.id for node in fields if isinstance(node.target, ast.Name)}
+    return {node.target.id for node in fields if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
 
 
 def test_every_setting_of_trls_grpo_and_of_its_distillation_is_there() -> None:
