@@ -85,7 +85,7 @@ def _of_row(record: Record, data: SftData, chat: Chat, where: str) -> Iterator[L
     if is_trajectory(record):
         yield from trajectory_ledgers(record, data, chat, where)
     elif "input_ids" in record:
-        yield token_ledger(record, where)
+        yield token_ledger(record, len(chat.tokenizer), where)
     elif is_answered(record):
         rows = answered(record, data, where)
         yield from (None if row is None else _ledger(row, data, chat, where=where) for row in rows)

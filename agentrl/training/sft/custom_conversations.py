@@ -34,7 +34,7 @@ def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator
         raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
     for i in range(len(dataset)):
         where = f"{SECTION}: {cls.__name__}[{i}]"
-        yield token_ledger(dataset[i], where), where
+        yield token_ledger(dataset[i], len(chat.tokenizer), where), where
 
 
 def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
@@ -51,8 +51,8 @@ def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
     return cls(**arguments)
 
 
-def token_ledger(item: Any, where: str) -> Ledger:
-    """Tokens with a mask, and the likeliest tokens of a teacher where they are stored. Raises UserError."""
+def token_ledger(item: Any, vocabulary: int, where: str) -> Ledger:
+    """Tokens with a mask, and the likeliest tokens of a teacher, of so many, where they are stored. Raises UserError."""
     if not isinstance(item, Mapping) or not {"input_ids", "loss_mask"} <= item.keys():
         raise UserError(f"{where} must be a mapping with input_ids and loss_mask")
     if item.get("multi_modal_inputs"):
@@ -69,11 +69,15 @@ def token_ledger(item: Any, where: str) -> Ledger:
         try:
             columns = (np.array(plain(item[name]), kind) for name, kind in STORED.items())
             tokens, logprobs = (column[np.flatnonzero(shown)] for column in columns)
-            fits = tokens.ndim == 2 and tokens.shape == logprobs.shape and tokens.min() >= 0
+            fits = (
+                tokens.ndim == 2 and tokens.shape == logprobs.shape and 0 <= tokens.min() <= tokens.max() < vocabulary
+            )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):  # the user's data
             fits = False
         if not fits:
-            raise UserError(f"{where}: {' and '.join(STORED)} must have k numbers for each token")
+            raise UserError(
+                f"{where}: {' and '.join(STORED)} must have k numbers for each token, ids below {vocabulary}"
+            )
         ledger.teacher, ledger.teacher_topk_ids, ledger.teacher_topk_logprobs = 0, tokens, logprobs
     return ledger
 
