@@ -1,6 +1,7 @@
 """The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -22,25 +23,11 @@ class Distiller:
     def __init__(self, distillation: Distillation, ranks: RankTeachers | None = None) -> None:
         """`ranks`: teachers that the ranks hold."""
         self.distillation, self.ranks = distillation, ranks
-        self.distance = Distance(
-            divergence=distillation.divergence,
-            beta=distillation.beta,
-            topk=distillation.topk,
-            support=distillation.support,
-            tail=distillation.tail,
-            estimator=distillation.estimator,
-            loss_max_clamp=distillation.loss_max_clamp,
-            log_prob_min_clamp=distillation.log_prob_min_clamp,
-        )
-
-    @property
-    def reads_logits(self) -> bool:
-        """Whether an update's passes run teachers on the ranks."""
-        return self.ranks is not None and self.distillation.topk != 0
+        self.distance = Distance(**{f.name: getattr(distillation, f.name) for f in fields(Distance)})
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Keep teachers on the device while the body runs."""
-        return self.ranks.on_device() if self.ranks is not None and self.reads_logits else nullcontext()
+        """Keep teachers whose logits passes read on the device while the body runs."""
+        return self.ranks.on_device() if self.ranks is not None and self.distillation.topk else nullcontext()
 
     def compare(self, micro: Batch) -> Compare | None:
         """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""
