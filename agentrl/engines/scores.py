@@ -9,14 +9,9 @@ from numpy.typing import NDArray
 from agentrl.core.errors import InfraError
 from agentrl.trajectory.ledger import LOGPROB_SLACK
 
-
-class ServerScores(NamedTuple):
-    """Log-probs of given tokens, unchecked."""
-
-    given: Sequence[Any]
-    """(log-prob, id, text or None) of each token."""
-    likeliest: Sequence[Any]
-    """(log-prob, id, text or None) of the k likeliest tokens in place of each; empty where k is 0."""
+ServerScores = tuple[Sequence[Any], Sequence[Any]]
+"""Unchecked: (log-prob, id, text or None) of each given token, and of the k likeliest in place of each; the second part
+is empty where k is 0."""
 
 
 class TokenScores(NamedTuple):
@@ -41,9 +36,9 @@ def checked_scores(
         np.full((len(ids), k), np.nan, np.float32),
     )
     try:
-        read, scores.logprobs[wanted] = _columns([answer.given[place - wanted[0]] for place in wanted], vocabulary)
+        read, scores.logprobs[wanted] = _columns([answer[0][place - wanted[0]] for place in wanted], vocabulary)
         for place in wanted if k else ():
-            tokens, logprobs = _columns(answer.likeliest[place - wanted[0]], vocabulary)
+            tokens, logprobs = _columns(answer[1][place - wanted[0]], vocabulary)
             if len(set(tokens.tolist())) != k:
                 raise InfraError(f"{len(tokens)} likeliest tokens came in place of {k}")
             scores.topk_ids[place], scores.topk_logprobs[place] = tokens, logprobs

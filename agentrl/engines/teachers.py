@@ -38,22 +38,18 @@ Launch = Callable[[ServerBackend, int, Path], Replica]
 
 
 class ServerTeacher:
-    """A teacher on a server."""
+    """A teacher on a server, which is asked first when a trajectory ends."""
 
     def __init__(self, name: str, replica: Replica, config: Config, tokenizer: Any) -> None:
         """`config`: the run's, `tokenizer`: the policy's."""
-        self.name, self.url = name, replica.url
-        self.tokenizer, self.patience = tokenizer, config.rollout.start_timeout
-        self.client = ServerClient(
-            replica.backend,
-            ReplicaPool([replica], self._restart),
-            max_model_len=0,
-            request_timeout=config.rollout.request_timeout,
-        )
+        self.name, self.replica, self.tokenizer = name, replica, tokenizer
+        self.patience, timeout = config.rollout.start_timeout, config.rollout.request_timeout
+        pool = ReplicaPool([replica], self._restart)
+        self.client = ServerClient(replica.backend, pool, max_model_len=0, request_timeout=timeout)
         known = text_config(str(config.model.path), config.model.lora_rank)
         self.vocabulary: int = known.get("vocab_size") or len(tokenizer)
         self._slots = asyncio.Semaphore(CONCURRENT)
-        self._started: asyncio.Future[None] | None = None
+        self._asked = False
 
     async def top_k(
         self, ids: Sequence[int], mask: Sequence[int], k: int, *, key: str, media: Sequence[Medium] = ()
@@ -62,22 +58,14 @@ class ServerTeacher:
         none. `key`: of the trajectory. Raises InfraError, and UserError where the server cannot be a teacher."""
         sent, wanted = np.asarray(ids), np.flatnonzero(np.asarray(mask))
         wanted = wanted[wanted > 0]  # nothing is before the first token
-        if self._started is None:
-            self._started = asyncio.ensure_future(self._start())
-        await asyncio.shield(self._started)
+        if not self._asked:
+            self.client.pool.lost(self.replica)
+        self._asked = True
         async with self._slots:
-            end = int(wanted[-1]) + 1
-            answer = await self.client.score(sent[:end].tolist(), media, int(wanted[0]), k, key=key)
+            asked = sent[: wanted[-1] + 1].tolist()
+            answer = await self.client.score(asked, media, int(wanted[0]), k, key=key)
         self.client.release(key)
         return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=k, vocabulary=self.vocabulary)
-
-    async def _start(self) -> None:
-        (replica,) = self.client.pool.replicas
-        try:
-            await self._restart(replica)
-        except InfraError as error:
-            raise UserError(f"teachers.{self.name}: {error}") from error
-        replica.serving = True
 
     async def _restart(self, replica: Replica) -> None:
         """Start a server of the run, or wait for another's. Raises UserError for tokens that are not the policy's."""
@@ -86,8 +74,8 @@ class ServerTeacher:
         replica.launch()
         await replica.ready(self.patience)
         ids = np.linspace(0, len(self.tokenizer) - 1, PROBED).astype(int).tolist()
-        probe = await replica.backend.score(replica.http, ids, (), 1, 0, self.client.request_timeout)
-        theirs = {entry[1]: entry[2] for entry in probe.given if entry[2] is not None}
+        given, _ = await replica.backend.score(replica.http, ids, (), 1, 0, self.client.request_timeout)
+        theirs = {entry[1]: entry[2] for entry in given if (entry[2] or "").strip("\ufffd ")}
         check_tokens(self.name, theirs, {token: self.tokenizer.decode([token]) for token in theirs})
 
 
@@ -102,11 +90,9 @@ def launch_teachers(config: Config, kind: str, launch: Launch) -> dict[str, Serv
             check_tokens(name, _texts(theirs), _texts(tokenizer))
     made = {}
     for name, teacher in served.items():
-        own = _engine_config(config, teacher, kind)
-        backend = server_backend(own.rollout.name, own, kind, Sharing(apart=True))
+        backend = _backend(config, teacher, kind)
         log = Path(config.trainer.default_local_dir).absolute() / "engine" / f"teacher-{name}.log"
-        url = teacher.base_url
-        replica = Replica(backend, url) if url else launch(backend, teacher.n_gpus, log)
+        replica = Replica(backend, teacher.base_url) if teacher.base_url else launch(backend, teacher.n_gpus, log)
         replica.launch()
         made[name] = ServerTeacher(name, replica, config, tokenizer)
     return made
@@ -114,11 +100,10 @@ def launch_teachers(config: Config, kind: str, launch: Launch) -> dict[str, Serv
 
 def with_addresses(config: Config, servers: Mapping[str, ServerTeacher]) -> Config:
     """The settings for another process: it sends requests to these servers, and starts none."""
-    known = {
-        name: replace(config.teachers[name], base_url=server.url, engine=server.client.backend.name)
-        for name, server in servers.items()
-    }
-    return replace(config, teachers=config.teachers | known)
+    known = dict(config.teachers)
+    for name, server in servers.items():
+        known[name] = replace(known[name], base_url=server.replica.url, engine=server.replica.backend.name)
+    return replace(config, teachers=known)
 
 
 def launcher_here(config: Config, kind: str) -> Launch:
@@ -133,8 +118,8 @@ def launcher_here(config: Config, kind: str) -> Launch:
     return lambda backend, count, log: own_replica(backend, list(islice(taken, count)), log)
 
 
-def _engine_config(config: Config, teacher: Teacher, kind: str) -> Config:
-    """The settings of a run whose engine is the teacher's server."""
+def _backend(config: Config, teacher: Teacher, kind: str) -> ServerBackend:
+    """The backend of a run whose engine is the teacher's server."""
     name, data = teacher.engine or engine_name(config.rollout, kind), config.data
     rollout = Rollout(
         name="sglang" if in_process(name) else name,
@@ -147,7 +132,8 @@ def _engine_config(config: Config, teacher: Teacher, kind: str) -> Config:
         engine_kwargs={"vllm": {"max_logprobs": max(config.distillation.topk, 1)}},
     )
     model = Model(teacher.path or config.model.path, config.model.trust_remote_code, dtype=config.model.dtype)
-    return Config(data=data, model=model, rollout=rollout, trainer=config.trainer)
+    settings = Config(data=data, model=model, rollout=rollout, trainer=config.trainer)
+    return server_backend(rollout.name, settings, kind, Sharing(apart=True))
 
 
 def _texts(tokenizer: Any) -> dict[int, str]:

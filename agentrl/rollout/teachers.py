@@ -5,11 +5,9 @@ Invariant: a teacher that fails masks the trajectory, which counts as dropped; i
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl.chat import Chat
 from agentrl.config.derived import teacher_of
@@ -22,9 +20,6 @@ from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards.scorer import without_verdict
 from agentrl.trajectory.ledger import TEACHER_COLUMNS, Ledger
 from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
-
-TURNS = 8
-"""Turns whose distance is a metric each."""
 
 
 class RowTeachers:
@@ -63,7 +58,6 @@ class RowTeachers:
         keys = [f"{trajectory.key}#{i}" for i in range(len(ledgers))]
         try:
             await asyncio.gather(*(self._score(server, *one) for one in zip(ledgers, keys, strict=True)))
-            trajectory.reward_extra |= figures(ledgers)
         except InfraError as error:
             without_verdict(trajectory, f"teacher {name}: {error}", "mask")
         finally:
@@ -92,20 +86,6 @@ class RowTeachers:
         for ledger in trajectory.ledgers:
             ledger.teacher_prompt = told if ledger.ids[: ledger.prompt_length] == own else []
             ledger.teacher = ledger.teacher if ledger.teacher_prompt else -1
-
-
-def figures(ledgers: Sequence[Ledger]) -> dict[str, float]:
-    """Metrics of scored ledgers: the mean distance log p(policy) - log p(teacher) of the model's tokens, the same by
-    turn, and the share of tokens that are the teacher's likeliest, where it names these."""
-
-    def column(name: str) -> NDArray[Any]:
-        return np.concatenate([np.asarray(getattr(one, name))[one.mask.numpy().astype(bool)] for one in ledgers])
-
-    gaps, turns = column("logprobs") - column("teacher_logprobs"), column("turns")
-    found = {f"teacher_kl_turn_{turn}": float(gaps[turns == turn].mean()) for turn in np.unique(turns)[:TURNS]}
-    if ledgers[0].teacher_topk_ids is not None:
-        found["teacher_agreement"] = float((column("teacher_topk_ids")[:, 0] == column("ids")).mean())
-    return {"teacher_kl": float(gaps.mean())} | found
 
 
 def _function(name: str, path: str) -> UserFunction:

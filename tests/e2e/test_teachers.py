@@ -87,7 +87,7 @@ def test_two_teachers_by_data_source_one_of_a_gateway_agent(
     steps = [step for step in read_metrics(tmp_path / "run/metrics.jsonl") if "rollout/infra_drops" in step]
     drops, masked = (sum(step[f"rollout/{name}"] for step in steps) for name in ("infra_drops", "no_verdict_masked"))
     assert (drops, masked) == (1, 1)
-    assert all({"reward/teacher_kl", "reward/teacher_kl_turn_0", "reward/teacher_agreement"} <= {*s} for s in steps)
+    assert all({"distill/kl", "distill/distance", "distill/turn_1", "distill/agreement"} <= {*step} for step in steps)
     lines = [line for file in (tmp_path / "run/rollouts").glob("*.jsonl") for line in file.open()]
     scored = {"sums": 0, "talk": 0}
     for record in map(json.loads, lines):

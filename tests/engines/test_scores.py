@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.scores import ServerScores, checked_scores
+from agentrl.engines.scores import checked_scores
 from agentrl.engines.teachers import check_tokens
 from agentrl.engines.vllm.backend import scores_of
 
@@ -17,7 +17,7 @@ LIKELIEST = [[[-0.5, 1, None], [-1.0, 7, None]]] * 3
 
 
 def checked(given: Any = GIVEN, likeliest: Any = LIKELIEST, k: int = 2) -> Any:
-    return checked_scores(ServerScores(given, likeliest), IDS, WANTED, k=k, vocabulary=10)
+    return checked_scores((given, likeliest), IDS, WANTED, k=k, vocabulary=10)
 
 
 def test_only_the_wanted_tokens_have_scores() -> None:
@@ -72,9 +72,9 @@ def test_vllm_ranks_the_given_token_among_the_likeliest_or_behind_them() -> None
         return {"logprob": logprob, "rank": rank, "decoded_token": "x"}
 
     found = [{"3": one(-0.1, 1), "4": one(-3.0, 2), "9": one(-7.0, 40)}, {"4": one(-0.2, 1), "3": one(-2.0, 2)}]
-    scores = scores_of(found, [9, 3], 2)
-    assert scores.given == [(-7.0, 9, "x"), (-2.0, 3, "x")]
-    assert scores.likeliest == [[(-0.1, 3, "x"), (-3.0, 4, "x")], [(-0.2, 4, "x"), (-2.0, 3, "x")]]
+    given, likeliest = scores_of(found, [9, 3], 2)
+    assert given == [(-7.0, 9, "x"), (-2.0, 3, "x")]
+    assert likeliest == [[(-0.1, 3, "x"), (-3.0, 4, "x")], [(-0.2, 4, "x"), (-2.0, 3, "x")]]
 
 
 def test_another_tokenizer_is_refused_in_a_line() -> None:

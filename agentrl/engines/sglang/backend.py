@@ -127,7 +127,7 @@ class SGLang(ServerBackend):
         body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": first - 1, "top_logprobs_num": k}
         body |= {"return_text_in_logprobs": not k, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
         meta = await _meta(http, body, ids, media, timeout)
-        return ServerScores(meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:] if k else ())
+        return meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:] if k else ()
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))

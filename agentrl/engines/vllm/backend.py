@@ -260,7 +260,7 @@ def scores_of(found: Sequence[Any], ids: Sequence[int], k: int) -> ServerScores:
         for row in found
     ]
     given = [next(entry[1:] for entry in row if entry[2] == token) for row, token in zip(rows, ids, strict=True)]
-    return ServerScores(given, [[entry[1:] for entry in row[:k]] for row in rows] if k else ())
+    return given, [[entry[1:] for entry in row[:k]] for row in rows] if k else ()
 
 
 def packed(bucket: "Bucket") -> tuple["torch.Tensor", list[int]]:
