@@ -5,7 +5,7 @@
 
 Random weights; float32 parameters and AdamW for the student, bfloat16 arithmetic for both; 65,536 tokens a step, half
 of them the model's. The teacher is on the ranks, but for "a server's top 64", whose columns are there before the step. A
-step is the log-probs that come first, where the sampled token is compared, and the update.
+A step is the log-probs that come first, where the sampled token is compared, and the update.
 """
 
 import argparse

@@ -11,10 +11,10 @@ from agentrl.config.schema import Distillation
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.chunked import Compare
 from agentrl.training.roles.teachers import RankTeachers
+from agentrl.training.update.report import Figures
 
 TURNS = 4
 """Turns with a distance of their own in the metrics; the last one stands for all later ones."""
-SHARE = "distill/share"
 
 
 class Distiller:
@@ -45,7 +45,7 @@ class Distiller:
         both = min(own.shape[1], theirs.shape[1])  # vocabularies may be filled up by unused rows
         return self.distance.of_logits(*(logits[:, :both] / self.distillation.temperature for logits in (own, theirs)))
 
-    def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, list[Figures]]:
         """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
         assert micro.teacher is not None
         known = micro.mask & (micro.teacher >= 0).repeat_interleave(micro.cu_seqlens.diff())
@@ -53,19 +53,15 @@ class Distiller:
         if theirs is not None:
             known = known & ~theirs.isnan()
             theirs = torch.where(known, theirs, 0.0)
-            found["distill/kl"] = logprobs.detach() - theirs
+            found["distill/kl"] = logprobs - theirs
         if not figures:
             if theirs is None:
                 raise ValueError("distillation: the batch has no teacher_logprobs")
             figures = [self.distance.of_sampled(logprobs, theirs)]
         found |= {f"distill/{name}": column for name, column in zip(Compared._fields, figures, strict=False)}
-        found = {name: torch.where(known, column, 0.0) for name, column in found.items()} | {SHARE: known.float()}
-        distance, turn = found["distill/distance"], turns_of(micro).clamp(max=TURNS)
-        for number in range(1, TURNS + 1):
-            mine = (turn == number) & known
-            found[f"distill/turn_{number}"] = distance * mine
-            found[f"distill/turn_{number}_share"] = mine.float()
-        return distance, found
+        distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
+        turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]
+        return distance, [(known, found), (micro.mask, {"distill/share": known}), *turns]
 
 
 def turns_of(batch: Batch) -> Tensor:
@@ -75,14 +71,3 @@ def turns_of(batch: Batch) -> Tensor:
     starts = batch.cu_seqlens[:-1].long()
     earlier = torch.cat([begun.new_zeros(1), begun])[starts]
     return begun - earlier.repeat_interleave(batch.cu_seqlens.diff(), output_size=batch.num_tokens)
-
-
-def per_token(metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics of an update, those of teachers as means over the tokens that have one, and over those of each turn."""
-    share = metrics.get(SHARE, 0.0)
-    found = {}
-    for name, value in metrics.items():
-        over = metrics.get(f"{name}_share", share if name.startswith("distill/") and name != SHARE else 1.0)
-        if not (name.startswith("distill/turn_") and (name.endswith("_share") or not over)):
-            found[name] = value / over if over else value
-    return found
