@@ -4,7 +4,7 @@
     python benchmarks/distill_gpu.py --tiny     # a small model on a CPU, to see that it runs
 
 Random weights; float32 parameters and AdamW for the student, bfloat16 arithmetic for both; 65,536 tokens a step, half
-of them the model's. The teacher is on the ranks, but for "a server's top 64", whose columns are there before the step. A
+of them the model's. The teacher is on the ranks, but for "a server's top 64", whose columns are there before the step.
 A step is the log-probs that come first, where the sampled token is compared, and the update.
 """
 
