@@ -208,7 +208,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         exact_kl = _exact_kl(self.reference, micro) if self.reference else None
-        compare = self.distiller.compare(micro) if self.distiller else None
+        compare = self.distiller.compare(micro) if self.distiller and micro.teacher is not None else None
         self.load.begin_pass(micro.mask)
         logprobs, entropy, *figures = self.score(micro, compare=joined(exact_kl, compare))
         exact = [figures.pop(0)] if exact_kl else []
@@ -248,7 +248,7 @@ class PolicyActor(Trainable):
     ) -> tuple[Tensor, Tensor | None, list[Figures]]:
         """(advantages, the distance to teachers as a term of the loss, what is reported of it)."""
         assert micro.advantages is not None
-        if self.distiller is None:
+        if self.distiller is None or micro.teacher is None:
             return micro.advantages, None, []
         distillation = self.distiller.distillation
         distance, told = self.distiller.columns(micro, logprobs, figures)
