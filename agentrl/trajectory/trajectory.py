@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 

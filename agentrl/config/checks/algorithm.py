@@ -4,19 +4,8 @@ from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.derived import components_of, needs_critic
-from agentrl.config.schema import (
-    Actor,
-    Algorithm,
-    Critic,
-    Data,
-    Distillation,
-    Model,
-    RayInit,
-    Ref,
-    Reward,
-    Rollout,
-    Trainer,
-)
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
+from agentrl.config.schema.distillation import Distillation
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES

@@ -96,7 +96,9 @@ class WorkerEngine(EngineWrapper):
         return await asyncio.gather(*(handle.ask(method, *args) for handle in self.handles))
 
 
-def start_workers(config: Config, own: Engine, link: Link, objects: UserObjects, stack: ExitStack) -> WorkerEngine:
+def start_rollout_workers(
+    config: Config, own: Engine, link: Link, objects: UserObjects, stack: ExitStack
+) -> WorkerEngine:
     """Start `rollout.agent.num_workers` workers on the machines with most free CPUs; `stack` ends them.
 
     `link`: how they reach the engine. Raises UserError for an object in `objects` that cannot be pickled.

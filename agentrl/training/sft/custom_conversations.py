@@ -52,7 +52,7 @@ def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
 
 
 def token_ledger(item: Any, vocabulary: int, where: str) -> Ledger:
-    """Tokens with a mask, and the likeliest tokens of a teacher, of so many, where they are stored. Raises UserError."""
+    """Tokens with a mask, and a teacher's likeliest ones, ids below `vocabulary`, where stored. Raises UserError."""
     if not isinstance(item, Mapping) or not {"input_ids", "loss_mask"} <= item.keys():
         raise UserError(f"{where} must be a mapping with input_ids and loss_mask")
     if item.get("multi_modal_inputs"):
@@ -69,15 +69,11 @@ def token_ledger(item: Any, vocabulary: int, where: str) -> Ledger:
         try:
             columns = (np.array(plain(item[name]), kind) for name, kind in STORED.items())
             tokens, logprobs = (column[np.flatnonzero(shown)] for column in columns)
-            fits = (
-                tokens.ndim == 2 and tokens.shape == logprobs.shape and 0 <= tokens.min() <= tokens.max() < vocabulary
-            )
+            fits = 0 <= tokens.min() <= tokens.max() < vocabulary and (tokens.ndim, tokens.shape) == (2, logprobs.shape)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):  # the user's data
             fits = False
         if not fits:
-            raise UserError(
-                f"{where}: {' and '.join(STORED)} must have k numbers for each token, ids below {vocabulary}"
-            )
+            raise UserError(f"{where}: {' and '.join(STORED)} must have k numbers a token, ids below {vocabulary}")
         ledger.teacher, ledger.teacher_topk_ids, ledger.teacher_topk_logprobs = 0, tokens, logprobs
     return ledger
 

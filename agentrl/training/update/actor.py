@@ -29,7 +29,7 @@ from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
-from agentrl.training.update.distillation import Distiller, per_token
+from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.off_policy import (
@@ -39,7 +39,7 @@ from agentrl.training.update.off_policy import (
     needs_batch_correction,
 )
 from agentrl.training.update.optimizer import Optimizer
-from agentrl.training.update.report import PolicyReport
+from agentrl.training.update.report import Figures, PolicyReport
 from agentrl.training.update.trainable import Split, Steps, Trainable
 
 
@@ -158,7 +158,7 @@ class PolicyActor(Trainable):
             report = self.train_on(batch, report)
         routing = self.model.routing
         replayed = {} if routing is None else routing.take_metrics(ranks)
-        return per_token(report.metrics()) | self.load.metrics() | replayed
+        return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
         ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
@@ -208,7 +208,7 @@ class PolicyActor(Trainable):
         assert micro.advantages is not None
         assert micro.weights is not None
         exact_kl = _exact_kl(self.reference, micro) if self.reference else None
-        compare = self.distiller.compare(micro) if self.distiller else None
+        compare = self.distiller.compare(micro) if self.distiller and micro.teacher is not None else None
         self.load.begin_pass(micro.mask)
         logprobs, entropy, *figures = self.score(micro, compare=joined(exact_kl, compare))
         exact = [figures.pop(0)] if exact_kl else []
@@ -230,7 +230,7 @@ class PolicyActor(Trainable):
         if importance is not None and capped is not None:
             details |= {"rollout_is": importance, "rollout_is_capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance
-        details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs} | told
+        details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         drawn, sampled = self._importance_of_terms(logprobs, old, importance)
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * drawn * entropy
@@ -239,17 +239,17 @@ class PolicyActor(Trainable):
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         if distance is not None:
             losses = losses + (distance if importance is None else distance * importance)
-        report.micro_batch(micro, details)
+        report.micro_batch(micro, details, told)
         balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
         return (losses * micro.weights).sum() + balance
 
     def _distilled(
         self, micro: Batch, logprobs: Tensor, figures: list[Tensor]
-    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, list[Figures]]:
         """(advantages, the distance to teachers as a term of the loss, what is reported of it)."""
         assert micro.advantages is not None
-        if self.distiller is None:
-            return micro.advantages, None, {}
+        if self.distiller is None or micro.teacher is None:
+            return micro.advantages, None, []
         distillation = self.distiller.distillation
         distance, told = self.distiller.columns(micro, logprobs, figures)
         advantages = micro.advantages if distillation.use_rewards else torch.zeros_like(micro.advantages)

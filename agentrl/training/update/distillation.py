@@ -1,6 +1,7 @@
 """The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -10,10 +11,10 @@ from agentrl.config.schema import Distillation
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.chunked import Compare
 from agentrl.training.roles.teachers import RankTeachers
+from agentrl.training.update.report import Figures
 
 TURNS = 4
 """Turns with a distance of their own in the metrics; the last one stands for all later ones."""
-SHARE = "distill/share"
 
 
 class Distiller:
@@ -22,25 +23,11 @@ class Distiller:
     def __init__(self, distillation: Distillation, ranks: RankTeachers | None = None) -> None:
         """`ranks`: teachers that the ranks hold."""
         self.distillation, self.ranks = distillation, ranks
-        self.distance = Distance(
-            divergence=distillation.divergence,
-            beta=distillation.beta,
-            topk=distillation.topk,
-            support=distillation.support,
-            tail=distillation.tail,
-            estimator=distillation.estimator,
-            loss_max_clamp=distillation.loss_max_clamp,
-            log_prob_min_clamp=distillation.log_prob_min_clamp,
-        )
-
-    @property
-    def reads_logits(self) -> bool:
-        """Whether an update's passes run teachers on the ranks."""
-        return self.ranks is not None and self.distillation.topk != 0
+        self.distance = Distance(**{f.name: getattr(distillation, f.name) for f in fields(Distance)})
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Keep teachers on the device while the body runs."""
-        return self.ranks.on_device() if self.ranks is not None and self.reads_logits else nullcontext()
+        """Keep teachers whose logits passes read on the device while the body runs."""
+        return self.ranks.on_device() if self.ranks is not None and self.distillation.topk else nullcontext()
 
     def compare(self, micro: Batch) -> Compare | None:
         """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""
@@ -58,7 +45,7 @@ class Distiller:
         both = min(own.shape[1], theirs.shape[1])  # vocabularies may be filled up by unused rows
         return self.distance.of_logits(*(logits[:, :both] / self.distillation.temperature for logits in (own, theirs)))
 
-    def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, list[Figures]]:
         """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
         assert micro.teacher is not None
         known = micro.mask & (micro.teacher >= 0).repeat_interleave(micro.cu_seqlens.diff())
@@ -66,19 +53,15 @@ class Distiller:
         if theirs is not None:
             known = known & ~theirs.isnan()
             theirs = torch.where(known, theirs, 0.0)
-            found["distill/kl"] = logprobs.detach() - theirs
+            found["distill/kl"] = logprobs - theirs
         if not figures:
             if theirs is None:
                 raise ValueError("distillation: the batch has no teacher_logprobs")
             figures = [self.distance.of_sampled(logprobs, theirs)]
         found |= {f"distill/{name}": column for name, column in zip(Compared._fields, figures, strict=False)}
-        found = {name: torch.where(known, column, 0.0) for name, column in found.items()} | {SHARE: known.float()}
-        distance, turn = found["distill/distance"], turns_of(micro).clamp(max=TURNS)
-        for number in range(1, TURNS + 1):
-            mine = (turn == number) & known
-            found[f"distill/turn_{number}"] = distance * mine
-            found[f"distill/turn_{number}_share"] = mine.float()
-        return distance, found
+        distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
+        turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]
+        return distance, [(known, found), (micro.mask, {"distill/share": known}), *turns]
 
 
 def turns_of(batch: Batch) -> Tensor:
@@ -88,14 +71,3 @@ def turns_of(batch: Batch) -> Tensor:
     starts = batch.cu_seqlens[:-1].long()
     earlier = torch.cat([begun.new_zeros(1), begun])[starts]
     return begun - earlier.repeat_interleave(batch.cu_seqlens.diff(), output_size=batch.num_tokens)
-
-
-def per_token(metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics of an update, those of teachers as means over the tokens that have one, and over those of each turn."""
-    share = metrics.get(SHARE, 0.0)
-    found = {}
-    for name, value in metrics.items():
-        over = metrics.get(f"{name}_share", share if name.startswith("distill/") and name != SHARE else 1.0)
-        if not (name.startswith("distill/turn_") and (name.endswith("_share") or not over)):
-            found[name] = value / over if over else value
-    return found
