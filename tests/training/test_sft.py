@@ -124,7 +124,7 @@ def test_stored_log_probs_of_a_teacher_are_the_target(home, tmp_path):
     own, theirs = (torch.cat([x, (1 - x.exp().sum(-1, keepdim=True)).log()], -1) for x in (own, theirs))
     assert losses[0] == pytest.approx((theirs.exp() * (theirs - own)).sum(-1).mean().item(), abs=1e-5)
     assert losses[2] == pytest.approx((losses[0] + losses[1]) / 2, abs=1e-5)
-    with pytest.raises(UserError, match="row 3: teacher_topk_ids and teacher_topk_logprobs must have k numbers a token"):
+    with pytest.raises(UserError, match="row 3: .* must have k numbers a token"):
         token_ledger(tokens | stored | {"teacher_topk_logprobs": [[0.0]] * len(ids)}, 300, "row 3")
     with pytest.raises(UserError, match="ids below 9"):
         token_ledger(tokens | stored, 9, "row 3")
