@@ -32,6 +32,7 @@ from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.sleeping import shared
+from agentrl.engines.teachers import Launch
 from agentrl.runtime.ray.cluster import connect, on_gpus, reserve
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
@@ -161,6 +162,19 @@ def _placements(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack)
     timeout = trainer.ray_wait_register_center_timeout
     group, _ = reserve(keys, rollout.nnodes, each, gpus=kind == "cuda", timeout=timeout, stack=stack)
     return separate_placements(group, rollout, each, kind)
+
+
+def teacher_launcher(config: Config, kind: str, stack: ExitStack) -> Launch:
+    """Starts teachers on GPUs that Ray gives them, where the `kind` of devices is cuda."""
+    scratch = weight_folder(config.rollout)
+    stack.callback(scratch.remove)
+
+    def launch(backend: ServerBackend, gpus: int, log: Path) -> Replica:
+        placement = Placement("SPREAD", own_gpus=gpus if kind == "cuda" else 0)
+        (server,) = launched(backend, [placement], [log], scratch.path, stack)
+        return Replica(backend, server.url, server)
+
+    return launch
 
 
 def launched(
