@@ -1,6 +1,7 @@
 """MCP servers as tools: a real server as a process and over both HTTP transports; two public ones."""
 
 import asyncio
+import gc
 import importlib.util
 import json
 import shutil
@@ -180,11 +181,13 @@ async def test_a_result_that_is_not_as_promised_is_used_where_it_has_text(load, 
 
 
 @pytest.mark.parametrize("how", ["silent", "endless"])
-def test_a_server_that_never_lists_its_tools_is_told_in_one_line(load, yaml, write, monkeypatch, how):
+def test_a_server_that_never_lists_its_tools_is_told_in_one_line(load, yaml, write, monkeypatch, caplog, how):
     monkeypatch.setattr("agentrl.tools.mcp.connection.START_SECONDS", 4)
     servers = {"slow": {"command": sys.executable, "args": [write("promises.py", PROMISES), how]}}
     with pytest.raises(UserError, match=r"'slow' did not (list its tools within|answer for) 4 s; run the command"):
         load(yaml(servers))
+    gc.collect()  # a future tells then that nobody took its error
+    assert not caplog.messages
 
 
 async def test_a_server_that_dies_is_infrastructure_and_is_started_again(opened):

@@ -93,6 +93,7 @@ class Connection:
                 raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS:g} s") from None
             finally:
                 if self._client is None:  # late, dead, or its call was cancelled
+                    opened.cancel()  # nobody waits for its error any more
                     self._life.cancel()
             return self._client
 
