@@ -1,6 +1,7 @@
 """MCP servers as tools: a real server as a process and over both HTTP transports; two public ones."""
 
 import asyncio
+import contextlib
 import gc
 import importlib.util
 import json
@@ -9,10 +10,12 @@ import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.tools.mcp.connection import Connection
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.options import ToolOptions
 from agentrl.trajectory.trajectory import Outcome
@@ -181,12 +184,25 @@ async def test_a_result_that_is_not_as_promised_is_used_where_it_has_text(load, 
 
 
 @pytest.mark.parametrize("how", ["silent", "endless"])
-def test_a_server_that_never_lists_its_tools_is_told_in_one_line(load, yaml, write, monkeypatch, caplog, how):
+def test_a_server_that_never_lists_its_tools_is_told_in_one_line(load, yaml, write, monkeypatch, how):
     monkeypatch.setattr("agentrl.tools.mcp.connection.START_SECONDS", 4)
     servers = {"slow": {"command": sys.executable, "args": [write("promises.py", PROMISES), how]}}
     with pytest.raises(UserError, match=r"'slow' did not (list its tools within|answer for) 4 s; run the command"):
         load(yaml(servers))
-    gc.collect()  # a future tells then that nobody took its error
+
+
+async def test_a_server_that_is_given_up_leaves_no_error_that_nobody_took(monkeypatch, caplog):
+    @contextlib.asynccontextmanager
+    async def silent(spec, output):
+        await asyncio.sleep(60)
+        yield
+
+    monkeypatch.setattr("agentrl.tools.mcp.connection.START_SECONDS", 0.1)
+    monkeypatch.setattr("agentrl.tools.mcp.connection._client", silent)
+    with pytest.raises(InfraError, match="'slow' did not answer"):
+        await Connection(SimpleNamespace(name="slow"))._open()
+    await asyncio.sleep(0.1)
+    gc.collect()
     assert not caplog.messages
 
 
