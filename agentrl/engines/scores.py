@@ -30,31 +30,18 @@ def checked_scores(
 ) -> TokenScores:
     """The scores of the tokens at the places `wanted`, the first of which the answer begins with, among `ids` [T].
     `vocabulary`: the policy's number of tokens. Raises InfraError for an answer to another request."""
-    scores = TokenScores(
-        np.full(len(ids), np.nan, np.float32),
-        np.zeros((len(ids), k), np.int32),
-        np.full((len(ids), k), np.nan, np.float32),
-    )
     try:
-        read, scores.logprobs[wanted] = _columns([answer[0][place - wanted[0]] for place in wanted], vocabulary)
-        for place in wanted if k else ():
-            tokens, logprobs = _columns(answer[1][place - wanted[0]], vocabulary)
-            if len(set(tokens.tolist())) != k:
-                raise InfraError(f"{len(tokens)} likeliest tokens came in place of {k}")
-            scores.topk_ids[place], scores.topk_logprobs[place] = tokens, logprobs
+        rows = [[answer[0][i], *(answer[1][i] if k else ())] for i in wanted - wanted[0]]
+        table = np.array([[entry[:2] for entry in row] for row in rows], np.float64)
+        found, tokens = np.moveaxis(table, -1, 0)
+        whole = table.shape == (len(wanted), 1 + k, 2) and bool(np.isfinite(table).all())
+        fits = whole and found.max() <= LOGPROB_SLACK and tokens.min() >= 0 and tokens.max() < vocabulary
+        fits = fits and (tokens[:, 0] == ids[wanted]).all() and np.diff(np.sort(tokens[:, 1:])).all()
     except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise InfraError(f"a teacher's log-probs have another form: {error}") from error
-    if not np.array_equal(read, ids[wanted]):
-        raise InfraError("a teacher's log-probs are those of other tokens than it was sent")
-    return scores
-
-
-def _columns(entries: Sequence[Any], vocabulary: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(ids, log-probs) of entries. Raises InfraError for what is none."""
-    ids = np.array([entry[1] for entry in entries], np.int64)
-    logprobs = np.array([entry[0] for entry in entries], np.float32)
-    if not (ids.min() >= 0 and ids.max() < vocabulary):
-        raise InfraError(f"a teacher's token {ids.max()} is none of the policy's {vocabulary}")
-    if not (np.isfinite(logprobs).all() and (logprobs <= LOGPROB_SLACK).all()):
-        raise InfraError("a teacher's log-prob is no number of 0 or less")
-    return ids, np.minimum(logprobs, 0.0)
+    if not fits:
+        raise InfraError(f"a teacher's log-probs are not those of the tokens sent, with {k} others of {vocabulary}")
+    logprobs = np.full((len(ids), 1 + k), np.nan, np.float32)
+    topk_ids = np.zeros((len(ids), k), np.int32)
+    logprobs[wanted], topk_ids[wanted] = np.minimum(found, 0.0), tokens[:, 1:]
+    return TokenScores(logprobs[:, 0], topk_ids, logprobs[:, 1:])

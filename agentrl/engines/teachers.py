@@ -111,8 +111,7 @@ def launcher_here(config: Config, kind: str) -> Launch:
     needed, gpus = teacher_gpus(config.teachers), visible_gpus() if kind == "cuda" else []
     if gpus and needed >= len(gpus):
         raise UserError(
-            f"teachers: their servers take {needed} GPUs, the policy 1, and there are {len(gpus)}: set engine: hf, "
-            "which shares the policy's, or the base_url of a server elsewhere"
+            f"teachers: servers on {needed} of {len(gpus)} GPUs leave the policy none: set engine: hf or base_url"
         )
     taken = iter(gpus[-needed:] if needed else ())
     return lambda backend, count, log: own_replica(backend, list(islice(taken, count)), log)

@@ -55,9 +55,8 @@ class RowTeachers:
         if server is None or trajectory.outcome is Outcome.INFRA_ERROR:
             return
         start = now()
-        keys = [f"{trajectory.key}#{i}" for i in range(len(ledgers))]
         try:
-            await asyncio.gather(*(self._score(server, *one) for one in zip(ledgers, keys, strict=True)))
+            await asyncio.gather(*(self._score(server, ledger, trajectory.key) for ledger in ledgers))
         except InfraError as error:
             without_verdict(trajectory, f"teacher {name}: {error}", "mask")
         finally:

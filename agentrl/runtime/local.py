@@ -8,6 +8,7 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
@@ -17,7 +18,6 @@ from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
@@ -20,7 +21,6 @@ from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.loop_runner import LoopRunner
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes

@@ -293,6 +293,8 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
             batch = begun(trainable, whole)
         metrics.append(trainable.update(batch))
     weights = {n: t.clone() for n, t in PolicyWeights(trainable.model).tensors()}
+    for name, tensor in PolicyWeights(trainable.model, dtype=torch.bfloat16).tensors():  # gathered in fewer bytes
+        assert torch.equal(tensor, weights[name].to(tensor.dtype)), name
     if case.target_parameters:
         weights |= {n: t.clone() for n, t in gather_adapter(trainable.model).items()}
     elif case.lora_rank:

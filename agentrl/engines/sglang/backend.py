@@ -104,7 +104,15 @@ class SGLang(ServerBackend):
             body["top_logprobs_num"] = sampling.candidates
         if sampling.experts_from is not None:
             body |= {"return_routed_experts": True, "routed_experts_start_len": sampling.experts_from}
-        meta = await _meta(http, body, ids, media, timeout)
+        if media:
+            body |= pictures(ids, media)
+        answer = await http.post("/generate", body, timeout=timeout)
+        meta = answer["meta_info"]
+        if media and not _as_sent(answer, ids):
+            raise UserError(
+                f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
+                "images otherwise, or encodes prompts again, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
+            )
         counted = self._prompts.setdefault(http.url, [0.0, 0.0])
         counted[0] += meta.get("prompt_tokens") or 0
         counted[1] += meta.get("cached_tokens") or 0
@@ -126,7 +134,8 @@ class SGLang(ServerBackend):
     ) -> ServerScores:
         body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": first - 1, "top_logprobs_num": k}
         body |= {"return_text_in_logprobs": not k, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
-        meta = await _meta(http, body, ids, media, timeout)
+        answer = await http.post("/generate", body | (pictures(ids, media) if media else {}), timeout=timeout)
+        meta = answer["meta_info"]
         return meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:] if k else ()
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
@@ -264,20 +273,6 @@ def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
         raise UserError("rollout.name=sglang gets no videos: it would choose and size their frames itself; use hf")
     images = [medium.data_url() for medium in media]
     return {"input_ids": collapsed(ids, media), "image_data": images, "return_prompt_token_ids": True}
-
-
-async def _meta(
-    http: Http, body: dict[str, Any], ids: Sequence[int], media: Sequence[Medium], timeout: float | None
-) -> dict[str, Any]:
-    """The server's account of its answer. Raises UserError when it read other tokens around images."""
-    answer = await http.post("/generate", body | (pictures(ids, media) if media else {}), timeout=timeout)
-    meta: dict[str, Any] = answer["meta_info"]
-    if media and not _as_sent(answer, ids):
-        raise UserError(
-            f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
-            "images otherwise, or encodes prompts again, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
-        )
-    return meta
 
 
 def _as_sent(answer: dict[str, Any], ids: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ import ray
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import result_of
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
@@ -23,7 +24,6 @@ from agentrl.engines.teachers import with_addresses
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.failures import results

@@ -106,16 +106,15 @@ class Workers:
 
 def start_workers(config: Config) -> Workers:
     """Start them. Raises UserError if the cluster is too small."""
-    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}
-    nsight = trainer.worker_nsight_options
+    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}  # NCCL reads it once
     with ExitStack() as stack:
         connect(config.ray_init, stack)
-        gpus, size = on_gpus(trainer.device), (trainer.nnodes, trainer.n_gpus_per_node)
-        # NCCL reads the environment once, at a rank's first use.
-        ranks = spawn(Rank, config, "trainer", *size, gpus=gpus, stack=stack, env=env, nsight=nsight)
+        gpus, where = on_gpus(trainer.device), ("trainer", trainer.nnodes, trainer.n_gpus_per_node)
+        ranks = spawn(Rank, config, *where, gpus=gpus, stack=stack, env=env, nsight=trainer.worker_nsight_options)
         joining, kind = ranks.begin_join(), "cuda" if gpus else "cpu"
-        local = in_process(engine_name(config.rollout, kind))
-        servers = None if local else launch_servers(config, kind, ranks, stack)
+        name = engine_name(config.rollout, kind)
+        # hf's module imports transformers, as the main thread does now: Python would give one of them half a module.
+        servers = None if name == "hf" or in_process(name) else launch_servers(config, kind, ranks, stack)
         return Workers(ranks, joining, servers, stack.pop_all())
 
 
