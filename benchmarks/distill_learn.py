@@ -3,8 +3,9 @@
     python benchmarks/distill_learn.py [--seeds 3] [--steps 24] [--folder FOLDER] [--set KEY=VALUE ...]
 
 The cold model was warmed up on sloppy demonstrations, half of which state a wrong number, its teacher on right ones.
-All runs have the same rows and number of trajectories; both ways also run at five times the preset's rate. Prints the share of right answers of the training trajectories
-by step, the mean over seeds, and the first step from which on 70% of three steps in a row are right.
+All runs have the same rows and number of trajectories; both ways also run at five times the preset's rate. Prints the
+share of right answers of the training trajectories by step, the mean over seeds, and the first step from which on 70%
+of three steps in a row are right.
 """
 
 import argparse
