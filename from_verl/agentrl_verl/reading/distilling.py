@@ -16,7 +16,7 @@ def distill(config: Any, given: Mapping[str, Any]) -> None:
     if not any(name.startswith(f"{SECTION}.teacher_models") for name in given):
         return
     if given.get(f"{SECTION}.enabled") is not True:
-        config.teachers = {}
+        config.teachers, config.distillation = {}, type(config.distillation)()
         return
     teachers = {
         name: teacher for name, teacher in config.teachers.items() if name != DEFAULT or len(config.teachers) == 1
