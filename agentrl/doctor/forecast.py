@@ -122,7 +122,7 @@ class Layout:
     def update(self) -> float:
         """Seconds of the forward and backward passes and of the optimizer."""
         actor, size, sharding = self.config.actor, self.size, self.config.actor.fsdp_config
-        shared = self.ranks == 1 if actor.share_prompts is None else actor.share_prompts
+        shared = self.sequence == 1 if actor.share_prompts is None else actor.share_prompts
         lengths, scored = [self.prompt + self.answer] * self.group, self.answer * self.group
         repeated = [self.prompt] * (self.group - 1) * shared
         prompts = self.samples // self.group

@@ -2,10 +2,10 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from timeit import repeat
 
 import torch
 
@@ -68,14 +68,12 @@ def measured(device: torch.device, stored: Speeds) -> Speeds:
 
 
 def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
-    times = []
-    for _ in range(6):
-        start = time.perf_counter()
+    def timed() -> None:
         work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return min(times)
+
+    return min(repeat(timed, number=1, repeat=6))
 
 
 def _gather(rank: int, kind: str, folder: str) -> None:

@@ -123,4 +123,5 @@ def test_a_server_that_stays_awake_keeps_its_part(tmp_path: Path) -> None:
         settings = [*work, *(f"rollout.free_cache_engine={value}" for value in more)]
         config = compose(settings, config_name="train", checks=())
         found[name] = kept_by_server(config, torch.device("cuda"), processes, 140.0)
-    assert found == {"null": pytest.approx(62.8, abs=0.1), "true": 0.0, "false": 70.0, "ranks": 0.0}
+    null, ranks = pytest.approx(62.8, abs=0.1), pytest.approx(37.3, abs=0.1)
+    assert found == {"null": null, "true": 0.0, "false": 70.0, "ranks": ranks}
