@@ -51,6 +51,8 @@ KINDS = {"ids": INT, "mask": BYTE, "logprobs": FLOAT, "sources": BYTE, "turns": 
 """Types of the columns, by name."""
 EACH = ("ids", "logprobs")
 """Columns that differ from token to token."""
+TEACHER_COLUMNS = ("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs")
+"""Arrays that a teacher's server has filled; None without one."""
 
 
 @dataclass
@@ -75,6 +77,17 @@ class Ledger:
     experts: list[NDArray[Any]] = field(default_factory=list, compare=False)
     """Experts that the tokens met in the engine, from the first token on, where they are recorded: arrays uint8 or
     int16 [n, layers, k], one after the other. They end before the last token, which no pass has computed yet."""
+    teacher: int = -1
+    """Its teacher, by its number among `teachers`; -1: none."""
+    teacher_prompt: list[int] = field(default_factory=list, compare=False)
+    """Tokens that a teacher with a context reads in place of the prompt; empty: it reads the prompt."""
+    teacher_logprobs: NDArray[Any] | None = field(default=None, compare=False)
+    """f32 [T]; the teacher's log-probs of the tokens, NaN where it has none; read on the model's tokens only. None:
+    no server has scored them."""
+    teacher_topk_ids: NDArray[Any] | None = field(default=None, compare=False)
+    """int32 [T, k]; the teacher's likeliest tokens in place of each token."""
+    teacher_topk_logprobs: NDArray[Any] | None = field(default=None, compare=False)
+    """f32 [T, k]; their log-probs."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in KINDS and not isinstance(value, Column):

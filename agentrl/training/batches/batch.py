@@ -19,7 +19,10 @@ from torch import Tensor
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
 
-_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media")
+_PER_SEQUENCE = (
+    *("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media"),
+    *("teacher", "teacher_prompts"),
+)
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -79,6 +82,17 @@ class Batch:
     """f32 [T]; 1 where the cap of importance weights acts."""
     experts: Tensor | None = None
     """uint8 or int16 [T, L, k]; the experts that each token met in each layer, see `Routing`; None: none is known."""
+    teacher: Tensor | None = None
+    """int64 [B]; the sequence's teacher by its number, -1: none; None in a run without teachers."""
+    teacher_prompts: Tensor | None = None
+    """int64 [B, 1 + P]; the number of first tokens that its teacher does not read, and the ids that it reads in their
+    place, -1 after their end."""
+    teacher_logprobs: Tensor | None = None
+    """f32 [T]; a server's log-probs of the tokens, NaN where it has none."""
+    teacher_topk_ids: Tensor | None = None
+    """int32 [T, k]; the likeliest tokens of a server."""
+    teacher_topk_logprobs: Tensor | None = None
+    """f32 [T, k]; their log-probs."""
     media: Media | None = None
     """[B]; images and videos of each sequence; None without any."""
 

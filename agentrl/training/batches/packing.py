@@ -21,7 +21,7 @@ from torch import Tensor
 from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.batches.media import Media
 from agentrl.trajectory.column import Column
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import TEACHER_COLUMNS, Ledger
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 Spot = tuple[int, int]
@@ -133,7 +133,30 @@ def pack_ledgers(
         group=torch.tensor(own if group is None else group, dtype=torch.long),
         media=Media.of([ledger.media for ledger in ledgers]),
         experts=_experts(ledgers),
+        **_teacher_columns(ledgers),
     )
+
+
+def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
+    """The columns about the ledgers' teachers; none where no ledger has a teacher."""
+    if not any(ledger.teacher >= 0 for ledger in ledgers):
+        return {}
+    found = {"teacher": torch.tensor([ledger.teacher for ledger in ledgers])}
+    if any(ledger.teacher_prompt for ledger in ledgers):
+        # One without a prompt of its own reads all tokens.
+        pairs = [(len(told) and ledger.prompt_length, told) for ledger in ledgers for told in [ledger.teacher_prompt]]
+        prompts = [torch.tensor([replaced, *told]) for replaced, told in pairs]
+        found["teacher_prompts"] = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=-1)
+    for name in TEACHER_COLUMNS:
+        columns = [getattr(ledger, name) for ledger in ledgers]
+        known = next((column for column in columns if column is not None), None)
+        if known is not None:
+            none = np.nan if known.dtype.kind == "f" else 0
+            shapes = [(len(ledger), *known.shape[1:]) for ledger in ledgers]
+            each = zip(columns, shapes, strict=True)
+            whole = [np.full(shape, none, known.dtype) if column is None else column for column, shape in each]
+            found[name] = torch.from_numpy(np.concatenate(whole))
+    return found
 
 
 def _experts(ledgers: Sequence[Ledger]) -> Tensor | None:
