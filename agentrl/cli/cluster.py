@@ -18,7 +18,7 @@ EXAMPLES = (
     ("check the cluster of a run", "agentrl cluster check --config-name my-run trainer.nnodes=4"),
 )
 
-LIMIT = 120
+LIMIT = 180
 """Seconds after which a machine that does not answer ends the check: Ray itself waits forever."""
 
 

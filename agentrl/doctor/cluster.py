@@ -32,7 +32,7 @@ FIXES = {
     "clock": "synchronise the clocks: chrony, timedatectl",
 }
 """By fact; hardware and versions have another one."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for machines, and for members of the process group."""
 CLOCKS, SLOW = 1.0, 1.5
 """Seconds that two clocks may differ; times that a machine or a link may take longer than the usual one."""
