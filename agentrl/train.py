@@ -19,7 +19,7 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime import Runtime, open_runtime, read_splits
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training import ComputeAdvantages
 from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.recovery import recovery
@@ -56,7 +56,7 @@ class Trainer:
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
         groups = self.take_groups(step)
-        batch = pack_tokens(groups.trained, groups.version)
+        batch = self.runtime.pack(groups.trained, groups.version)
         batch = self.runtime.compute_logprobs(batch)
         batch, metrics = self.compute_advantages(batch, groups.trained, groups.baselines, step)
         self.updated = step

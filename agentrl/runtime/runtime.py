@@ -7,6 +7,7 @@ changes.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,10 +24,14 @@ from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
+from agentrl.trajectory.trajectory import Trajectory
 
 
 class PolicyLearner(Protocol):
     """The trained models, in this process or on all ranks: see `agentrl.training.learner.Learner`."""
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories, scored or not; `version`: as in `pack_tokens`."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with old log-probs, reference log-probs and values, each only if the settings need it."""
@@ -86,6 +91,10 @@ class Runtime(ABC):
     def prepare(self, total_steps: int) -> None:
         """Prepare training for `total_steps` steps in total. The engine may still be starting."""
 
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories: see `PolicyLearner.pack`."""
+        return self.learner.pack(trajectories, version)
+
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns of `PolicyLearner.compute_logprobs`. Rewards that are still being computed arrive
         meanwhile. Raises TooManyDrops, and Interrupted where a stop was requested."""
@@ -111,7 +120,7 @@ class Runtime(ABC):
             return {"rollout/nothing_to_learn": 1.0}
         early = {"perf/early_share": 0.0} if self.can_accumulate_early() else {}
         changing = nullcontext() if self.async_sampling is None else self.async_sampling.updating()
-        with self.phases("update", tokens=batch.num_tokens), changing:
+        with self.phases("update", tokens=sum(batch.token_lengths)), changing:
             return early | self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:

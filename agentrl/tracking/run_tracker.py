@@ -116,7 +116,7 @@ class RunTracker:
         def count(trajectory: Trajectory) -> None:
             nonlocal done, tokens
             done += 1
-            tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
+            tokens += sum(ledger.model_tokens for ledger in trajectory.outlines)
             self.view.progress(done, total)
 
         with self.phase(name):

@@ -130,6 +130,11 @@ class Ledger:
         last = np.append(turns[1:] != turns[:-1], True)[: len(turns)]
         return dict(zip(turns[last].tolist(), made[last].tolist(), strict=True))
 
+    def drawn_by(self) -> dict[int, int]:
+        """Number of the model's tokens by the version of the weights that drew them."""
+        versions, tokens = np.unique(self.versions.numpy()[self._made()], return_counts=True)
+        return dict(zip(versions.tolist(), tokens.tolist(), strict=True))
+
     def append_prompt(self, ids: Sequence[int], media: Sequence[Medium] = ()) -> None:
         """Start the ledger with everything before the model's first token."""
         if self.ids:

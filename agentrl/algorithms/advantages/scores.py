@@ -42,12 +42,16 @@ def spread(values: Tensor, index: Tensor, mask: Tensor, cu_seqlens: Tensor) -> T
     return values[index].float().repeat_interleave(cu_seqlens.diff()) * mask
 
 
-def whiten(values: Tensor, mask: Tensor) -> Tensor:
-    """Zero mean, unit (unbiased) deviation over the mask; all 0 where the values do not differ. f32 [T]."""
+def whiten(values: Tensor, mask: Tensor, counts: Tensor | None = None) -> Tensor:
+    """Zero mean, unit (unbiased) deviation over the mask; all 0 where the values do not differ. f32 [T]. `counts`
+    int64 [T]: tokens that each entry stands for; None: one."""
     kept = values[mask].double()
     if kept.numel() < 2 or (kept.max() - kept.min()) <= EQUAL * (1 + kept.abs().max()):
         return torch.zeros_like(values, dtype=torch.float32)
-    whitened = (values.double() - kept.mean()) / (kept.std() + EPSILON)
+    weights = torch.ones_like(kept) if counts is None else counts[mask].double()
+    mean = (weights * kept).sum() / weights.sum()
+    std = ((weights * (kept - mean) ** 2).sum() / (weights.sum() - 1)).sqrt()
+    whitened = (values.double() - mean) / (std + EPSILON)
     return (whitened * mask).float()
 
 

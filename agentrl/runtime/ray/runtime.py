@@ -34,11 +34,13 @@ from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_workers import start_workers
+from agentrl.runtime.ray.store import RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking import Waiting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import load_tokenizer
+from agentrl.training.update.advantages import columns_read
 
 
 class RayRuntime(Runtime):
@@ -77,14 +79,17 @@ class RayRuntime(Runtime):
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
             self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            self.learner = RayLearner(self.ranks, actor.ulysses_sequence_parallel_size, bool(actor.share_prompts))
+            send_references()
+            store = RayStore()
+            each, shares = actor.ulysses_sequence_parallel_size, bool(actor.share_prompts)
+            self.learner = RayLearner(self.ranks, store, each, shares, columns_read(config))
             self.runner = self._open_loop(config)
             own = self._engine(config)  # first: servers start while the policy is loaded and compiled
             servers = own if isinstance(own, RemoteEngine) else None
             if servers is not None:
                 self._starting = servers, time.monotonic()
             spread = config.rollout.agent.num_workers > 0
-            workers = start_workers(config, own, link_to(own), objects, stack) if spread else None
+            workers = start_workers(config, own, link_to(own), objects, store, stack) if spread else None
             engine: Engine = workers or own
             if isinstance(self.runner, LoopThread):
                 measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)

@@ -88,7 +88,7 @@ class DumpWriter:
 
     def _sent(self, path: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> bool:
         """Whether another process has written the dump."""
-        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.ledgers)
+        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.outlines)
         if tokens < LARGE_TOKENS or not self._sends or (tokenizer := self._sendable) is None:
             return False
         try:

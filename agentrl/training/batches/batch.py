@@ -18,8 +18,12 @@ from torch import Tensor
 
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
+from agentrl.training.batches.sources import Sources
 
-_PER_SEQUENCE = ("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media")
+_PER_SEQUENCE = (
+    *("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key"),
+    *("media", "sources"),
+)
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -79,8 +83,13 @@ class Batch:
     """f32 [T]; 1 where the cap of importance weights acts."""
     experts: Tensor | None = None
     """uint8 or int16 [T, L, k]; the experts that each token met in each layer, see `Routing`; None: none is known."""
+    counts: Tensor | None = None
+    """int64 [T]; the tokens that each entry stands for, where the batch has lines (`agentrl.trajectory.outline`) in
+    place of tokens; None: one."""
     media: Media | None = None
     """[B]; images and videos of each sequence; None without any."""
+    sources: Sources | None = None
+    """[B]; where the tokens of each sequence are, if they are in a store: then `ids` and `rollout_logprobs` are 0."""
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -114,6 +123,23 @@ class Batch:
         lengths: list[int] = self.cu_seqlens.diff().tolist()
         return lengths
 
+    @property
+    def token_lengths(self) -> list[int]:
+        """Tokens of each sequence, also where the batch has lines."""
+        return self.lengths if self.counts is None else [sum(own) for own in self.split(self.counts)]
+
+    def split(self, column: Tensor) -> list[list[Any]]:
+        """A column [T] by sequence."""
+        return [own.tolist() for own in column.split(self.lengths)]
+
+    def expanded(self) -> "Batch":
+        """The batch with tokens in place of lines."""
+        if self.counts is None:
+            return self
+        names = self.columns.keys() - {*_PER_SEQUENCE, "cu_seqlens", "counts"}
+        tokens = {name: getattr(self, name).repeat_interleave(self.counts) for name in names}
+        return replace(self, **tokens, cu_seqlens=bounds_of(self.token_lengths), counts=None)
+
     @cached_property
     def positions(self) -> Tensor:
         """int64 [T]; begins at 0 in every sequence."""
@@ -127,6 +153,8 @@ class Batch:
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The prompt of each sequence. Read from the device once, as `lengths`."""
+        if self.sources is not None:
+            return self.sources.prompts
         return sequence_prompts(self.ids.cpu().numpy(), self.mask.cpu().numpy(), self.lengths)
 
     @cached_property
