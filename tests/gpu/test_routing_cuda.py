@@ -45,4 +45,5 @@ def test_given_experts_are_met_in_every_pass(compiled: bool, checkpointing: bool
         assert metrics["routing/replayed"] == 1.0
         assert metrics["routing/differs"] > 0.5
         assert metrics["actor/grad_norm"] > 0
-    assert handle.compiled is None or handle.compiled.works
+    # torch.compile takes no contexts of a checkpoint, and replay needs them: such layers run uncompiled.
+    assert handle.compiled is None or handle.compiled.works is not checkpointing

@@ -41,6 +41,27 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_results_within_a_compiled_block_leave_too(monkeypatch):
+    """Autograd sees them as leaves without a gradient; parameters are leaves with one, or frozen."""
+    monkeypatch.setattr(offload, "SMALLEST", 1)
+    for frozen in (False, True):
+        layer = torch.nn.Linear(4, 3).requires_grad_(not frozen)
+        pack, unpack = offload._hooks()
+        kept: list[tuple[int, ...]] = []
+
+        def watched(tensor, pack=pack, kept=kept):
+            packed = pack(tensor)
+            if isinstance(packed, torch.Tensor):
+                kept.append(tuple(tensor.shape))
+            return packed
+
+        block = torch.compile(lambda x, layer=layer: torch.sigmoid(layer(x)).exp() * x.sum(), backend="aot_eager")
+        with torch.autograd.graph.saved_tensors_hooks(watched, unpack):
+            result = block(torch.randn(5, 4, requires_grad=True) * 1)
+        result.sum().backward()
+        assert set(kept) <= {(3, 4), (4, 3), (3,)}
+
+
 def test_an_optimizer_on_the_cpu_takes_the_same_steps() -> None:
     """State and steps are those of copies; the model gets their values, also after its weights were replaced."""
     for name in ("adamw", "adamw_16bit", "muon", "sgd"):

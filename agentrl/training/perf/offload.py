@@ -27,7 +27,8 @@ def offloaded_activations(on: bool) -> AbstractContextManager[Any]:
 def _hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
     def pack(tensor: Tensor) -> Any:
         owner = tensor._base if tensor._base is not None else tensor
-        if owner.is_leaf or tensor.numel() < SMALLEST:  # parameters are leaves: they stay
+        weight = isinstance(owner, torch.nn.Parameter) or (owner.is_leaf and owner.requires_grad)
+        if weight or tensor.numel() < SMALLEST:  # a compiled block's results are leaves too, without a gradient
             return tensor
         kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         kept.copy_(tensor, non_blocking=True)
