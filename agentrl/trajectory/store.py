@@ -57,18 +57,6 @@ class Store(Protocol):
         """The values of references."""
 
 
-class MemoryStore:
-    """The store of one process: a reference is the value."""
-
-    def put(self, value: Any) -> Any:
-        """The value."""
-        return value
-
-    def get(self, references: Sequence[Any]) -> list[Any]:
-        """The values."""
-        return [*references]
-
-
 @dataclass(frozen=True)
 class Outline:
     """A trajectory without its row and body, as a few bytes a turn."""
@@ -124,7 +112,7 @@ class Stored(Trajectory):
 
     def __reduce__(self) -> Any:
         """A copy has its body."""
-        return whole, ({f.name: getattr(self, f.name) for f in fields(Trajectory)},)
+        return Trajectory, tuple(getattr(self, f.name) for f in fields(Trajectory))
 
     @property
     def outlines(self) -> list[LedgerOutline]:
@@ -140,8 +128,3 @@ class Stored(Trajectory):
 def stored(trajectory: Trajectory, store: Store) -> Stored:
     """The trajectory with its body in a store."""
     return Stored(Outline.of(trajectory, store.put), trajectory.row, store)
-
-
-def whole(parts: dict[str, Any]) -> Trajectory:
-    """The trajectory of all its fields."""
-    return Trajectory(**parts)

@@ -22,9 +22,10 @@ from agentrl.training.model.routing_probe import routing_of
 from agentrl.trajectory.ledger import Ledger, LedgerError, Source
 from agentrl.trajectory.plain import MediaTable, from_plain, to_plain
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.store import MemoryStore, stored
+from agentrl.trajectory.store import stored
 from agentrl.trajectory.trajectory import Trajectory
 from tests.training.test_routing import moe
+from tests.training.tiny import MemoryStore
 
 
 def rows_of(ids: Any, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:

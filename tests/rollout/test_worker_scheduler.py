@@ -15,9 +15,10 @@ from agentrl.rollout.loops import SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.worker_scheduler import WorkerLost, WorkerScheduler
 from agentrl.trajectory.drops import TooManyDrops
-from agentrl.trajectory.store import MemoryStore, Stored
+from agentrl.trajectory.store import Stored
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import ScriptedEngine, environment, row
+from tests.training.tiny import MemoryStore
 
 STORE = MemoryStore()
 SAMPLING = Sampling(max_new_tokens=32, seed=7)

@@ -16,31 +16,17 @@ from agentrl.training.batches.outline import BatchOutline, BatchPlan
 from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.batches.transfer import Share, computed_columns
 from agentrl.trajectory.trajectory import Trajectory
-from tests.training.tiny import ledger, trajectory
+from tests.training.tiny import MemoryStore, ledger, trajectory
 
 RANKS = 4
 LENGTHS = [40, 90, 60, 200, 110, 30, 80, 150, 70, 120, 20, 50]
-
-
-class Numbers:
-    """A store whose references are numbers."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-    def put(self, value: Any) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-    def get(self, references: list[int]) -> list[Any]:
-        return [self.values[number] for number in references]
 
 
 @dataclass
 class Group:
     """Stands for the workers: deals two prompts a mini-batch, keeps what is sent, and returns ids as log-probs."""
 
-    store: Numbers = field(default_factory=Numbers)
+    store: MemoryStore = field(default_factory=MemoryStore)
     scores_first: bool = True
     asked: int = 0
     sent: list[list[bytes]] = field(default_factory=list)

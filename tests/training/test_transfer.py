@@ -18,9 +18,9 @@ from agentrl.training.batches.packing import advantages_by_key, pack_lines, tota
 from agentrl.training.batches.transfer import OF_TOKENS, Share, computed_columns, with_computed
 from agentrl.training.update.advantages import columns_read
 from agentrl.trajectory.ledger import Ledger, Source
-from agentrl.trajectory.store import MemoryStore, Stored, stored
+from agentrl.trajectory.store import Stored, stored
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory, TurnReward
-from tests.training.tiny import trajectory
+from tests.training.tiny import MemoryStore, trajectory
 
 STORE = MemoryStore()
 LINES = [name for name in ADVANTAGES.declared if ADVANTAGES.mark(name, "lines", "")]
@@ -139,7 +139,7 @@ def test_columns_of_other_shares_are_found_by_their_sequences() -> None:
         parts.append(pickle.loads(pickle.dumps(computed_columns(after, before, ["rollout_logprobs"]))))
     assert torch.equal(with_computed(lines.expanded(), parts).old_logprobs, whole.rollout_logprobs - 1)
     assert torch.equal(with_computed(lines.expanded(), parts).rollout_logprobs, whole.rollout_logprobs)
-    other = travelled(Share.of(lines, [5, 0, 1], computed=parts))
+    other = travelled(Share.of(lines, [5, 0, 1], computed=[STORE.put(part) for part in parts]))
     assert torch.equal(other.old_logprobs, whole.select([5, 0, 1]).rollout_logprobs - 1)
     assert torch.equal(other.ids, whole.select([5, 0, 1]).ids)
 

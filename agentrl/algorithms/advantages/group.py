@@ -9,6 +9,7 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
     EPSILON,
+    Counts,
     comparable,
     group_statistics,
     groups_of,
@@ -47,7 +48,7 @@ def gdpo(
     components: Tensor | None = None,
     component_weights: Tensor | None = None,
     norm_by_std: bool = True,
-    counts: Tensor | None = None,
+    counts: Counts = None,
 ) -> Tensor:
     """Sum of the advantages by each part of the reward, whitened over the batch's tokens (GDPO, arXiv 2601.05242).
 
@@ -103,13 +104,7 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
 
 @advantage_estimator("opo", grouped=True, lines=True)
 def opo(
-    rewards: Tensor,
-    mask: Tensor,
-    cu_seqlens: Tensor,
-    trajectory: Tensor,
-    group: Tensor,
-    *,
-    counts: Tensor | None = None,
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
 ) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 

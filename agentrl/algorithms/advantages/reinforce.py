@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
+    Counts,
     comparable,
     discounted_returns,
     group_statistics,
@@ -24,7 +25,7 @@ def reinforce_plus_plus(
     group: Tensor,
     *,
     gamma: float = 1.0,
-    counts: Tensor | None = None,
+    counts: Counts = None,
 ) -> Tensor:
     """Discounted return of each model token, whitened over the batch (REINFORCE++, arXiv 2501.03262).
 
@@ -36,13 +37,7 @@ def reinforce_plus_plus(
 
 @advantage_estimator("reinforce_plus_plus_baseline", grouped=True, lines=True)
 def reinforce_plus_plus_baseline(
-    rewards: Tensor,
-    mask: Tensor,
-    cu_seqlens: Tensor,
-    trajectory: Tensor,
-    group: Tensor,
-    *,
-    counts: Tensor | None = None,
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
 ) -> Tensor:
     """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
 

@@ -57,7 +57,8 @@ class RayLearner:
             return batch
         shares = (Share.of(batch, sequences, wanted=self.reads or ()) for sequences in plan.shares)
         answers = self.ranks.scatter("compute_logprobs", shares, self.each)[:: self.each]
-        self.held = [_keys(batch, sequences) for sequences in plan.shares]
+        keys = batch.keys
+        self.held = [[keys[i] for i in sequences] for sequences in plan.shares]
         self.computed = [answer for answer, sequences in zip(answers, plan.shares, strict=True) if sequences]
         return with_computed(batch, self.store.get(self.computed)) if self.reads else batch
 
@@ -70,16 +71,15 @@ class RayLearner:
         """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
         self.ranks.scatter("accumulate_early", (Share.of(part, sequences) for sequences in plan.shares), self.each)
-        if part.key is not None:
-            self.accumulated.update(part.key.tolist())
+        self.accumulated.update(part.keys)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`Learner.update` on all ranks."""
-        plan, held, computed = self._plan(batch), self.held, self.computed
+        plan, held, computed, keys = self._plan(batch), self.held, self.computed, batch.keys
         self.held, self.computed, self.accumulated = [], [], set()
 
         def share(number: int, sequences: list[int]) -> Share:
-            same = bool(sequences and held) and held[number] == _keys(batch, sequences)
+            same = bool(sequences and held) and held[number] == [keys[i] for i in sequences]
             return Share.of(batch, sequences, held=same, computed=() if same else computed)
 
         shares = (share(number, sequences) for number, sequences in enumerate(plan.shares))
@@ -104,9 +104,3 @@ class RayLearner:
     def _plan(self, batch: Batch) -> BatchPlan:
         plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
         return plan
-
-
-def _keys(batch: Batch, sequences: Sequence[int]) -> list[int]:
-    assert batch.key is not None
-    keys: list[int] = batch.key[list(sequences)].tolist()
-    return keys

@@ -43,14 +43,13 @@ class BatchOutline:
         images = [bool(media) for media in batch.media.held] if batch.media else [False]
         images = batch.sources.images if batch.sources else images
         shared = batch.prompts if shares and not any(images) else None
-        keys = batch.key.tolist() if accumulated and batch.key is not None else []
         return cls(
             lengths=batch.token_lengths,
             group=batch.group.tolist(),
             zero_advantage=_zero_advantage(batch),
             mixed=any(images) and not all(images),
             shared=shared,
-            accumulated=frozenset(i for i, key in enumerate(keys) if key in accumulated),
+            accumulated=frozenset(i for i, key in enumerate(batch.keys if accumulated else ()) if key in accumulated),
         )
 
     @property

@@ -86,7 +86,7 @@ def computed_columns(batch: Batch, before: Batch, wanted: Collection[str] = ()) 
 def with_computed(batch: Batch, parts: Sequence[Columns]) -> Batch:
     """The batch, which has tokens, with the columns [T, ...] that ranks computed for its sequences."""
     spans = {key: (part, start, end) for part in parts for key, start, end in _spans(part)}
-    mine = [spans[key] for key in _keys(batch)]
+    mine = [spans[key] for key in batch.keys]
     names = dict.fromkeys(name for part in parts for name in part if name not in ("key", "cu_seqlens"))
     found = {n: np.concatenate([part[n][start:end] for part, start, end in mine]) for n in names}
     given: dict[str, Any] = {name: torch.from_numpy(column).to(batch.ids.device) for name, column in found.items()}
@@ -97,9 +97,3 @@ def _spans(part: Columns) -> Iterator[tuple[int, int, int]]:
     """(key, first token, the one after its last) of each sequence."""
     bounds = part["cu_seqlens"].tolist()
     yield from zip(part["key"].tolist(), bounds[:-1], bounds[1:], strict=True)
-
-
-def _keys(batch: Batch) -> list[int]:
-    assert batch.key is not None
-    keys: list[int] = batch.key.tolist()
-    return keys
