@@ -142,7 +142,8 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
     rollouts, phases = runtime.rollouts, runtime.phases
     total, tokenizer = splits.total_steps, runtime.tokenizer
     record = record_text(contents, total)
-    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record) as tracker:
+    makes = runtime.isolated
+    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record, isolated=makes) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)

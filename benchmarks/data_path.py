@@ -3,10 +3,9 @@
     python benchmarks/data_path.py --out before.json            # on one tree
     python benchmarks/data_path.py --against before.json        # on another: the ratios
 
-No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, read from a
-rollout worker's bytes, packed, scored, made ready for eight ranks of a Ray run and dumped as a step does it, after a
-few of them that do not count. CPU seconds are those of this process, all threads together. Run it on a quiet machine.
-Bytes are exact on any machine.
+No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, packed,
+scored and dumped as a step does it, after a few of them that do not count. CPU seconds are those of this process, all
+threads together. Run it on a quiet machine. Bytes are exact on any machine.
 """
 
 import argparse
@@ -171,8 +170,7 @@ def main() -> None:
     lengths = PROMPT + TURNS * (MODEL + REPLY)
     count = max(GROUP, args.tokens // lengths // GROUP * GROUP) * lengths
     found = {name: value / count * 1e6 for name, value in seconds.items()}
-    size = {name: found.pop(name) for name in (THROUGH, EACH)}
-    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens)} | size
+    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens)}
     before = json.loads(args.against.read_text()) if args.against else {}
     for name, value in found.items():
         ratio = f"{before[name] / max(value, 1e-9):8.1f} times less" if name in before else ""

@@ -15,6 +15,7 @@ from agentrl.evaluation.settings import scoring_something, untrained
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime import Runtime, open_runtime
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.store import fetch
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -56,7 +57,7 @@ def rollout(
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     with sampler(settled, objects) as runtime:
         chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
-        return runtime.rollouts.sample(chosen, 0, lambda _: None)
+        return fetch(runtime.rollouts.sample(chosen, 0, lambda _: None))
 
 
 @contextmanager

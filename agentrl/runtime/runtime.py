@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Config
+from agentrl.core.isolated import IsolatedFunction
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
@@ -68,6 +69,8 @@ class Runtime(ABC):
     learner: PolicyLearner
     """Trains the policy."""
 
+    isolated: type[Any] = IsolatedFunction
+    """Makes functions of other processes of this machine."""
     runner: LoopRunner | LoopThread
     """Carries out coroutines."""
 

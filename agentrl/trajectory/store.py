@@ -6,6 +6,7 @@ do not travel with it. A body is fetched where it is read.
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -128,3 +129,11 @@ class Stored(Trajectory):
 def stored(trajectory: Trajectory, store: Store) -> Stored:
     """The trajectory with its body in a store."""
     return Stored(Outline.of(trajectory, store.put), trajectory.row, store)
+
+
+def fetch(trajectories: list[Trajectory]) -> list[Trajectory]:
+    """The trajectories, for a time when their store is gone: their bodies are here, as far as they were not lost."""
+    with suppress(InfraError):
+        for each in trajectories:
+            _ = each.ledgers, each.messages
+    return trajectories

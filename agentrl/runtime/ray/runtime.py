@@ -34,7 +34,7 @@ from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_workers import start_workers
-from agentrl.runtime.ray.store import RayStore, send_references
+from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking import Waiting
@@ -47,6 +47,7 @@ class RayRuntime(Runtime):
     """Starts the workers. Raises UserError if the cluster is too small."""
 
     learner: RayLearner
+    isolated = RayFunction
 
     def __init__(self, config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
         super().__init__(start.times if start else StartTimes())
