@@ -19,7 +19,7 @@ from gpu_parts import REWARD, SGLANG, copy_seconds, large_model, median, report,
 from agentrl.config import compose
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers.weights import PolicyWeights
-from agentrl.runtime import LocalRuntime
+from agentrl.runtime.local import LocalRuntime
 
 
 @torch.no_grad()

@@ -244,7 +244,7 @@ def served(settings: list[str], stack: ExitStack) -> Bench:
     """The engine of a run with these settings, started."""
     from agentrl.config import compose
     from agentrl.evaluation.settings import scoring_something, untrained
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime.local import LocalRuntime
 
     config = untrained(scoring_something(compose([*settings, *UNTRAINED], checks=())))
     runtime = stack.enter_context(closing(LocalRuntime(config)))

@@ -24,7 +24,7 @@ from gpu_parts import REWARD, bandwidth, least_seconds, median, model_bytes
 from agentrl.config import compose
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.runtime import LocalRuntime
+from agentrl.runtime.local import LocalRuntime
 from agentrl.trajectory.row import Row
 
 TOOL = '''

@@ -37,8 +37,8 @@ class Trace:
         original = phases.__call__
 
         @contextmanager
-        def traced(this: Any, name: str) -> Iterator[None]:
-            with original(this, name):
+        def traced(this: Any, name: str, **options: Any) -> Iterator[None]:
+            with original(this, name, **options):
                 self._stack.append(name)
                 self._mark()
                 try:

@@ -2,6 +2,7 @@
 
     python benchmarks/killed_runs.py --times 5                                  # each kind of process five times
     python benchmarks/killed_runs.py --kinds server --times 1 --seed 7 --out runs/killed
+    python benchmarks/killed_runs.py --raylets 2 --times 4                      # a machine, in each phase of a step
 
 Each run is a tiny model on CPUs with `trainer.max_staleness=2`. Killed are: the controller of a run in one process; a
 rank of two under Ray; a process that only samples there; a rollout worker of two there; an SGLang server (`agentrl
@@ -9,6 +10,9 @@ engine install sglang --cpu`). A killed controller is started again by the same 
 run. Then each trajectory in the dumps is counted by its key, and those that the newest checkpoint had finished when
 the process died are compared token by token with those that were trained on. Costs about a minute for each kill on 2
 quiet cores.
+
+With `--raylets`, the ranks are on as many machines made of namespaces (needs root), and the last machine loses all its
+processes in a certain phase of a step, or its network for `CUT` seconds; then it joins the cluster again.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +35,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from agentrl.tasks.models import tiny
 from agentrl.tasks.models.tiny import TinyShape
 from agentrl.tracking import load_trajectories, read_metrics
@@ -37,6 +44,9 @@ from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.trajectory.plain import from_plain
 from agentrl.trajectory.row import Row
 from agentrl_sandbox.isolation import descendants
+from tests.machines import Machine, machines
+from tests.raylets import TOKEN, Cluster
+from tests.waiting import wait_for
 
 STEPS, PROMPTS, GROUP, BOUND = 10, 4, 4, 2
 RAY = ["trainer.device=cpu", "ray_init.address=local", "ray_init.num_cpus=4"]
@@ -48,16 +58,34 @@ KINDS = {
     "server": (r"sglang", ["trainer.device=cpu", "rollout.name=sglang", "rollout.start_timeout=300"]),
 }
 """Kind of process: its title, and the settings of a run that has it."""
+MOMENTS = ("rollout", "update", "save", "sync", "partition")
+"""What happens with `--raylets`: the phase in which a machine dies, or a partition at any moment."""
+CUT = 100.0
 REWARD = """
 import asyncio
+import os
 import random
+from pathlib import Path
+
+from agentrl.tracking.phases import Phases
+
+enter = Phases.__call__
+
+
+def noted(self, name, *, tokens=0):
+    Path(os.environ["PHASE_FILE"]).write_text(name)
+    return enter(self, name, tokens=tokens)
+
+
+if "PHASE_FILE" in os.environ:
+    Phases.__call__ = noted
 
 
 async def score(data_source, solution_str, ground_truth, **_):
     await asyncio.sleep(random.expovariate(4))
     return float(len(solution_str) % 3)
 """
-"""Rewards that come out of order."""
+"""Rewards that come out of order; the present phase is in a file."""
 Finished = dict[str, list[list[int]]]
 """The token ids of trajectories, by key."""
 console = Console(width=150)
@@ -109,7 +137,7 @@ def prepare(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("".join(lines))
 
 
-def command(folder: Path, run: Path, kind: str) -> list[str]:
+def command(folder: Path, run: Path, settings: list[str]) -> list[str]:
     """The run's command: a resumed run has the same."""
     return agentrl(
         "train",
@@ -128,13 +156,13 @@ def command(folder: Path, run: Path, kind: str) -> list[str]:
         "trainer.save_freq=1",
         "trainer.test_freq=-1",
         "trainer.max_actor_ckpt_to_keep=2",
-        *KINDS[kind][1],
+        *settings,
     )
 
 
 def kill_once(kind: str, folder: Path, run: Path, draw: random.Random, limit: float) -> Kill:
     """A run whose process of this kind dies at a random moment, and its end."""
-    found, words, log = Kill(kind), command(folder, run, kind), run.with_suffix(".log")
+    found, words, log = Kill(kind), command(folder, run, KINDS[kind][1]), run.with_suffix(".log")
     after, delay = draw.randrange(STEPS - 1), draw.uniform(0.0, 1.0)
     process = started(words, log)
     try:
@@ -158,9 +186,51 @@ def kill_once(kind: str, folder: Path, run: Path, draw: random.Random, limit: fl
     return counted(found, run, finished)
 
 
-def started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
+def kill_machine(moment: str, count: int, folder: Path, run: Path, draw: random.Random, limit: float) -> Kill:
+    """A run over so many machines, the last of which dies in a phase, or loses its network; and its end."""
+    found, log, phase = Kill(f"machine: {moment}"), run.with_suffix(".log"), run.with_suffix(".phase")
+    phase.write_text("")
+    after = draw.randrange(1, STEPS - 2)
+    with machines(count) as nodes, tempfile.TemporaryDirectory() as logs:
+        cluster = Cluster(Path(logs), nodes)
+        cluster.head()
+        for _ in nodes[1:]:
+            cluster.join()
+        settings = ["trainer.device=cpu", f"trainer.nnodes={count}", f"ray_init.address={cluster.address}"]
+        words = nodes[0].words(*command(folder, run, settings))
+        process = started(words, log, TOKEN | {"PHASE_FILE": str(phase)})
+        finished: Finished = {}
+        try:
+            waited(process, run, after, limit)
+            wait_for(lambda: moment == "partition" or phase.read_text() == moment, 60)
+            found.moment = f"{phase.read_text()} of step {steps_of(run) + 1}"
+            finished = finished_in(run)
+            strike(nodes[-1], moment)
+            cluster.join()
+            code = process.wait(limit)
+            found.note = f"exit code {code}" if code else ""
+        except (subprocess.TimeoutExpired, LookupError, AssertionError) as error:
+            found.note = str(error)[-60:]
+        finally:
+            end(process)
+    found.restarts = log.read_text().count("the run resumes by itself")
+    return counted(found, run, finished)
+
+
+def strike(machine: Machine, moment: str) -> None:
+    """End all processes of the machine, or take its network for CUT seconds, in which Ray gives it up."""
+    if moment != "partition":
+        machine.power_off()
+        return
+    machine.cut()
+    time.sleep(CUT)
+    machine.join()
+    time.sleep(CUT / 5)
+
+
+def started(words: list[str], log: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
     with log.open("ab") as out:
-        return subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True)
+        return subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True, env=os.environ | (env or {}))
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -252,6 +322,8 @@ def table(kills: list[Kill]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--raylets", type=int, default=0, help="kill machines, of so many, in place of processes")
+    parser.add_argument("--moments", nargs="+", choices=MOMENTS, default=list(MOMENTS), help="with --raylets: when")
     parser.add_argument("--times", type=int, default=5, help="kills of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=240, help="seconds of a run")
@@ -260,10 +332,13 @@ def main() -> None:
     folder = args.out.resolve()
     prepare(folder)
     kills = []
-    for kind in args.kinds:
+    for kind in args.moments if args.raylets else args.kinds:
         for i in range(args.seed, args.seed + args.times):
-            draw = random.Random(f"{kind} {i}")
-            kills.append(kill_once(kind, folder, folder / f"{kind.replace(' ', '-')}-{i}", draw, args.limit))
+            draw, run = random.Random(f"{kind} {i}"), folder / f"{kind.replace(' ', '-')}-{i}"
+            if args.raylets:
+                kills.append(kill_machine(kind, args.raylets, folder, run, draw, args.limit))
+            else:
+                kills.append(kill_once(kind, folder, run, draw, args.limit))
             console.print(table(kills[-1:]))
     console.print(table(kills))
     sys.exit(any(kill.missing() or kill.twice() or kill.changed or kill.note for kill in kills))

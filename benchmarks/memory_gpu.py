@@ -113,7 +113,7 @@ def measured_updates(args: argparse.Namespace, found: dict[str, Any]) -> None:
 def measured_servers(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """A server of one column beside the trainer."""
     from agentrl.config import compose
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime.local import LocalRuntime
 
     flags = SGLANG if args.engine == "sglang" and args.device == "cuda" else ()
     settings = [

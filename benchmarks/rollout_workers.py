@@ -185,11 +185,11 @@ def spread(config: Config, own: Any, link: DelayLink, stack: ExitStack) -> Any:
 
     from agentrl.rollout.user_objects import NO_OBJECTS
     from agentrl.runtime.ray.cluster import connect
-    from agentrl.runtime.ray.rollout_workers import start_workers
+    from agentrl.runtime.ray.rollout_workers import start_rollout_workers
 
     config.ray_init.address, config.ray_init.num_cpus = "local", 2
     connect(config.ray_init, stack)
-    engine = start_workers(config, own, link, NO_OBJECTS, stack)
+    engine = start_rollout_workers(config, own, link, NO_OBJECTS, stack)
 
     def measure() -> list[dict[str, float]]:
         return ray.get([worker.actor.__ray_call__.remote(lambda _: used()) for worker in engine.handles])

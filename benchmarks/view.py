@@ -17,7 +17,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.core.atomic_files import write_atomic
+from agentrl.core.outputs import write_atomic
 from agentrl.tracking import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import shutil
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,14 +93,15 @@ async def run_gateway() -> AsyncIterator[Target]:
 @asynccontextmanager
 async def open_gateway(token: str = "") -> AsyncIterator[Target]:
     env, engine = environment(says("5", "5", "5"), model_length=2048)
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", token=token)
+    folder = Path(tempfile.mkdtemp())
+    gateway = OpenGateway(env, Sampling(64, seed=1), folder, token=token)
     await gateway.start()
     key = {"x-api-key": f"{token}.mine"} if token else {}
     path = "/v1/chat/completions" if token else "/s/mine/v1/chat/completions"
     get = "/v1/models" if token else "/s/mine/v1/models"
     yield Target(int(gateway.url.rpartition(":")[2]), get, path, CHAT, key, lambda: len(engine.prompts))
-    gateway.end()
-    await gateway.stop()
+    await gateway.close()
+    shutil.rmtree(folder)
 
 
 @asynccontextmanager
@@ -222,13 +226,13 @@ async def test_a_gateways_token_begins_each_key() -> None:
             assert got[0] == status, key
 
 
-async def test_made_up_keys_take_no_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_made_up_keys_take_no_room_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from agentrl.gateway import standalone
 
     monkeypatch.setattr(standalone, "MAX_SESSIONS", 3)
     kept: list[Any] = []
-    env, engine = environment(says("5", "5"), model_length=2048)
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.append)
+    env, _ = environment(says("5", "5"), model_length=2048)
+    gateway = OpenGateway(env, Sampling(64, seed=1), tmp_path, ended=kept.append)
     await gateway.start()
     target = Target(int(gateway.url.rpartition(":")[2]), "", "", {})
     body, json_type = json.dumps(CHAT).encode(), {"Content_Type": "application/json"}
@@ -242,10 +246,10 @@ async def test_made_up_keys_take_no_room_and_keep_nobody_out(monkeypatch: pytest
     assert await send("/v1/chat/completions", body, "real") == 200
     assert [await send("/v1/chat/completions", b"[]", f"spam{i}") for i in range(20)] == [400] * 20
     assert len(gateway.sessions) == 3
-    assert "real" in gateway.sessions
+    assert [group.name for group in gateway.groups()] == ["real"]
     assert [await send("/v1/chat/completions", body, f"other{i}") for i in range(3)] == [200] * 3
-    assert [trajectory.key for trajectory in kept] == ["gateway/real"]  # written, and not lost
-    gateway.end()
-    assert len(kept) == 4
-    assert sorted(engine.opened) == sorted(engine.released)
-    await gateway.stop()
+    gateway.end_idle(0)
+    assert sorted(trajectory.key for trajectory in kept) == [
+        f"gateway/{key}" for key in ("other0", "other1", "other2", "real")
+    ]
+    await gateway.close()

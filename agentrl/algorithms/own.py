@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.core.errors import UserError
-from agentrl.core.user_errors import reported_as
+from agentrl.core.errors import UserError, reported_as
 
 
 def checked_column(values: Any, like: Tensor, mask: Tensor, *, where: str, what: str) -> Tensor:

@@ -1,9 +1,8 @@
 """The Python API: what `import agentrl` offers. docs/python.md lists the names and says which are stable."""
 
-from agentrl.api.evaluating import evaluate
 from agentrl.api.result import Result
 from agentrl.api.run import TrainingRun
-from agentrl.api.sampling import rollout
+from agentrl.api.sampling import evaluate, rollout
 from agentrl.api.supervised import sft
 from agentrl.api.training import train, training
 from agentrl.api.typed import Settings, SftSettings

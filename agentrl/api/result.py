@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, needing
 from agentrl.core.paths import absolute
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -43,10 +43,8 @@ class Result:
 
         Raises UserError where pandas is not installed.
         """
-        try:
+        with needing("pandas", "pandas"):
             pandas = import_module("pandas")
-        except ImportError:
-            raise UserError("to_pandas needs pandas: run pip install pandas") from None
         if what not in ("history", "trajectories"):
             raise UserError(f"to_pandas({what!r}): choose history or trajectories")
         return pandas.DataFrame(self.history if what == "history" else [_record(each) for each in self.trajectories])

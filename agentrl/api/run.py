@@ -16,7 +16,7 @@ from agentrl.api.border import short_errors
 from agentrl.api.result import Result
 from agentrl.config.schema import Config
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime import open_runtime
+from agentrl.runtime.opening import open_runtime
 from agentrl.tracking.callbacks import Step
 from agentrl.tracking.loggers import METRICS_FILE, read_metrics
 from agentrl.tracking.resume_notes import resuming_from

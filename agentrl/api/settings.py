@@ -21,9 +21,8 @@ from agentrl.config.schema import Config, Data
 from agentrl.config.schema.reward import RewardFunction, RewardTerm
 from agentrl.config.validate import Check, validate
 from agentrl.core.cpu_cores import wait_passively
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.json_text import to_json
-from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
 from agentrl.data.rows import Columns
 from agentrl.rewards.checks import something_scores

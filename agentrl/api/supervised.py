@@ -11,10 +11,9 @@ from agentrl.config import SUPERVISED
 from agentrl.config.overrides import plain
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.validate import validate
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.outputs import ROWS
+from agentrl.core.outputs import ROWS, write_atomic
 from agentrl.doctor.preflight import preflight_sft
 from agentrl.sft import sft as run_sft
 from agentrl.training.checkpoint.run_start import supervise

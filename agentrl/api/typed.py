@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.core.user_errors import did_you_mean
+from agentrl.core.errors import did_you_mean
 
 
 class Section:

@@ -22,13 +22,13 @@ from agentrl.chat.media import Processor
 from agentrl.chat.parsers import parser_for
 from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
-from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal, Tools
+from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal
 from agentrl.chat.transcript import shown_turn, turn_ids
 from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
-from agentrl.trajectory.message import Message, Reply
+from agentrl.trajectory.message import Message, Reply, Tools
 
 FORMAT_KEY = "rollout.multi_turn.format"
 READY_MADE_TEMPLATE = "configs/templates/chatml_tools.jinja"

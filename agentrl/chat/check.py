@@ -12,9 +12,9 @@ from functools import cache, cached_property
 from itertools import islice
 
 from agentrl.chat.fixed_base import FixedBase
-from agentrl.chat.template import Template, TemplateRefusal, Tools
+from agentrl.chat.template import Template, TemplateRefusal
 from agentrl.core.prefixes import common_length
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, Tools
 
 MODES = ("disable", "strict", "ignore_strippable")
 EXCERPT_CHARACTERS = 40

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 
 from jinja2 import Environment
 
-from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, TemplateRefusal, Tools
-from agentrl.trajectory.message import Message, text_of
+from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, TemplateRefusal
+from agentrl.trajectory.message import Message, Tools, text_of
 
 PAST = "agentrlpast"
 """A word of the history: when it follows a turn, the template moved the history instead of reading it."""

@@ -19,7 +19,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.json_text import whole
 from agentrl.core.resources import find, read_text
 from agentrl.trajectory.medium import media_of
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, Tools
 
 MARK = "agentrlmark"
 """A word that no template changes; its position in a render is the position of the content."""
@@ -29,7 +29,6 @@ CACHED_PROMPTS = 256
 LEAD_TOKENS = 16
 """Tokens at the end of a prompt that are enough to find an open think block."""
 
-Tools = Sequence[dict[str, Any]] | None
 PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]}
 TOOL_NAME = "agentrltool"
 MARKED_TOOL = {"type": "function", "function": {"name": TOOL_NAME, "description": "x", "parameters": PARAMETERS}}

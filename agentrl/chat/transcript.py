@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
-from agentrl.chat.template import TemplateRefusal, Tools
+from agentrl.chat.template import TemplateRefusal
 from agentrl.chat.thinking import BLOCKS, closed_at_end, left_open
 from agentrl.core.errors import UserError
 from agentrl.core.prefixes import common_length
-from agentrl.trajectory.message import Message, text_of
+from agentrl.trajectory.message import Message, Tools, text_of
 
 
 class ShownTurn(NamedTuple):

@@ -4,9 +4,9 @@ from functools import cached_property
 
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.parsers import Parser
-from agentrl.chat.template import Template, TemplateRefusal, Tools
+from agentrl.chat.template import Template, TemplateRefusal
 from agentrl.chat.thinking import BLOCKS, begins_with, left_open
-from agentrl.trajectory.message import Message, Reply, as_tool_call
+from agentrl.trajectory.message import Message, Reply, Tools, as_tool_call
 
 
 class TurnReader:

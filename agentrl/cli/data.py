@@ -4,9 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
-from agentrl.core.user_errors import reported_as
+from agentrl.core.errors import UserError, plural, reported_as
 
 if TYPE_CHECKING:
     from agentrl.tasks.demo import Task

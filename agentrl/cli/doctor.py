@@ -6,13 +6,11 @@ It takes the settings of `agentrl train`. It needs the tokenizer and three rows:
 """
 
 import argparse
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
     ("check ten validation rows", "agentrl doctor --config-name my-run --split val --rows 10"),
-    ("which GPUs a model needs", "agentrl doctor --hardware model.path=models/my-model"),
 )
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
@@ -35,38 +32,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument("--rows", type=row_count, default=3, metavar="N", help="number of rows to check (default 3)")
     parser.add_argument("--split", choices=["train", "val"], default="train", help="rows to check (default train)")
-    parser.add_argument("--hardware", action="store_true", help="show only which GPUs the model needs, foretold")
     parser.add_argument("--no-conversation", action="store_true", help="do not show the example conversation")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print findings as they come; returns 1 if one of them is a problem."""
     config = load_config(args, checks=())
-    if args.hardware:
-        from agentrl.doctor.hardware import table
-
-        sys.stdout.write(table({Path(config.model.path or "").name: config}))
-        return 0
     use_idle_cores(config.trainer, config.rollout)
-    from rich.console import Console
-
     from agentrl.doctor.diagnosis import diagnose
 
-    console = Console(highlight=False, soft_wrap=True)
-    areas: list[str] = []
-
-    def show(area: str, finding: "Finding") -> None:
-        line(console, "" if areas[-1:] == [area] else area, finding)
-        areas.append(area)
-
-    diagnosis = diagnose(config, show, split=args.split, count=args.rows)
+    printer = FindingPrinter()
+    diagnosis = diagnose(config, printer, split=args.split, count=args.rows)
     if not args.no_conversation:
-        conversation(console, diagnosis)
-    counts = Counter(finding.level for finding in diagnosis.findings)
-    console.print(
-        f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
-    )
-    return int(counts["problem"] > 0)
+        conversation(printer.console, diagnosis)
+    return printer.end()
+
+
+class FindingPrinter:
+    """Prints findings by area, and at the end their numbers."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.area, self.counts = "", Counter[str]()
+
+    def __call__(self, area: str, finding: "Finding") -> None:
+        line(self.console, "" if area == self.area else area, finding)
+        self.area = area
+        self.counts[finding.level] += 1
+
+    def end(self) -> int:
+        """Print the numbers; returns 1 if there is a problem."""
+        good, doubts, bad = (self.counts[level] for level in MARKS)
+        self.console.print(f"\n{good} ok, {plural(doubts, 'warning')}, {plural(bad, 'problem')}")
+        return int(bad > 0)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

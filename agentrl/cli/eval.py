@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from agentrl.cli.common import add_config_arguments, row_count
 from agentrl.cli.generate import answer, load
 from agentrl.config.checks.files import inputs
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.outputs import check_apart, check_file, writing
-from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.table import Table

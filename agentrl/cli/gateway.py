@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl_sandbox.guard import is_loopback
 
 PORT = 8000
@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import FILTERS, Sampling
-    from agentrl.gateway.loop import MODEL
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps import Appended
 
     console = Console(highlight=False, soft_wrap=True)
@@ -69,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         filters = {name: getattr(rollout, name) for name in FILTERS}
         sampling = Sampling(model_length(config), rollout.temperature, seed=seed, **filters)
         env = runtime.rollouts.env
-        gateway = OpenGateway(env, sampling, MODEL, args.host, args.port, token=token, ended=kept.add)
+        folder = Path(f"{args.out}.sessions")
+        gateway = OpenGateway(env, sampling, folder, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"
         runtime.runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key))))
     if not kept.count:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.paths import shown
-from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
@@ -80,7 +79,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
     from agentrl.evaluation.settings import scoring_something, untrained
-    from agentrl.runtime import open_runtime
+    from agentrl.runtime.opening import open_runtime
 
     use_idle_cores(config.trainer, config.rollout)
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:

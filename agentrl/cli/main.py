@@ -15,9 +15,8 @@ from agentrl import __version__
 from agentrl.cli.commands import COMMANDS, Parser, commands
 from agentrl.core.compatibility import Command
 from agentrl.core.cpu_cores import wait_passively
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, did_you_mean
 from agentrl.core.outputs import trouble as disk_trouble
-from agentrl.core.user_errors import did_you_mean
 
 TITLE = "reinforcement learning for language models that use tools over several turns"
 

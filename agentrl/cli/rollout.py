@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     print_notes(preflight(config))
     from rich.console import Console
 
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation, rollout_metrics, write_trajectories
 
     console = Console()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.core.errors import plural
 from agentrl.core.paths import shown
-from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -51,9 +51,10 @@ def run(args: argparse.Namespace) -> int:
 def train(config: "Config") -> None:
     """Launch the servers, then import the rest of the program, which takes seconds, and train."""
     from agentrl.engines.starting import starting
+    from agentrl.runtime.ray import starting_workers
     from agentrl.tracking.start_times import StartTimes, process_age
 
-    with starting(config, StartTimes(process_age())) as start:
+    with starting(config, StartTimes(process_age())) as start, starting_workers(config, start):
         from agentrl.train import train
 
         train(config, start=start)

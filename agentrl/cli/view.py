@@ -10,7 +10,7 @@ Only this machine can open the page. From another machine: ssh -L 8265:localhost
 import argparse
 from contextlib import suppress
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 PORT = 8265
 

@@ -4,8 +4,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.config.schema import Algorithm, Config, Optim, Reward, Rollout, Trainer
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.core.points import ADVANTAGES, OPTIMIZERS
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, reduce
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -119,6 +119,11 @@ def _own_docs(schema: type) -> dict[str, str]:
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 docs[field.target.id] = " ".join(text.value.split())
     return docs
+
+
+def value_at(config: Any, path: str) -> Any:
+    """The value of a key; None where the configuration has no such key."""
+    return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)
 
 
 def home(path: str, keys: Mapping[str, Key]) -> Key | None:

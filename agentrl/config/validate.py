@@ -7,13 +7,13 @@ the first error: its fix often fixes the next one too.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
+from agentrl.config.keys import value_at
 from agentrl.config.paths import check_paths, settle_paths
 from agentrl.core.errors import UserError
 
@@ -123,7 +123,7 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
 def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
     """Raises UserError for a value, or a member of a list, that is none of its key's words."""
     for path, words in choices.items():
-        check_word(path, _get(config, path), words)
+        check_word(path, value_at(config, path), words)
 
 
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
@@ -131,10 +131,6 @@ def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
     for word in value if isinstance(value, list) else [value]:
         if word is not None and word not in words:
             raise UserError(f"{path}={word}: choose {_either(words)}")
-
-
-def _get(config: Any, path: str) -> Any:
-    return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)
 
 
 def _either(words: tuple[str, ...]) -> str:

@@ -2,8 +2,8 @@
 
 from agentrl.containers.archive import packed, unpack
 from agentrl.containers.contract import Container, ContainerProvider, ContainerSpec, Done, Network
-from agentrl.containers.ending import KILL
 from agentrl.containers.output import OutputEnds
+from agentrl.containers.shell_scripts import KILL
 
 __all__ = [
     "KILL",

@@ -12,8 +12,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO
 
-from agentrl.core.errors import InfraError
-from agentrl.core.user_errors import one_line
+from agentrl.core.errors import InfraError, one_line
 
 MAX_BYTES = 256 * 2**20
 """Most bytes of a download."""

@@ -15,8 +15,7 @@ from uuid import uuid4
 
 from agentrl.containers.contract import Container, Done
 from agentrl.containers.shell_scripts import CALL, END, INTERRUPT, LOOP, PREPARE, START
-from agentrl.core.errors import InfraError
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import InfraError, last_line
 
 SHELLS = ("bash", "ash", "sh")
 """In the order of choice."""

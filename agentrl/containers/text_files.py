@@ -9,7 +9,8 @@ from binascii import Error as NoBase64
 from dataclasses import dataclass
 
 from agentrl.containers.contract import Container, Done
-from agentrl.core.user_errors import last_line
+from agentrl.containers.shell_scripts import LOOK
+from agentrl.core.errors import last_line
 from agentrl.tools.response import ModelError
 
 TIMEOUT = 60.0
@@ -19,20 +20,6 @@ MAX_BYTES = 1 << 20
 MAX_ENTRIES = 500
 LEVELS = 2
 """Levels of a folder that are listed."""
-
-LOOK = r"""
-if [ -d "$1" ]; then
-  echo folder
-  cd "$1" && find . -maxdepth "$3" ! -path '*/.*' | sort | head -n "$4"
-elif [ -f "$1" ]; then
-  echo "file $(wc -c <"$1")"
-  tail -c "+$2" "$1" | head -c "$5" | base64
-elif [ -e "$1" ]; then
-  echo neither a file nor a folder
-else
-  echo missing
-fi
-"""
 WRITE = 'mkdir -p "$(dirname "$1")" && cat >"$1"'
 
 

@@ -103,3 +103,12 @@ def threads_set_by_user() -> int:
         if number.isdecimal():
             return int(number)
     return 0
+
+
+def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
+    """Threads of each of `ranks` processes on this machine: an equal part of its idle cores, or the user's number.
+
+    `steady`: count busy cores too. The number is then always the same, and with it the last bits of every sum.
+    """
+    host = Host()
+    return threads_set_by_user() or max(1, (host.allowed() if steady else host.idle()) // ranks)

@@ -10,7 +10,7 @@ Invariants:
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from agentrl.core.user_errors import reported_as
+from agentrl.core.errors import reported_as
 
 GROUP = "agentrl.plugins"
 

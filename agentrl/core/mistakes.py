@@ -6,7 +6,7 @@ import traceback
 from functools import cache
 
 from agentrl.core.compatibility import layers
-from agentrl.core.user_errors import one_line
+from agentrl.core.errors import one_line
 
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
 """Errors of the code itself; networks and other programs raise others."""

@@ -1,11 +1,11 @@
-"""Checks output folders before slow work starts, and reports a full disk in one line."""
+"""Writes files whole or not at all, checks output folders before slow work starts, reports a full disk in one line."""
 
 import errno
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -155,3 +155,25 @@ def trouble(error: OSError) -> str | None:
     name = error.filename if isinstance(error.filename, str) else "a file"
     fix = "free the disk, and run the same command again" if error.errno in FULL else "name another place"
     return f"{name} cannot be written or read: {error.strerror}; {fix}"
+
+
+def write_atomic(path: Path, chunks: Iterable[str]) -> None:
+    """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_of(path, os.getpid())
+    draft.unlink(missing_ok=True)
+    try:
+        # Never through a link that lies there. No newline translation: what is written must be what a later run would
+        # write.
+        with draft.open("x", encoding="utf-8", newline="") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def draft_of(path: Path, pid: int) -> Path:
+    """Where process `pid` writes before it replaces `path`: what is left of a process that was killed."""
+    return path.with_name(f".{path.name}.{pid}.tmp")

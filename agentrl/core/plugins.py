@@ -18,11 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.core.compatibility import layers
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line, reported_as
 from agentrl.core.extensions import load_plugins
 from agentrl.core.foreign import read_yaml
 from agentrl.core.resources import find, load_module, read_text, share
-from agentrl.core.user_errors import one_line, reported_as
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ LOOPS: Registry[Any] = Registry(
     "an agent loop",
     decorator="agent_loop",
     places=(
-        *("rollout/loops", "gateway/loop.py"),
+        *("rollout/loops", "gateway/loop.py", "gateway/online.py"),
         *("environments/loop.py", "environments/outside.py", "environments/nemo_gym/loop.py"),
     ),
     contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
@@ -247,7 +247,7 @@ TASK_FORMATS: Registry[Any] = Registry(
 ROW_SOURCES: Registry[Any] = Registry(
     "a row source",
     decorator="row_source",
-    places=("tasks", "environments"),
+    places=("tasks", "environments", "gateway/online.py"),
     contract=FunctionContract(("argument",), ("data",)),
     marks=("scored",),
 )

@@ -16,10 +16,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from agentrl.core.catalog import Declared, declared
 from agentrl.core.contracts import Contract, keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, did_you_mean, reported_as
 from agentrl.core.extensions import load_plugins
 from agentrl.core.plugins import load_attribute
-from agentrl.core.user_errors import did_you_mean, reported_as
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -69,31 +68,24 @@ class Entry(Generic[T]):
     built_in: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class Registry(Generic[T]):
     """Objects of one kind by name."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        decorator: str,
-        places: tuple[str, ...],
-        contract: Contract,
-        marks: tuple[str, ...] = (),
-        package: str = "",
-    ) -> None:
-        """`what`: "a policy loss". `places`: files and folders with the built-in ones, each under `decorator`.
-        `marks`: keywords that the decorator takes. `package`: a module whose classes need no path."""
-        self.what = what
-        self.decorator = decorator
-        self.places = places
-        self.contract = contract
-        self.marks = marks
-        self.package = package
-        self.loaded: dict[str, Entry[T]] = {}
-        """Built-in objects that were imported."""
-        self.registered: dict[str, Entry[T]] = {}
-        """Objects that this process registered; they come before built-in ones."""
+    what: str = field(kw_only=False)
+    """The kind: "a policy loss"."""
+    decorator: str
+    places: tuple[str, ...]
+    """Files and folders with the built-in ones, each under `decorator`."""
+    contract: Contract
+    marks: tuple[str, ...] = ()
+    """Keywords that the decorator takes."""
+    package: str = ""
+    """A module whose classes need no path."""
+    loaded: dict[str, Entry[T]] = field(default_factory=dict, init=False)
+    """Built-in objects that were imported."""
+    registered: dict[str, Entry[T]] = field(default_factory=dict, init=False)
+    """Objects that this process registered; they come before built-in ones."""
 
     def register(self, *names: str, **marks: Any) -> Callable[[D], D]:
         """A decorator that gives an object its name and aliases. Raises UserError for a name that is taken."""

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.core.remote_files import local_copy
 from agentrl.core.resources import find, read_text
 

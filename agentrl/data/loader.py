@@ -7,8 +7,7 @@ exactly the batches that the other would have given next, at the last batch of a
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.data.samplers import epoch_order
 from agentrl.trajectory.row import Row
 

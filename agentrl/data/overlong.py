@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from itertools import chain, islice
 
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.data.lazy import JoinedRows, LazyRows
 from agentrl.data.rows import FileRows
 from agentrl.trajectory.row import Row

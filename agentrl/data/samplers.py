@@ -8,9 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.points import ROW_SAMPLERS, row_sampler
-from agentrl.core.user_errors import reported_as
 from agentrl.trajectory.row import Row
 
 SAMPLER_KEY = "data.row_sampler"

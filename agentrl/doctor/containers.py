@@ -7,9 +7,8 @@ from typing import Any
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import ContainerSpec
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.core.plugins import import_external
-from agentrl.core.plurals import plural
 from agentrl.doctor.finding import Finding, ok, problem
 from agentrl.tasks.runner import PHASES, Agent, TaskRunner, task_for
 from agentrl.tracking.waiting import Waiting

@@ -108,7 +108,7 @@ async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row]
     diagnosis.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
     if rows.runs_programs(config, found):
-        await diagnosis.listen("protocols", protocols.protocols(env))
+        diagnosis.note("protocols", protocols.protocols(env))
     watch = LoopWatch(TEST_MAX_BLOCKED_SECONDS, report=lambda _: None)
     with watch.watching():
         results = await _in_container(diagnosis, env, first)

@@ -8,8 +8,7 @@ from importlib.metadata import version
 import torch
 
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.launching import engine_name, in_process, server_urls

@@ -8,6 +8,7 @@ Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import awake_bytes, shared
+from agentrl.training.model.sizes import ModelSizes, sizes_of
 from agentrl.training.parallel.experts import has_interface
+from agentrl.training.parallel.sharding import ROOM
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.pass_size import (
@@ -58,6 +61,7 @@ class Size:
     trained: int
     experts: int
     """Parameters of routed experts, which processes may split."""
+    sizes: ModelSizes
     shape: Shape
     head: int
     """Numbers in the output layer, where that is trained."""
@@ -96,6 +100,7 @@ def size_of(config: Config) -> Size:
         parameters=parameters,
         trained=sum(p.numel() for p in trained.values()),
         experts=sum(p.numel() for part in module.modules() if has_interface(part) for p in part.parameters()),
+        sizes=sizes_of(shape),
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
@@ -108,12 +113,34 @@ def parts(
 ) -> dict[str, float]:
     """GiB by what they are for, on each of so many processes that share the model. `room`: bytes in which passes take
     the size that fits, where no key sets it; None: the default size."""
+    found = _constant(config, size, processes, device)
+    tokens, logits = fullest_pass(config, size, processes, device, room)
+    offloaded = config.model.enable_activation_offload and device.type == "cuda"
+    found["activations"] = tokens * _token_bytes(config, size, device, offloaded=offloaded).activations
+    found["activations"] += 4.0 * size.head
+    found["logits"] += logits
+    return {name: value / GIB for name, value in found.items()}
+
+
+def fullest_pass(
+    config: Config, size: Size, processes: int, device: torch.device, room: float | None
+) -> tuple[int, float]:
+    """(tokens of the fullest pass, bytes of the logits that it keeps); `room` as for `parts`."""
+    each, alone = _token_bytes(config, size, device), processes == 1
+    if room is None or device.type != "cuda":
+        return _tokens(config, device, None, each, alone), 0.0
+    left = room - sum(_constant(config, size, processes, device).values()) + CHUNKS["cuda"] * GIB - 4.0 * size.head
+    tokens = _tokens(config, device, left, each, alone)
+    return tokens, each.logits * logits_that_fit(left, each, tokens, alone=alone)
+
+
+def _constant(config: Config, size: Size, processes: int, device: torch.device) -> dict[str, float]:
+    """Bytes by what they are for, of all that does not depend on the size of passes."""
     model, actor, kind = config.model, config.actor, device.type
     width = BYTES[model.dtype]
     frozen = size.parameters if model.lora_rank else 0
     stored = width if model.lora_rank else MASTER
     on_gpu = kind != "cuda" or not actor.fsdp_config.offload_policy or processes == 1
-    narrow = kind == "cuda" and actor.fsdp_config.mixed_precision.param_dtype != "float32"
     found = {
         "weights": on_gpu * (frozen * width + size.trained * MASTER) / processes,
         "gradients": on_gpu * size.trained * MASTER / processes,
@@ -125,13 +152,11 @@ def parts(
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
-    gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
-    if narrow and stored > 2:
-        found["weights to compute with"] = (
-            2.0 * (size.parameters - split) * (1.0 if gathered else UNITS / size.shape.layers)
-        )
-    if processes > 1 and gathered:
-        found["gradients before they are summed"] = 2.0 * max(size.trained - split, 0.0)
+    whole = 1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else UNITS / size.shape.layers
+    if stored > 2 and _narrow(config, device):
+        found["weights to compute with"] = 2.0 * (size.parameters - split) * whole
+    if processes > 1 and kind == "cuda":
+        found["gradients before they are summed"] = 2.0 * max(size.trained - split, 0.0) * whole
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * width / processes
     if has_critic(config):
@@ -145,14 +170,22 @@ def parts(
         found["hf engine's cache"] = (
             2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
         )
-    left = None if room is None else room - sum(found.values()) + found["logits"] - 4.0 * size.head
-    each = _token_bytes(config, size, narrow, device)
-    tokens = _tokens(config, device, left, each, processes)
-    held = _token_bytes(config, size, narrow, device, offloaded=model.enable_activation_offload and kind == "cuda")
-    found["activations"] = tokens * held.activations + 4.0 * size.head
-    if kind == "cuda" and left is not None:
-        found["logits"] += each.logits * logits_that_fit(left, each, tokens, alone=processes == 1)
-    return {name: value / GIB for name, value in found.items()}
+    return found
+
+
+def gathers_once(config: Config, size: Size, processes: int, memory: float) -> Config:
+    """The settings with `reshard_after_forward` as so many processes decide it on GPUs of `memory` bytes."""
+    whole = 2.0 * size.parameters + 4.0 * size.trained
+    sharding = config.actor.fsdp_config
+    if processes == 1 or sharding.reshard_after_forward is not None:
+        return config
+    sharding = replace(sharding, reshard_after_forward=sharding.offload_policy or whole > ROOM * memory)
+    return replace(config, actor=replace(config.actor, fsdp_config=sharding))
+
+
+def _narrow(config: Config, device: torch.device) -> bool:
+    """Whether layers compute in two bytes."""
+    return device.type == "cuda" and config.actor.fsdp_config.mixed_precision.param_dtype != "float32"
 
 
 def moment_bytes(actor: Actor, kind: str) -> float:
@@ -161,22 +194,20 @@ def moment_bytes(actor: Actor, kind: str) -> float:
     return 0.0 if moved and kind == "cuda" else state_bytes(actor.optim)
 
 
-def _tokens(config: Config, device: torch.device, room: float | None, each: TokenBytes, processes: int) -> int:
-    """Tokens of the fullest forward pass."""
-    actor, longest = config.actor, model_length(config)
+def _tokens(config: Config, device: torch.device, room: float | None, each: TokenBytes, alone: bool) -> int:
+    """Tokens of the fullest forward pass, on each of the processes that split it."""
+    actor, longest = config.actor, ceil(model_length(config) / config.actor.ulysses_sequence_parallel_size)
     if not actor.use_dynamic_bsz:
         return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
     if actor.ppo_max_token_len_per_gpu is None and device.type == "cuda" and room is not None:
-        return tokens_that_fit(room, each, longest, alone=processes == 1)
+        return tokens_that_fit(room, each, longest, alone=alone)
     return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
-def _token_bytes(
-    config: Config, size: Size, narrow: bool, device: torch.device, *, offloaded: bool = False
-) -> TokenBytes:
+def _token_bytes(config: Config, size: Size, device: torch.device, *, offloaded: bool = False) -> TokenBytes:
     """Bytes that the backward pass needs of a token; `offloaded`: of those that stay on the GPU."""
     compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
-    checkpointing = config.model.enable_gradient_checkpointing
+    checkpointing, narrow = config.model.enable_gradient_checkpointing, _narrow(config, device)
     wide = config.model.enable_fp32_lm_head or not narrow
     return TokenBytes(
         activation_bytes(
@@ -188,8 +219,9 @@ def _token_bytes(
 
 def memory(config: Config, device: torch.device, processes: int) -> Iterator[Finding]:
     """The estimate against the device."""
-    size = size_of(config)
-    have = device_memory(device) / GIB
+    size, have = size_of(config), device_memory(device) / GIB
+    if device.type == "cuda":
+        config = gathers_once(config, size, processes, have * GIB)
     rollout, share = config.rollout, config.rollout.gpu_memory_utilization
     server = not in_process(engine_name(rollout, device.type)) and not rollout.base_url and device.type == "cuda"
     apart = processes == 1 and own_gpus(rollout, visible_gpus())
@@ -220,7 +252,8 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
 def kept_by_server(config: Config, device: torch.device, processes: int, have: float) -> float:
     """GiB that a server on the trainer's GPU keeps while the policy trains."""
     dtype, most = server_dtype(config, device.type), int(have * GIB)
-    sharing = shared(config, Sharing(ranks=processes), dtype, most)
+    servers = max(processes // config.rollout.tensor_model_parallel_size, 1)
+    sharing = shared(config, Sharing(ranks=processes, replicas=servers), dtype, most)
     if sharing.sleeps:
         return 0.0
     kept = awake_bytes(config, sharing, model_length(config), dtype, most) if sharing.fits else None

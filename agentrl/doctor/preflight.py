@@ -17,13 +17,12 @@ from agentrl.config.checks.files import as_list
 from agentrl.config.derived import has_critic, inherited, optimizer_name
 from agentrl.config.given import file_named, is_given
 from agentrl.config.paths import forget_missing, settle_paths
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.model_files import language_config
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
 from agentrl.core.paths import expanded, shown
 from agentrl.core.plugins import import_external
-from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
 from agentrl.engines.gpus import device_kind, visible_gpus
 

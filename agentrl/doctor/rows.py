@@ -5,8 +5,7 @@ from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.data.dataset import scored_by_rollout
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.gateway.loop import ProgramAgent
@@ -68,24 +67,20 @@ def prompt_tools(config: Config, tools: ToolSet, row: Row) -> list[dict[str, Any
 
 def runs_programs(config: Config, rows: Sequence[Row]) -> bool:
     """Whether an agent program (docs/gateway.md) plays one of the rows."""
-    agent = config.rollout.agent
-    loops = (
-        loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop) for name in _loop_names(config, rows)
-    )
-    return any(issubclass(loop, ProgramAgent) for loop in loops)
+    return any(issubclass(loop, ProgramAgent) for loop in _loops_of(config, rows).values())
 
 
 def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
-    agent, multi_turn = config.rollout.agent, config.rollout.multi_turn
-    names = _loop_names(config, rows)
-    for name in names:
-        found = loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
-        if not (found.uses_tools or issubclass(found, ProgramAgent)) and multi_turn.enable:
+    loops = _loops_of(config, rows)
+    for name, loop in loops.items():
+        if not (loop.uses_tools or issubclass(loop, ProgramAgent)) and config.rollout.multi_turn.enable:
             fix = "set agent_name to tool_agent in the rows, or remove the column"
             yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", fix)
-    yield ok(f"agent loop: {', '.join(names)}")
+    yield ok(f"agent loop: {', '.join(loops)}")
 
 
-def _loop_names(config: Config, rows: Sequence[Row]) -> list[str]:
-    default, multi_turn = config.rollout.agent.default_agent_loop, config.rollout.multi_turn.enable
-    return sorted({loop_name(row.agent_name, default, multi_turn=multi_turn) for row in rows})
+def _loops_of(config: Config, rows: Sequence[Row]) -> dict[str, Any]:
+    """The classes of the rows' agent loops, by name."""
+    agent, multi_turn = config.rollout.agent, config.rollout.multi_turn.enable
+    names = sorted({loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn) for row in rows})
+    return {name: loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop) for name in names}

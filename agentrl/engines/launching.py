@@ -51,7 +51,7 @@ def in_process(name: str) -> bool:
 
 def server_urls(rollout: Rollout) -> list[str]:
     """The servers that run already, as `rollout.base_url` names them."""
-    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url)
+    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url or ())
     return urls
 
 
@@ -137,19 +137,10 @@ class Servers:
                 f"trainer.device={device.type}"
             )
         weights = sent_weights(self.config, model, self.weight_sync, device)
-        check = probe_for(rollout, score, model.config.get_text_config().vocab_size)
-        return RemoteEngine(
-            self.backend,
-            self.replicas,
-            transport(self.config, weights, self.weight_sync, device, self.scratch.path),
-            max_model_len=model_length(self.config),
-            start_timeout=rollout.start_timeout,
-            request_timeout=rollout.request_timeout,
-            partial=rollout.partial_rollout,
-            check=check and times.timed("probe", check),
-            scratch=self.scratch,
-            router=rollout.router_url,
-        )
+        probe = probe_for(rollout, score, model.config.get_text_config().vocab_size)
+        sender = transport(self.config, weights, self.weight_sync, device, self.scratch.path)
+        check = probe and times.timed("probe", probe)
+        return remote_engine(self.config, self.backend, self.replicas, sender, check, self.scratch)
 
     async def close(self) -> None:
         """Stop the servers, when no engine was made of them."""
@@ -173,27 +164,47 @@ def launch(config: Config, kind: str) -> Servers | None:
     if gpus and not apart:
         sharing = shared(config, sharing, server_dtype(config, kind), first_gpu()[1])
     backend = server_backend(name, config, kind, sharing)
-    if rollout.base_url:
-        replicas = [Replica(backend, url) for url in server_urls(rollout)]
-    else:
+    replicas: list[Replica] = []
+    if not rollout.base_url:
         logs = Path(config.trainer.default_local_dir) / "engine"
         replicas = [own_replica(backend, place, logs / f"{backend.name}-{i}.log") for i, place in enumerate(places)]
-    weight_sync = "adapter" if backend.adapted else resolve_weight_sync(rollout, places, gpus, apart=apart)
+    opens = all(place == gpus[:1] for place in places)
+    weight_sync = "adapter" if backend.adapted else resolve_weight_sync(rollout, kind, apart=apart, opens=opens)
     servers = Servers(config, kind, backend, replicas, weight_folder(rollout), weight_sync, sharing.sleeps)
     for replica in replicas:
         replica.launch()
     return servers
 
 
-def resolve_weight_sync(rollout: Rollout, places: Sequence[list[str]], gpus: Sequence[str], *, apart: bool) -> str:
-    """`rollout.weight_sync`, with auto resolved. `places`: the GPUs of each server; `gpus`: those of the run."""
+def resolve_weight_sync(rollout: Rollout, kind: str, *, apart: bool, opens: bool) -> str:
+    """`rollout.weight_sync`, with auto resolved. `kind`: of the servers' device, cpu or cuda; `apart`: they have other
+    GPUs than the trainer; `opens`: they can open the trainer's memory."""
     if rollout.weight_sync != "auto":
         return rollout.weight_sync
-    if rollout.base_url or not gpus:
+    if rollout.base_url or kind == "cpu":
         return "files"
     if apart:
         return "nccl"
-    return "ipc" if all(place == [gpus[0]] for place in places) else "files"
+    return "ipc" if opens else "files"
+
+
+def remote_engine(
+    config: Config, backend: ServerBackend, replicas: list[Replica], transport: Any, check: Any, scratch: Any = None
+) -> RemoteEngine:
+    """The engine over servers that were launched, or that `rollout.base_url` names; arguments as of RemoteEngine."""
+    rollout = config.rollout
+    return RemoteEngine(
+        backend,
+        replicas or [Replica(backend, url) for url in server_urls(rollout)],
+        transport,
+        max_model_len=model_length(config),
+        start_timeout=rollout.start_timeout,
+        request_timeout=rollout.request_timeout,
+        partial=rollout.partial_rollout,
+        check=check,
+        scratch=scratch,
+        router=rollout.router_url,
+    )
 
 
 def own_gpus(rollout: Rollout, gpus: Sequence[str]) -> bool:

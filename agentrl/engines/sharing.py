@@ -72,7 +72,8 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
         return policy * width
     stored = 0 if offloaded.param_offload else STORED
     moments = 0 if offloaded.optimizer_offload or offloaded.offload_policy else state_bytes(config.actor.optim)
-    kept = policy * ((stored + moments) / sharing.ranks + COMPUTED)
+    gathered = sharing.ranks == 1 or offloaded.reshard_after_forward is False
+    kept = policy * ((stored + moments) / sharing.ranks + gathered * COMPUTED)
     if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
         kept += policy * width / sharing.ranks
     if has_critic(config):

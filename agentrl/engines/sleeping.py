@@ -21,7 +21,7 @@ CONTEXT_BYTES = 2 << 30
 
 
 def shared(config: Config, sharing: Sharing, dtype: str, memory: int) -> Sharing:
-    """How servers share a GPU of so many bytes (0: unknown) with one process that trains: as
+    """How servers share a GPU of so many bytes (0: unknown) with a process that trains: as
     `rollout.free_cache_engine` says; null: awake where they fit. `dtype`: of the servers."""
     chosen = config.rollout.free_cache_engine
     if chosen is not None:
@@ -35,7 +35,7 @@ def fit_together(config: Config, sharing: Sharing, dtype: str, memory: int) -> b
     length = model_length(config)
     training = update_bytes(config, sharing, length)
     serving = awake_bytes(config, sharing, length, dtype, memory)
-    if training is None or serving is None or sharing.ranks > 1 or config.actor.fsdp_config.param_offload:
+    if training is None or serving is None or config.actor.fsdp_config.param_offload:
         return False
     return training + serving + CONTEXT_BYTES <= memory
 
@@ -49,13 +49,14 @@ def awake_bytes(config: Config, sharing: Sharing, length: int, dtype: str, memor
 
 
 def update_bytes(config: Config, sharing: Sharing, length: int) -> float | None:
-    """Bytes that the policy's training has at the least for passes of a good size; None: unknown."""
+    """Bytes that the policy's training has at the least for passes of a good size; None: unknown. Ranks may have all of
+    the weights and gradients at one time."""
     kept, token = trainer_bytes(config, replace(sharing, fits=True)), activation_of_token(config)
     policy = parameters(str(config.model.path), config.model.lora_rank)
     if kept is None or token is None or policy is None:
         return None
     trained = 0.0 if config.model.lora_rank else policy * (2 if has_critic(config) else 1)
-    return kept + GRADIENT_BYTES * trained + CHUNK + max(ENOUGH, length) * token / USED[True]
+    return kept + GRADIENT_BYTES * trained + CHUNK + max(ENOUGH, length) * token / USED[sharing.ranks == 1]
 
 
 def activation_of_token(config: Config) -> float | None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
@@ -22,6 +23,8 @@ class Start:
     servers: Servers | None = None
     kernels: EarlyKernels = field(default_factory=EarlyKernels)
     times: StartTimes = field(default_factory=StartTimes)
+    workers: Any = None
+    """A future of the workers on Ray, see `agentrl.runtime.ray.servers`; None: they are taken, or there are none."""
 
     def take(self) -> Servers | None:
         """The servers, which the caller now closes."""
@@ -37,9 +40,8 @@ def start_servers(config: Config, times: StartTimes | None = None) -> Start:
 
 
 def start_kernels(config: Config) -> EarlyKernels:
-    """Compile the kernels of a policy that this process trains."""
-    alone = processes(config.trainer, config.rollout) == 1
-    if not alone or device_kind(config.trainer.device) != "cuda":
+    """Compile the kernels of a policy that this process trains, alone or as a rank."""
+    if device_kind(config.trainer.device) != "cuda":
         return EarlyKernels()
     return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), first_gpu()[0][0])
 
@@ -50,7 +52,8 @@ def starting(config: Config, times: StartTimes) -> Iterator[Start]:
     end with it."""
     start = start_servers(config, times)
     try:
-        start.kernels = start_kernels(config)
+        if processes(config.trainer, config.rollout) == 1:
+            start.kernels = start_kernels(config)
         yield start
     finally:
         start.kernels.close()

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.environments.answers import Observation
 from agentrl.environments.entry import read_entry
-from agentrl.environments.observation import Observation
 from agentrl.trajectory.message import Message
 
 __all__ = ["Observation", "open_entry", "read_entry", "task_prompts"]

@@ -1,7 +1,13 @@
-"""Reads answers from outside in a bounded size, and checks them: one of another form than promised is an InfraError,
-never the model's error."""
+"""The answers of environments, and those of other programs: read in a bounded size, and checked.
+
+A kind of environment is a class made as `Kind(id, kwargs, **others)` whose objects serve one trajectory each:
+`reset(seed)` and `step(action)` give an Observation, `close()` ends it. It lives in a separate process (see `server`),
+so it may block, seed the global random numbers and crash. An answer of another form than promised is an InfraError,
+never the model's error.
+"""
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
@@ -11,7 +17,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from agentrl.core.errors import InfraError
 from agentrl.core.foreign import read_json
-from agentrl.core.numbers import is_reward
+from agentrl.core.json_text import whole
+from agentrl.core.numbers import is_reward, reward_of
 
 MAX_ANSWER_BYTES = 2**24
 """Bytes of an answer."""
@@ -75,3 +82,42 @@ async def read_line(reader: asyncio.StreamReader, who: str) -> Json | None:
     except OSError:
         return None
     return parsed(line, who) if line else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """The state of an environment after a reset or a step, as text."""
+
+    text: str
+    """New text only: the model has the earlier ones in its conversation."""
+    side: int = 0
+    """The player whose turn it is."""
+    rewards: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Earned since the last observation, by side."""
+    done: bool = False
+    """Whether it is over, by its own rules or limit."""
+    truncated: bool = False
+    """Whether a limit ended it."""
+    invalid: bool = False
+    """Whether the action was no valid one: the model's error. The environment may go on."""
+    sides: tuple[int, ...] = (0,)
+    """The sides that the policy plays, after a reset."""
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Further values, for a reward function of the entry's own; not sent to the loop."""
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any], who: str) -> "Observation":
+        """Read the form that `to_json` wrote. Raises InfraError."""
+        rewards = {int(side): reward_of(value, who) for side, value in values["rewards"].items()}
+        text = whole(str(values["text"]))
+        return cls(**values | {"text": text, "rewards": rewards, "sides": tuple(values["sides"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """All but `info`, as JSON has it. Raises InfraError for a text that no model can read."""
+        if len(self.text) > MAX_TEXT_CHARACTERS:
+            raise InfraError(
+                f"an observation has {len(self.text):,} characters, and {MAX_TEXT_CHARACTERS:,} are the most"
+            )
+        values = {name: value for name, value in vars(self).items() if name != "info"}
+        rewards = {str(side): float(value) for side, value in self.rewards.items()}
+        return values | {"text": whole(self.text), "rewards": rewards}

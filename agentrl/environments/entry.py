@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, did_you_mean, reported_as
 from agentrl.core.foreign import read_yaml
 from agentrl.core.points import ENVIRONMENT_KINDS, brings_rows, runs_the_model
 from agentrl.core.resources import find, read_text
-from agentrl.core.user_errors import did_you_mean, reported_as
 from agentrl.environments.own import is_own
 
 KEY = "data.environment_config_path"

@@ -15,8 +15,8 @@ from math import fsum
 
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
+from agentrl.environments.answers import Observation
 from agentrl.environments.entry import EnvironmentEntry
-from agentrl.environments.observation import Observation
 from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop
@@ -68,22 +68,18 @@ class Side:
         return fsum(reward for rewards in self.earned.values() for reward in rewards)
 
 
+@dataclass(eq=False)
 class Play:
     """One trajectory in its environment."""
 
-    def __init__(
-        self,
-        loop: AgentLoop,
-        trajectory: Trajectory,
-        sampling: Sampling,
-        entry: EnvironmentEntry,
-        environment: RunningEnvironment,
-    ) -> None:
-        self.loop, self.trajectory, self.sampling = loop, trajectory, sampling
-        self.entry, self.environment = entry, environment
-        self.sides: dict[int, Side] = {}
-        self.invalid = 0
-        """Invalid actions in a row."""
+    loop: AgentLoop
+    trajectory: Trajectory
+    sampling: Sampling
+    entry: EnvironmentEntry
+    environment: RunningEnvironment
+    sides: dict[int, Side] = field(default_factory=dict)
+    invalid: int = 0
+    """Invalid actions in a row."""
 
     async def run(self) -> None:
         """Play to the end, and set the rewards."""

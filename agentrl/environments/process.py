@@ -17,9 +17,9 @@ from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError
-from agentrl.environments.answers import MAX_ANSWER_BYTES, read_line
+from agentrl.environments.answers import MAX_ANSWER_BYTES, Observation, read_line
 from agentrl.environments.entry import EnvironmentEntry
-from agentrl.environments.observation import Observation
+from agentrl.environments.worker import end_process
 
 START_SECONDS = 120.0
 """Seconds for imports."""
@@ -142,11 +142,7 @@ def _has_handle(stream: Any) -> bool:
 
 def _end(control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
     control.close()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end_process(process, 5)
 
 
 async def _line_of(control: socket.socket) -> dict[str, Any]:

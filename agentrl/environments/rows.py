@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, last_line
 from agentrl.core.points import row_source
-from agentrl.core.user_errors import last_line
 from agentrl.data.lazy import LazyRows
 from agentrl.environments.entry import EnvironmentEntry, read_entry
 from agentrl.environments.outside import tasks_of

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.environments.answers import Observation
 from agentrl.environments.entry import EnvironmentEntry
-from agentrl.environments.observation import Observation
 from agentrl.environments.own import fitted, load_own
 
 Answer = dict[str, Any]

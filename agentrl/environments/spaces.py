@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 
 DIGITS = 4
 SHOWN_CHARACTERS = 80

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.clocks import uncounted
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.engines.servers import watchdog
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 
@@ -214,9 +213,14 @@ def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     """End the program and its children, and remove its folder."""
     assert process.stdin is not None
     process.stdin.close()
+    end_process(process, 10)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_process(process: "subprocess.Popen[bytes]", grace: float) -> None:
+    """Wait for a process that was asked to end; after `grace` seconds kill it."""
     try:
-        process.wait(10)
+        process.wait(grace)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    shutil.rmtree(folder, ignore_errors=True)

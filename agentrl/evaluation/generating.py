@@ -17,10 +17,9 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.outputs import append_line, superseded_path, writing
+from agentrl.core.outputs import append_line, superseded_path, write_atomic, writing
 from agentrl.engines.engine import FILTERS
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution

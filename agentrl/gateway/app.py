@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
@@ -11,10 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentrl.core.errors import InfraError
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import ModelAnswer
+from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
+from agentrl.gateway.settings import TIMEOUT
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
+EVENTS = "text/event-stream"
 LATER = (429, 503, 529)
 """Statuses after which clients send the request again."""
 RETRY = {"Retry-After": "1"}
@@ -46,6 +50,9 @@ class Sessions(Protocol):
     def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
 
+    def posts(self) -> dict[str, Callable[[str, Body], None]]:
+        """Functions behind further addresses, from a key and a body."""
+
 
 def make_app(sessions: Sessions) -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
@@ -54,7 +61,8 @@ def make_app(sessions: Sessions) -> ASGIApp:
     """
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.answering(protocol)) for path, protocol in PROTOCOLS.items()]
+        routes += [Route(start + path, serve.answering(protocol, path)) for path, protocol in PROTOCOLS.items()]
+        routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
         routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
         routes.append(Route(f"{start}/models", Endpoint(serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
@@ -115,16 +123,34 @@ class Handlers:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
-    def answering(self, protocol: WireProtocol) -> Endpoint:
+    def answering(self, protocol: WireProtocol, path: str) -> Endpoint:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session, body = await self._asked(http)
-            request = protocol.read(session.bodies.read(body, protocol.HISTORY))
+            given = await session.admitted(session.bodies.read(body, protocol.HISTORY))
+            role = session.settings.role(given.get("model"))
+            if role.server is not None:
+                answer = await role.server.post(path, {**given, "model": role.model}, timeout=TIMEOUT)
+                return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
+            trained, request = await role.trained(given), protocol.read(given)
+            request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
         return Endpoint(answer, "POST")
+
+    def posting(self, handle: Callable[[str, Body], None]) -> Endpoint:
+        """The handler of JSON that gets no answer."""
+
+        async def post(http: HttpRequest) -> Response:
+            key = _key(http)
+            self.sessions.check(key)
+            body = await self.bodies.read(http)
+            handle(key or "", parse(body) if body else {})
+            return json_response({})
+
+        return Endpoint(post, "POST")
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
@@ -175,7 +201,7 @@ class EventStream(Response):
     """The answer as events, with others before it while the model generates."""
 
     def __init__(self, protocol: WireProtocol, work: asyncio.Future[ModelAnswer]) -> None:
-        super().__init__(headers=NO_STREAM_END, media_type="text/event-stream")
+        super().__init__(headers=NO_STREAM_END, media_type=EVENTS)
         del self.headers["content-length"]
         self.protocol, self.work = protocol, work
 
@@ -226,6 +252,8 @@ async def _nothing_here(http: HttpRequest) -> Response:
 def _as_refusal(error: Exception) -> Refused:
     if isinstance(error, Refused):
         return error
+    if isinstance(error, InfraError):
+        return Refused(str(error), "overloaded")
     if isinstance(error, RecursionError):
         return Refused("the body is nested too deep")
     log.exception("the gateway failed", exc_info=error)

@@ -17,18 +17,24 @@ from agentrl.trajectory.message import Message
 
 @dataclass
 class LedgerBranch:
-    """A ledger and the conversation that it holds."""
+    """A ledger and the conversation that it holds; `model`: the name in its first request."""
 
     schemas: list[dict[str, Any]]
+    model: str = ""
+    role: str = ""
+    trained: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     messages: list[Message] = field(default_factory=list)
     """Messages as the template renders them: the model's turns as it wrote them, not as a client repeats them."""
     memory: RenderCache = field(default_factory=RenderCache)
     turns: int = 0
     """Turns that the model took in it."""
-    parent: "LedgerBranch | None" = None
     shared: int = 0
-    """Tokens at its beginning that are the parent's."""
+    """Tokens at its beginning that are another's, from which it forks."""
+
+    def other(self, shared: int = 0) -> "LedgerBranch":
+        """A new branch of its model and tools."""
+        return LedgerBranch(self.schemas, self.model, self.role, self.trained, shared=shared)
 
 
 @dataclass
@@ -43,6 +49,8 @@ class Turn:
     digest: Digest
     """Digest of the conversation up to it."""
     closed: bool
+    name: str
+    """Id of its answer."""
     marks: frozenset[str]
     """Call ids and thinking, which tell it from a turn with the same text."""
     continued: bool = False

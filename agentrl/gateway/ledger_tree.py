@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
@@ -23,6 +22,7 @@ from agentrl.gateway.forced_prefix import forced_prefix
 from agentrl.gateway.ledger_branch import LedgerBranch, Pending, Position, SampledTokens, Turn
 from agentrl.gateway.relaxed_forms import relaxed_forms
 from agentrl.gateway.request import TurnRequest
+from agentrl.gateway.settings import Matcher
 from agentrl.gateway.size import Size
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.ledger import Source
@@ -36,11 +36,12 @@ class LedgerTree:
     def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
         """`longest`: tokens of prompt and answer."""
         self.chat, self.size = chat, Size(chat, longest)
+        self.matcher: Matcher | None = None
         self.inference_template = inference_template
         self.branches: list[LedgerBranch] = []
         """Branches with an answer, in the order of their first one."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
-        self._answers: dict[str, Turn] = {}
+        self.answers: dict[str, Turn] = {}
         """Turns by the ids of their answers."""
         self._positions: dict[Digest, Position] = {}
         """Ends of earlier requests, by the mark of their last item."""
@@ -87,12 +88,16 @@ class LedgerTree:
         whole = [*request.conversation.head, *(rendered(self._read(request, 0)) if whole is None else whole)]
         if not whole:
             raise Refused("messages: give at least one")
-        return self._new(request.tools, [*whole, *_instructions(request)], end.digest)
+        if self.matcher is not None and (found := self.matcher(whole, [b.messages for b in self.branches])) is not None:
+            branch, new = self.branches[found[0]], whole[found[1] :]
+            turn = next(turn for turn in reversed(self.answers.values()) if turn.branch is branch)
+            return self._after(turn, new, end.digest)
+        return self._new(request, [*whole, *_instructions(request)], end.digest)
 
     def again(self, name: str, said: Message, digest: Digest) -> Pending:
         """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
         Refused."""
-        return self._after(self._answers[name], [said], digest)
+        return self._after(self.answers[name], [said], digest)
 
     def write(
         self, pending: Pending, sampled: SampledTokens, message: Message, sent: Message, *, name: str, closed: bool
@@ -117,9 +122,9 @@ class LedgerTree:
         branch.turns += 1
         digest = canonical.after(pending.digest, sent)
         marks = canonical.marks(message) | called(sent).keys()
-        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed, marks)
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed, name, marks)
         self._turns[digest].append(turn)
-        self._answers[name] = turn
+        self.answers[name] = turn
         self._sent.update(_items(name, sent))
         self._names.update(called(sent))
 
@@ -129,9 +134,14 @@ class LedgerTree:
         return sum(branch.turns for branch in self.branches)
 
     @property
+    def trained(self) -> list[LedgerBranch]:
+        """Branches that are trained on."""
+        return [branch for branch in self.branches if branch.trained]
+
+    @property
     def trunk(self) -> LedgerBranch | None:
-        """The branch with the most turns; of several the first."""
-        return max(self.branches, key=lambda branch: branch.turns, default=None)
+        """The trained branch with the most turns; of several the first."""
+        return max(self.trained, key=lambda branch: branch.turns, default=None)
 
     def _following(self, request: TurnRequest) -> Pending:
         """After the answer that the request names; with other instructions or tools in a new ledger. Raises Refused."""
@@ -139,31 +149,32 @@ class LedgerTree:
         new, head = rendered(self._read(request, 0)), request.conversation.head
         digest = Position(turn.digest).after(new).digest
         history = turn.branch.messages[: turn.messages]
-        same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
-        if same_tools and (not head or history[: len(head)] == head):
+        branch = turn.branch
+        same = canonical.start(request.identity) == canonical.start([*branch.schemas, branch.role, branch.trained])
+        if same and (not head or history[: len(head)] == head):
             return self._after(turn, [*new, *_instructions(request, turn)], digest)
         old = [message for message in history if not (head and message["role"] == "system")]
-        return self._new(request.tools, [*head, *old, *new, *_instructions(request)], digest)
+        return self._new(request, [*head, *old, *new, *_instructions(request)], digest)
 
     def _answered(self, request: TurnRequest) -> Turn:
         """The turn that the request names. Raises Refused."""
-        if request.previous not in self._answers:
+        if request.previous not in self.answers:
             raise Refused(f"this rollout has no answer {request.previous!r} to follow: send the whole history", "lost")
-        return self._answers[request.previous]
+        return self.answers[request.previous]
 
     def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         return _first_form(relaxed_forms(new, middle=True), lambda new: self._continued(turn, new, digest))
 
-    def _new(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
-        return _first_form(relaxed_forms(messages), lambda messages: self._begun(tools, messages, digest))
+    def _new(self, request: TurnRequest, messages: list[Message], digest: Digest) -> Pending:
+        return _first_form(relaxed_forms(messages), lambda messages: self._begun(request, messages, digest))
 
     def _position(self, request: TurnRequest) -> tuple[Position, list[Message] | None]:
         """The end of the request's history, and the messages of all its items; None instead of these where some were
         read with an earlier request. Raises Refused."""
-        self._last = request.conversation.marked(request.tools, self._last)
+        self._last = request.conversation.marked(request.identity, self._last)
         marks = self._last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._positions), 0)
-        start = Position(canonical.start(request.tools)).after(request.conversation.head)
+        start = Position(canonical.start(request.identity)).after(request.conversation.head)
         read = self._read(request, known)
         end = self._positions[marks[-1]] = (self._positions[marks[known]] if known else start).after(read)
         return end, None if known else rendered(read)
@@ -175,10 +186,11 @@ class LedgerTree:
         name_results(messages, self._names)
         return in_call_order(messages, self._names)
 
-    def _begun(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
+    def _begun(self, request: TurnRequest, messages: list[Message], digest: Digest) -> Pending:
         """In a new ledger. Raises UserError."""
-        seen = self.chat.see(messages)
-        return Pending(LedgerBranch(tools), self.chat.prompt(seen, tools), media_of(seen), seen, digest)
+        seen, tools = self.chat.see(messages), request.tools
+        branch = LedgerBranch(tools, request.model, request.role, request.trained)
+        return Pending(branch, self.chat.prompt(seen, tools), media_of(seen), seen, digest)
 
     def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         """After a turn: in its ledger, or as a fork. Raises UserError."""
@@ -188,7 +200,7 @@ class LedgerTree:
         segments = self._segments(turn, ids, history, new)
         if segments is None:
             whole = [*history, *new]
-            split = LedgerBranch(branch.schemas, parent=branch)
+            split = branch.other()
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
         added = list(chain.from_iterable(segment for _, segment in segments))
         self.chat.processor.check(added, media_of(new))
@@ -196,7 +208,7 @@ class LedgerTree:
         if not turn.continued:
             turn.continued = True
             return Pending(branch, ids, media, new, digest, turn, segments, known=turn.tokens)
-        fork = LedgerBranch(branch.schemas, parent=branch, shared=turn.tokens)
+        fork = branch.other(shared=turn.tokens)
         return Pending(fork, ids, media, [*history, *new], digest, known=turn.tokens)
 
     def _segments(

@@ -30,13 +30,13 @@ from urllib.parse import urlsplit
 from agentrl.config.derived import deterministic
 from agentrl.containers import ContainerSpec
 from agentrl.core.clocks import limited, queued, time_limit, uncounted
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
 from agentrl.core.shares import share_of
-from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.containers import ProgramContainers, run_in
+from agentrl.gateway.online import OnlineAgent
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import AgentProgram, filled, read_program
 from agentrl.gateway.server import Gateway
@@ -77,9 +77,11 @@ class ProgramAgent(AgentLoop):
     shared: ClassVar[Shared | None] = None
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
+    def of(cls, entry: Mapping[str, Any], file: Path) -> type[AgentLoop]:
         """The loop of a list entry. Raises UserError."""
         program = read_program(entry, file)
+        if "sessions" in entry:
+            return type("OnlineAgent", (OnlineAgent,), {"program": program})
         slots: asyncio.Semaphore | nullcontext[None] = nullcontext()
         if program.max_concurrent:
             slots = asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
@@ -92,7 +94,7 @@ class ProgramAgent(AgentLoop):
             raise UserError("agent loop program: name its entry in rollout.agent.agent_loop_config_path")
         program = self.shared.program
         self._check(program)
-        session = AgentSession(trajectory, self.env, sampling, own_sampling=program.own_sampling)
+        session = AgentSession(trajectory, self.env, sampling, program.session)
         key = f"sk-{secrets.token_hex(12)}"
         async with queued(self.shared.slots):
             gateway = await self._gateway(trajectory)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import last_line
 from agentrl.engines.servers import watchdog
 
 PASSED_VARIABLES = (

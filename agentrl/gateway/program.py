@@ -12,20 +12,20 @@ from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
-from agentrl.core.errors import UserError
-from agentrl.core.plugins import load_attribute
+from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
-from agentrl.core.user_errors import did_you_mean
 from agentrl.gateway.containers import ContainerSettings
+from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
 
-TIMEOUT = 600.0
+TIMEOUT, SESSION_TIMEOUT = 600.0, 24 * 3600.0
+"""Seconds of a rollout; seconds without a request or reward, after which a session of `sessions:` is over."""
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
 LIMITS = ("timeout", "max_concurrent", "max_starting")
-KEYS = ("name", *STARTED, "container", "env", *LIMITS, "exit_codes", "sampling", "host")
+KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", *SESSION_KEYS)
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB = 2.0, 4096
@@ -52,8 +52,7 @@ class AgentProgram:
     max_concurrent: int | None = None
     max_starting: int = 2 * (os.cpu_count() or 1)
     """Most programs between their start and their first request: importing its packages keeps a core busy."""
-    own_sampling: bool = False
-    """Whether its temperature and top_p count, and not the run's."""
+    session: SessionSettings = USUAL
     host: str | None = None
     """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
 
@@ -77,21 +76,18 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
     _check_keys(entry, where)
     image, inside = "image" in entry, "container" in entry
     beside = None if image or inside else file.parent
-    sampling = entry.get("sampling", "run")
-    if sampling not in ("run", "agent"):
-        raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
     return AgentProgram(
         entry["name"],
         command=_command(entry["command"], where, beside) if "command" in entry else (),
-        function=_function(entry["python"], where, file.parent) if "python" in entry else None,
+        function=function(entry["python"], f"{where}: python", file.parent) if "python" in entry else None,
         container=_container(entry, where) if image else None,
         inside=inside,
         env=_env(entry.get("env") or {}, where),
-        timeout=_number(entry, "timeout", where) or TIMEOUT,
+        timeout=_number(entry, "timeout", where) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(_number(entry, "max_concurrent", where)) or None,
         max_starting=int(_number(entry, "max_starting", where)) or AgentProgram.max_starting,
-        own_sampling=sampling == "agent",
+        session=read_settings(entry, where, file.parent),
         host=str(entry["host"]) if "host" in entry else None,
     )
 
@@ -150,15 +146,6 @@ def _memory_mb(text: Any, where: str) -> int:
     if match is None:
         raise UserError(f"{where}: memory={text!r}: write a number and a unit, such as 4g or 512m")
     return int(match[1]) * (1024 if match[2] in "gG" else 1)
-
-
-def _function(path: Any, where: str, beside: Path) -> UserFunction:
-    module, _, name = str(path).replace(":", ".").rpartition(".")
-    own = beside / f"{module.removesuffix('.py')}.py"
-    found = load_attribute(str(own) if own.is_file() else module, name, what=f"{where}: python")
-    if not callable(found):
-        raise UserError(f"{where}: python: {path} is no function")
-    return UserFunction(found, owner=f"agent {name}")
 
 
 def _env(env: Any, where: str) -> dict[str, str]:

@@ -16,7 +16,11 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """A request for one turn of the model."""
+    """A request for one turn of the model.
+
+    `role`: the entry of `models` for its model's name; `sampling`: that entry's; `trained`: whether the answer is
+    trained on.
+    """
 
     conversation: Conversation
     """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
@@ -29,6 +33,9 @@ class TurnRequest:
     must_call: str | None = None
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
     model: str = "policy"
+    role: str = ""
+    trained: bool = True
+    sampling: Mapping[str, float] = field(default_factory=dict)
     stream: bool = False
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -43,6 +50,11 @@ class TurnRequest:
     """Whether the client wants one call in an answer at the most."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
+
+    @property
+    def identity(self) -> list[Any]:
+        """Without which two requests share no ledger."""
+        return [*self.tools, self.role, self.trained]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ Invariant: it runs while it has sessions, or until it is stopped; every trajecto
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agentrl.core.errors import InfraError
 from agentrl.gateway.app import make_app
+from agentrl.gateway.request import Body
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import LOCAL, HttpServer
@@ -39,6 +40,10 @@ class Gateway:
     def check(self, key: str | None) -> None:
         """Raises Refused for a key without a session."""
         self.find(key)
+
+    def posts(self) -> dict[str, Callable[[str, Body], None]]:
+        """Functions behind further addresses, from a key and a body; they raise Refused."""
+        return {"rewards": lambda key, body: self.find(key).reward(body)}
 
     @asynccontextmanager
     async def serving(self, key: str, session: AgentSession) -> AsyncIterator[str]:

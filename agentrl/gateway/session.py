@@ -9,9 +9,10 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Mapping, Set
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from agentrl.chat import Chat
@@ -22,16 +23,19 @@ from agentrl.gateway.answer_format import unfenced
 from agentrl.gateway.bodies import JsonReader
 from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.halting import Halting
+from agentrl.gateway.journal import lines, plain_turn, read_turn
 from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
+from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.settings import TIMEOUT, USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
-from agentrl.trajectory.trajectory import Outcome, Trajectory
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 
 AGENT_SETTINGS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
@@ -42,19 +46,23 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
-LAST_ANSWERS = 16
-"""Answers that a client gets again where they were lost on their way."""
+LAST_ANSWERS, MAX_REWARDS = 16, 4096
+"""Answers that a client gets again where they were lost on their way; rewards that it may post."""
 
 
 @dataclass
 class AgentSession:
-    """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
+    """Answers one agent's requests and records them in its trajectory. Belongs to one event loop.
+
+    `record` gets each turn and each reward, as its journal has them, before it counts. `rewards`: those that its client
+    has posted.
+    """
 
     trajectory: Trajectory
     env: RolloutContext
     sampling: Sampling
-    own_sampling: bool = False
-    """Whether the agent's temperature and top_p count."""
+    settings: SessionSettings = USUAL
+    record: Callable[[Mapping[str, Any]], None] = lambda line: None
     tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
@@ -67,6 +75,7 @@ class AgentSession:
     requests: int = 0
     attempts: int = 0
     """Answers drawn: several for a request whose answers do not fit its format."""
+    rewards: int = 0
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -80,6 +89,7 @@ class AgentSession:
     def __post_init__(self) -> None:
         env = self.env
         self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
+        self.tree.matcher = self.settings.matcher
 
     @property
     def chat(self) -> Chat:
@@ -176,6 +186,7 @@ class AgentSession:
         try:
             with recorded(self.trajectory, "generate"):
                 sampled, stopped = await self._draw(request, pending)
+            answer = await self._written(request, pending, sampled, stopped)
         except BaseException as error:
             pending.give_up()
             if isinstance(error, InfraError | UserError):
@@ -183,7 +194,6 @@ class AgentSession:
                 raise Refused(f"the engine failed: {error}", "overloaded") from error
             raise
         self.failure = None
-        answer = self._written(request, pending, sampled, stopped)
         if self.env.on_turn is not None:
             await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
         return answer, _asked_again(request, answer)
@@ -195,10 +205,12 @@ class AgentSession:
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
         self.close(why)
-        branches = self.tree.branches
+        branches = self.tree.trained
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
-            about["shared"] = [branch.shared for branch in branches]
+            about |= {name: [getattr(branch, name) for branch in branches] for name in ("shared", "model", "messages")}
+        if len(branches) < len(self.tree.branches):
+            about["untrained"] = len(self.tree.branches) - len(branches)
         if self.unmet:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
@@ -242,9 +254,9 @@ class AgentSession:
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
-        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.own_sampling else {}
+        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own}
+        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **request.sampling}
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -256,7 +268,7 @@ class AgentSession:
         self.trajectory.error = "the model wrote the token that stands for an image"
         return ""
 
-    def _written(
+    async def _written(
         self, request: TurnRequest, pending: Pending, sampled: SampledTokens, stopped: str | None
     ) -> ModelAnswer:
         schemas = pending.branch.schemas
@@ -270,15 +282,10 @@ class AgentSession:
         if stopped:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
-        sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
-        id = call_id(name, 0)
-        self.tree.write(pending, sampled, reply.message, sent, name=id, closed=reply.closed)
-        self._record()
-        self.trajectory.tool_calls += call_records(reply.calls, self.trajectory.turns - 1)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
-        return ModelAnswer(
-            id=id,
+        answer = ModelAnswer(
+            id=call_id(name, 0),
             model=request.model,
             created=int(time.time()),
             text=text,
@@ -292,12 +299,56 @@ class AgentSession:
             tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
             body=request.body,
         )
+        if self.settings.on_answer is not None:
+            answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=TIMEOUT) or answer
+        asked = [as_tool_call(call) for call in answer.calls]
+        sent: Message = {"role": "assistant", "content": answer.text, "tool_calls": asked}
+        records = call_records(reply.calls, self.tree.turns)
+        self._write(pending, sampled, records, message=reply.message, sent=sent, name=answer.id, closed=reply.closed)
+        return answer
+
+    async def admitted(self, body: Body) -> Body:
+        """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
+        if (hook := self.settings.on_request) is None:
+            return body
+        changed: Body | None = await hook.run((dict(body), self.trajectory), {}, timeout=TIMEOUT)
+        return body if changed is None else changed
+
+    def _write(self, pending: Pending, sampled: SampledTokens, calls: list[ToolCallRecord], **about: Any) -> None:
+        """Write a turn into journal, ledger and trajectory; `about`: as `LedgerTree.write` takes it."""
+        self.record({"turn": plain_turn(pending, sampled), "calls": list(map(asdict, calls)), "about": about})
+        self.tree.write(pending, sampled, **about)
+        self._record()
+        self.trajectory.tool_calls += calls
+
+    def reward(self, body: Body) -> None:
+        """A reward that the client posts. Raises Refused."""
+        if not self.settings.rewards:
+            raise Refused("rewards: this run's reward function gives them; with `rewards: true` an agent may")
+        if self.rewards == MAX_REWARDS:
+            raise Refused(f"this rollout has had {MAX_REWARDS} rewards", "busy")
+        self.record({"reward": place_reward(body, self.trajectory, self.tree)})
+        self.rewards += 1
+
+    def restore(self, journal: Path) -> None:
+        """Go on where a journal ends."""
+        for line in lines(journal):
+            if "turn" in line:
+                pending, sampled = read_turn(line["turn"], self.tree)
+                calls = [ToolCallRecord(**call | {"outcome": Outcome(call["outcome"])}) for call in line["calls"]]
+                self._write(pending, sampled, calls, **line["about"])
+                self.requests, self.attempts = self.requests + 1, max(self.attempts, pending.number + 1)
+            elif "reward" in line:
+                self.reward(line["reward"])
+            else:
+                self.close(line["end"])
 
     def _record(self) -> None:
         """Bring the trajectory up to date: it may end at any time."""
         trajectory, trunk = self.trajectory, self.tree.trunk
-        assert trunk is not None
-        trajectory.ledgers = [branch.ledger for branch in self.tree.branches]
+        if trunk is None:
+            return
+        trajectory.ledgers = [branch.ledger for branch in self.tree.trained]
         trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
         trajectory.turns = self.tree.turns
         # The comparison with the template counts turns from the end of the row's prompt on.

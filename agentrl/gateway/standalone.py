@@ -1,50 +1,81 @@
-"""The gateway alone: an agent that a person starts talks to the policy, and its conversations are kept."""
+"""A gateway that opens a session for every key: to try an agent, and to train while agents are used.
+
+A session's journal is a file in a group's folder, in the folder `open`. Invariant: a turn or reward is in it before its
+client knows of it, so a session goes on after any end of this process.
+"""
 
 import asyncio
+import contextvars
 import hmac
+import re
+import shutil
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.server import LOCAL, Gateway
+from agentrl.gateway.journal import append
+from agentrl.gateway.request import Body
+from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
+from agentrl.gateway.settings import SessionSettings
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-MAX_SESSIONS = 4096
-"""Concurrent sessions: a new one ends the one that has waited longest, first of those without an answer."""
-IDLE_SECONDS = 600.0
-"""Seconds without a request after which a conversation has ended."""
-SWEEP_SECONDS = 15.0
-"""Seconds between two searches for idle conversations."""
+MAX_OPEN, MAX_SESSIONS = 16_384, 4096
+"""Sessions that may be open, and those of them that are in memory."""
+IDLE_SECONDS, SWEEP_SECONDS = 600.0, 15.0
+"""Seconds without a request after which a session is over, and between two searches for such ones."""
+NAME = re.compile(r"[A-Za-z0-9][\w.~+=-]{0,99}(:[\w.~+=-]{1,99})?", re.ASCII)
+ENDED = "its client has ended it"
 
 
 class OpenGateway(Gateway):
     """Opens a session for every key; with a `token`, for every key that begins with it.
 
-    `ended` gets each conversation with an answer as it ends: after `IDLE_SECONDS`, or with the server.
+    `n`: sessions of a group; the key of one of several is GROUP:NAME.
     """
+
+    n = 1
 
     def __init__(
         self,
         env: RolloutContext,
         sampling: Sampling,
-        model: str,
+        folder: Path,
         host: str = LOCAL,
         port: int = 0,
         *,
         token: str = "",
+        settings: SessionSettings = SessionSettings(own_sampling=True, rewards=True),  # noqa: B008
+        timeout: float = IDLE_SECONDS,
         ended: Callable[[Trajectory], None] = lambda _: None,
     ) -> None:
-        super().__init__(model, host, port)
-        self.env, self.sampling, self.token, self.ended = env, sampling, token, ended
-        self.guarded = bool(token)
-        self._seen: dict[str, float] = {}
-        """`time.monotonic()` of each session's last request."""
+        """`timeout`: seconds without a request after which a session is over. `ended` gets each that has a turn."""
+        super().__init__("policy", host, port)
+        self.env, self.sampling, self.folder, self.token, self.settings = env, sampling, folder, token, settings
+        self.timeout, self.ended, self.guarded = timeout, ended, bool(token)
+        self._sweeps: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serve, from where the last process was. Raises InfraError when the port is taken."""
+        (self.folder / "open").mkdir(parents=True, exist_ok=True)
+        for journal in self.folder.glob("open/*/*"):
+            journal.touch()  # the time without a server does not count
+        self._sweeps = asyncio.get_running_loop().create_task(self._sweep(), context=contextvars.Context())
+        await super().start()
+
+    async def close(self) -> None:
+        """Stop; the journals stay."""
+        if self._sweeps is not None:
+            self._sweeps.cancel()
+        self.sessions.clear()
+        await self.stop()
 
     def check(self, key: str | None) -> None:
         """Raises Refused for a request without a key, or whose key does not begin with the token."""
@@ -57,65 +88,107 @@ class OpenGateway(Gateway):
 
     def find(self, key: str | None) -> AgentSession:
         """The session with this key, or a new one. Raises Refused."""
+        journal = self.journal(key)
+        session = self.sessions.pop(journal.name, None) or self._read(journal)
+        self.sessions[journal.name] = session  # in the order of their last requests
+        if journal.exists():
+            journal.touch()
+        return session
+
+    def posts(self) -> dict[str, Callable[[str, Body], None]]:
+        return {"rewards": self._post, "end": partial(self._post, end=True)}
+
+    def _post(self, key: str, body: Body, *, end: bool = False) -> None:
+        """A reward of a session, or its end, with a reward if the body has one. Raises Refused."""
+        journal = self.journal(key)
+        if not journal.exists():
+            raise Refused("this session is not open: it made no request, or has ended with a reward", "missing")
+        session = self.find(key)
+        if end and session.waiting:
+            raise Refused("requests of this session wait for their answers: end it after them", "busy")
+        if body or not end:
+            session.reward(body)
+        if end:
+            session.record({"end": ENDED})
+            session.close(ENDED)
+        self.changed(journal.parent)
+
+    def journal(self, key: str | None) -> Path:
+        """The file of a key's session. Raises Refused."""
         self.check(key)
-        name = self._name(key)
-        if name not in self.sessions:
-            self._open(name)
-        self.sessions[name] = self.sessions.pop(name)  # in the order of their last requests
-        self._seen[name] = time.monotonic()
-        return self.sessions[name]
+        name = (key or "").removeprefix(self.token).removeprefix("." if self.token else "") or "agent"
+        if not NAME.fullmatch(name) or (":" in name) != (self.n > 1):
+            form = "GROUP:NAME, as rollout.n sessions make a group" if self.n > 1 else "NAME"
+            raise Refused(f"the key names no session: write {form}, of letters, digits, and . _ ~ + = -", "key")
+        return self.folder / "open" / name.partition(":")[0] / name
 
-    def end_idle(self) -> None:
-        """End the conversations that have had no request for too long."""
-        for name, session in list(self.sessions.items()):
-            if session.waiting:
-                self._seen[name] = time.monotonic()
-            elif time.monotonic() - self._seen[name] > IDLE_SECONDS:
-                self._end(name, f"it had no request for {IDLE_SECONDS:g} s")
+    def groups(self, state: str = "open") -> Sequence[Path]:
+        """The folders of groups in a folder."""
+        return sorted((self.folder / state).iterdir())
 
-    def end(self) -> None:
-        """End all conversations."""
-        for name in list(self.sessions):
-            self._end(name, "the gateway has stopped")
+    def changed(self, group: Path) -> None:
+        """A session of a group got a reward, or has ended."""
 
-    def _name(self, key: str | None) -> str:
-        return (key or "").removeprefix(self.token).removeprefix("." if self.token else "") or "agent"
+    def over(self, group: Path) -> None:
+        """The time of a group is over."""
+        for journal in self.forgotten(group):
+            session = self.restored(journal)
+            session.end(ENDED)
+            if session.trajectory.ledgers:
+                self.ended(session.trajectory)
+        shutil.rmtree(group)
 
-    def _open(self, name: str) -> None:
-        if len(self.sessions) >= MAX_SESSIONS:
-            idle = [other for other, session in self.sessions.items() if not session.waiting]
-            if not idle:
-                raise Refused(f"{MAX_SESSIONS} conversations wait for an answer: ask again later", "overloaded")
-            self._end(
-                min(idle, key=lambda other: bool(self.sessions[other].trajectory.ledgers)), "others need its room"
-            )
-        trajectory = Trajectory(Row(name, [], data_source="gateway"), f"gateway/{name}", len(self.sessions))
-        self.env.engine.open(trajectory.key)
-        self.sessions[name] = AgentSession(trajectory, self.env, self.sampling, own_sampling=True)
+    def restored(self, journal: Path, trajectory: Trajectory | None = None) -> AgentSession:
+        """The session of a journal, which fills the trajectory."""
+        own = Trajectory(Row(journal.name, [], data_source="gateway"), f"gateway/{journal.name}", 0)
+        session = AgentSession(trajectory or own, self.env, self.sampling, self.settings)
+        session.restore(journal)
+        return session
 
-    def _end(self, name: str, why: str) -> None:
-        session = self.sessions.pop(name)
-        del self._seen[name]
-        session.end(why)
-        self.env.engine.release(session.trajectory.key)
-        if session.trajectory.ledgers:
-            self.ended(session.trajectory)
+    def forgotten(self, group: Path) -> Sequence[Path]:
+        """The journals of a group; its sessions are no longer in memory."""
+        journals = list(group.iterdir())
+        for session in filter(None, [self.sessions.pop(journal.name, None) for journal in journals]):
+            self.env.engine.release(session.trajectory.key)
+        return journals
+
+    def end_idle(self, timeout: float) -> None:
+        """End the groups that have had no request for so many seconds."""
+        for group in self.groups():
+            journals = list(group.iterdir())
+            busy = any(self.sessions[file.name].waiting for file in journals if file.name in self.sessions)
+            last = max((file.stat().st_mtime for file in journals), default=0.0)
+            if not busy and time.time() - last >= timeout:
+                self.over(group)
+
+    def _read(self, journal: Path) -> AgentSession:
+        """A session as its journal has it, or a new one. Raises Refused."""
+        idle = [name for name, session in self.sessions.items() if not session.waiting]
+        if len(self.sessions) >= MAX_SESSIONS and idle:
+            self.env.engine.release(self.sessions.pop(idle[0]).trajectory.key)
+        elif len(self.sessions) >= MAX_SESSIONS or not (journal.exists() or len(self.groups()) < MAX_OPEN):
+            raise Refused(f"{len(self.groups())} sessions are open: end some, or ask again later", "overloaded")
+        session = self.restored(journal)
+        session.record = partial(append, journal)
+        return session
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.timeout, SWEEP_SECONDS))
+            self.end_idle(self.timeout)
 
 
 async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM. `ready` gets the address."""
+    """Serve until Ctrl-C or SIGTERM; then all sessions are over. `ready` gets the address."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
         await gateway.start()
         ready(gateway.url)
-        while not stop.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SWEEP_SECONDS)
-            gateway.end_idle()
+        await stop.wait()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-    gateway.end()
-    await gateway.stop()
+    gateway.end_idle(0.0)
+    await gateway.close()

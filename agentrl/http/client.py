@@ -41,10 +41,10 @@ class RequestRefused(InfraError):
 class Http(HttpClient):
     """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
-    def __init__(self, url: str, kept: float = KEPT) -> None:
-        """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. Raises UserError for an
-        address that is not http://HOST or https://HOST."""
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, kept: float = KEPT, *, headers: str = "") -> None:
+        """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. `headers` of posts: lines
+        that end with \\r\\n. Raises UserError for an address that is not http://HOST or https://HOST."""
+        self.url, self.headers = url.rstrip("/"), headers
         try:
             super().__init__(self.url, kept)
         except ValueError:
@@ -57,7 +57,7 @@ class Http(HttpClient):
         """
         data = orjson.dumps(body, _column_as_array, orjson.OPT_SERIALIZE_NUMPY)
         with self._translated(path, timeout):
-            status, answer = await self.request("POST", path, data, timeout=timeout)
+            status, answer = await self.request("POST", path, data, headers=self.headers, timeout=timeout)
         return self._value(path, status, answer)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:

@@ -5,11 +5,10 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
 from agentrl.core.user_code import Cleanup, UserFunction, construct
-from agentrl.core.user_errors import reported_as
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import METHODS, InteractionSession
 from agentrl.tools.options import ToolOptions

@@ -9,7 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, needing
 from agentrl.trajectory.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -73,10 +73,8 @@ async def compute_score(
 
 async def _ask(url: str, body: dict[str, Any], headers: dict[str, str], retries: int) -> str:
     """The text of the first choice. A busy or absent server is asked `retries` times more."""
-    try:
+    with needing("aiohttp", '"agentrl[judge]"'):
         import aiohttp
-    except ModuleNotFoundError:
-        raise UserError("aiohttp is not installed; run: pip install 'agentrl[judge]'") from None
     trouble = ""
     async with aiohttp.ClientSession(headers=headers) as session:
         for attempt in range(retries + 1):

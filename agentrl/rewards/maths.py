@@ -7,7 +7,7 @@ differ, so answers that are plain numbers need no symbolic algebra.
 import re
 from typing import Any
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import needing
 from agentrl.rewards.answers import final_answer, same_answer
 
 SEARCHED_CHARACTERS = 300
@@ -47,10 +47,8 @@ def _right(solution: str, truth: str) -> bool:
 
 
 def _equivalent(answer: str, truth: str) -> bool:
-    try:
+    with needing("math-verify", '"agentrl[math]"'):
         from math_verify import parse, verify
-    except ModuleNotFoundError:
-        raise UserError("math-verify is not installed; run: pip install 'agentrl[math]'") from None
     # Its own time limits are alarms, which only a main thread may set; the caller's limit holds here.
     expressions = [parse(f"${text}$", parsing_timeout=None, raise_on_error=False) for text in (truth, answer)]
     return bool(verify(*expressions, timeout_seconds=None, raise_on_error=False))

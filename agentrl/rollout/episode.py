@@ -19,8 +19,7 @@ from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.clocks import listening, now
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
 from agentrl.engines.engine import Engine, FinishReason, Generation, Sampling

@@ -125,8 +125,11 @@ class Rollouts:
         return made
 
     def activity(self) -> dict[str, float]:
-        """Metrics of the engine since the last call: of its cache, and of its work where it samples during updates."""
-        return self.cache.metrics() | ({} if self.background is None else self.background.activity())
+        """Metrics of the engine since the last call: its cache, and its work during updates; and those of sessions."""
+        found = self.cache.metrics() | ({} if self.background is None else self.background.activity())
+        for kept in self.env.shared.values():
+            found |= kept.metrics() if hasattr(kept, "metrics") else {}
+        return found
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
@@ -182,7 +185,8 @@ class Rollouts:
     async def end(self) -> None:
         """Close on the event loop."""
         env = self.env
-        held = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
+        kept = [kept for kept in env.shared.values() if hasattr(kept, "close")]
+        held = (*kept, self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
             for part in held:
                 stack.push_async_callback(part.close)

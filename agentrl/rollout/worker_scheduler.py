@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, SamplingOf, task_group
 from agentrl.rollout.group_jobs import GroupJob, failed
 from agentrl.trajectory.trajectory import Trajectory

@@ -30,7 +30,7 @@ class LocalRuntime(Runtime):
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
         super().__init__(start.times)
-        servers, self.kernels = start.take(), start.kernels
+        servers = start.take()
         self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
         self.memory = SharedMemory()
@@ -40,7 +40,7 @@ class LocalRuntime(Runtime):
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
             with self.start_times.phase("model"):
-                self.learner = Learner(config)
+                self.learner = Learner(config, kernels=start.kernels)
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(engine.close()))
@@ -51,26 +51,10 @@ class LocalRuntime(Runtime):
             self.rollouts = self._open_rollouts(config, engine, objects=objects)
             undo.pop_all()
 
-    def prepare(self, total_steps: int) -> None:
-        """Prepare training with the attention kernel that is assumed; once more where it is another one."""
-        with self.kernels.assumed():
-            self._prepare(total_steps)
-        with self.start_times.phase("compile"):
-            self.kernels.wait()
-            kept = self.learner.keeps_kernel()
-        if not kept:
-            self._prepare(total_steps)
-
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use: the engine must not share memory with the trainer."""
         asynchronous = self.async_sampling is not None and not self.async_sampling.shares_parameters
         return asynchronous and not self.sleeps and self.learner.can_accumulate_early()
-
-    def _prepare(self, total_steps: int) -> None:
-        with self.start_times.phase("model"):
-            self.learner.prepare(total_steps)
-        with self.start_times.phase("compile"):
-            self.learner.warm_up(self._servers_answer)
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""
@@ -92,7 +76,3 @@ class LocalRuntime(Runtime):
         remote = servers.engine(self.learner.model, self.learner.score, self.start_times)
         self._starting = remote, servers.launched
         return remote
-
-    def _servers_answer(self) -> bool:
-        """Whether servers that were starting are ready: the first rollout waits for nothing else."""
-        return self._starting is not None and self.runner.run(self._starting[0].answers())

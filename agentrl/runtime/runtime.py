@@ -7,7 +7,7 @@ changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,12 @@ class PolicyLearner(Protocol):
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         """A batch of all sound trajectories, scored or not; `version`: as in `pack_tokens`."""
+
+    def prepare(self, total_steps: int) -> None:
+        """Create the trained models for a run of so many steps."""
+
+    def warm_up(self, should_stop: Callable[[], bool]) -> None:
+        """Compile the passes of a step."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with old log-probs, reference log-probs and values, each only if the settings need it."""
@@ -90,9 +96,12 @@ class Runtime(ABC):
         self._starting: tuple[RemoteEngine, float] | None = None
         """Servers that may not answer yet, and the `time.monotonic()` of their launch."""
 
-    @abstractmethod
     def prepare(self, total_steps: int) -> None:
         """Prepare training for `total_steps` steps in total. The engine may still be starting."""
+        with self.start_times.phase("model"):
+            self.learner.prepare(total_steps)
+        with self.start_times.phase("compile"):
+            self.learner.warm_up(self._servers_answer)
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         """A batch of all sound trajectories: see `PolicyLearner.pack`."""
@@ -167,6 +176,10 @@ class Runtime(ABC):
         rollouts = Rollouts(config, self.tokenizer, engine, run, background=sampling, stop=self.stop, **options)
         self.stack.callback(rollouts.close)
         return rollouts
+
+    def _servers_answer(self) -> bool:
+        """Whether servers that were starting are ready: the first rollout waits for nothing else."""
+        return self._starting is not None and self.runner.run(self._starting[0].answers())
 
     def _wait_for_servers(self) -> None:
         """Wait until the servers answer, once."""

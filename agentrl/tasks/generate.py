@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
-from agentrl.core.outputs import superseded_path, writing
+from agentrl.core.outputs import superseded_path, write_atomic, writing
 from agentrl.tasks.demo.base import Problem, Task, row
 from agentrl.tasks.demo.stage import Script, Stage
 

@@ -14,11 +14,10 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from agentrl.containers import Container, ContainerSpec, Done
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, did_you_mean, last_line
 from agentrl.core.numbers import is_reward
 from agentrl.core.paths import expanded
 from agentrl.core.points import task_format
-from agentrl.core.user_errors import did_you_mean, last_line
 from agentrl.data.plain import plain
 from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, TookTooLong, Verdict
 

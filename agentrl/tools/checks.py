@@ -4,11 +4,11 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.core.plugins import Entry
-from agentrl.core.user_errors import reported_as
+from agentrl.tools.arguments import TYPE_NAMES
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
@@ -22,14 +22,7 @@ MCP_KEYS = ("mcp_servers_config_path", "tool_selected_list", "mcpServers")
 FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 PARAMETERS_KEYS = ("type", "properties", "required", "additionalProperties")
 # Python's names are a common slip.
-JSON_NAMES = {
-    "str": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "list": "array",
-    "dict": "object",
-}
+JSON_NAMES = {kind.__name__: name for kind, name in TYPE_NAMES.items()}
 OTHER_PROPERTY_KEYS = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
 """Where a schema may say more about its properties."""
 

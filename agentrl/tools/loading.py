@@ -5,13 +5,12 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugin_checks import check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.user_code import construct
-from agentrl.core.user_errors import reported_as
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tool_of, tools_in

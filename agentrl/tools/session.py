@@ -39,26 +39,19 @@ class Instance:
     creating: Threads = field(default_factory=set)
 
 
+@dataclass(eq=False)
 class ToolSession:
     """Creates, calls and releases the tools of one trajectory. `release` belongs in a `finally`."""
 
-    def __init__(
-        self,
-        runners: Mapping[str, ToolRunner],
-        tools_kwargs: Mapping[str, ToolKwargs],
-        agent_data: Any,
-        shorten: Truncation,
-        cleanup: Cleanup,
-    ) -> None:
-        """`runners` are the tools this trajectory may use."""
-        self.runners = runners
-        self.tools_kwargs = tools_kwargs
-        self.agent_data = agent_data
-        self.shorten = shorten
-        self.cleanup = cleanup
-        self.instances: dict[str, Instance] = {}
-        self.released = False
-        self.scores: dict[str, float] | None = None
+    runners: Mapping[str, ToolRunner]
+    """The tools this trajectory may use."""
+    tools_kwargs: Mapping[str, ToolKwargs]
+    agent_data: Any
+    shorten: Truncation
+    cleanup: Cleanup
+    instances: dict[str, Instance] = field(default_factory=dict)
+    released: bool = False
+    scores: dict[str, float] | None = None
 
     async def start(self) -> None:
         """Create the tools that the row has arguments for; the others come at their first call. Raises InfraError."""

@@ -6,8 +6,6 @@ Invariant: the result, marker included, is never over the limit, in characters o
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.core.errors import UserError
-
 MARKER = "(truncated)"
 SIDES = ("left", "right", "middle")
 UNITS = ("characters", "tokens")
@@ -18,26 +16,12 @@ MAX_TOKEN_CHARACTERS = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """Cuts text to `limit` units. `side` is the part that is cut away. Raises UserError on settings that do not fit."""
+    """Cuts text to `limit` units. `side` is the part that is cut away."""
 
     limit: int
     unit: str = "characters"
     side: str = "middle"
     tokenizer: Any = None
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise UserError(f"rollout.multi_turn.tool_response_unit={self.unit}: use one of {', '.join(UNITS)}")
-        if self.side not in SIDES:
-            raise UserError(
-                f"rollout.multi_turn.tool_response_truncate_side={self.side}: use one of {', '.join(SIDES)}"
-            )
-        if self.limit < 1:
-            raise UserError(f"rollout.multi_turn.max_tool_response_length={self.limit}: use at least 1")
-        if self.unit == "tokens" and self.tokenizer is None:
-            raise UserError(
-                "rollout.multi_turn.tool_response_unit=tokens needs a tokenizer: use characters without one"
-            )
 
     def __call__(self, text: str) -> str:
         """The text, or as much of it as fits around the marker."""

@@ -8,12 +8,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.core.points import CALLBACKS, has_hooks
-from agentrl.core.user_errors import one_line
 from agentrl.trajectory.trajectory import Trajectory
 
 KEY = "trainer.callbacks"
@@ -99,9 +97,7 @@ class Callbacks:
         self.check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         before, self.failure = self.failure, None
         self._call("end", self.last, error)
         if before is None and error is None:

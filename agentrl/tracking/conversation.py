@@ -14,8 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.core.errors import plural
 from agentrl.core.json_text import HALF
-from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
 from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import duration, figure

@@ -10,14 +10,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 
-from agentrl.core.atomic_files import write_atomic
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, needing
 from agentrl.core.inside import inside
-from agentrl.core.outputs import append_line
+from agentrl.core.outputs import append_line, write_atomic
 from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
@@ -37,7 +35,7 @@ ADDS = math.inf
 KEY = "trainer.logger"
 
 
-class Logger(Protocol):
+class Logger:
     """Gets the metrics of every step. Your own class may derive from it, and leave methods out."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -51,9 +49,15 @@ class Logger(Protocol):
 
 
 @run_logger("console")
-def console_logger(run: RunInfo) -> Logger:
-    """The terminal."""
-    return ConsoleLogger(run.view or LiveView(enabled=False))
+class ConsoleLogger(Logger):
+    """Hands steps to the run's LiveView, which draws them or, without a terminal, prints a line each. The end of the
+    run shows generations, before and after."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self.view = run.view or LiveView(enabled=False)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.view.step(step, metrics)
 
 
 @run_logger("file")
@@ -69,23 +73,7 @@ def tensorboard_logger(run: RunInfo) -> Logger:
     return TensorBoardLogger(folder, resume_step=run.resume_step, config_yaml=run.config_yaml)
 
 
-class ConsoleLogger:
-    """Hands steps to the run's LiveView, which draws them or, without a terminal, prints a line each."""
-
-    def __init__(self, view: LiveView) -> None:
-        self.view = view
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.view.step(step, metrics)
-
-    def generations(self, step: int, rows: Sequence[Generation]) -> None:
-        pass  # the end of the run shows them, before and after
-
-    def close(self) -> None:
-        pass
-
-
-class FileLogger:
+class FileLogger(Logger):
     """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null. Lines that
     a full disk refuses are written, in order, with the next one that it takes."""
 
@@ -105,9 +93,6 @@ class FileLogger:
         self._unwritten.append(f"{json.dumps(record)}\n".encode())
         self._write()
 
-    def generations(self, step: int, rows: Sequence[Generation]) -> None:
-        pass  # trainer.validation_data_dir has all of them
-
     def close(self) -> None:
         with self._file:
             self._write()
@@ -118,16 +103,12 @@ class FileLogger:
             self._unwritten.popleft()
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Scalars for TensorBoard, and the configuration as text. Raises UserError when the package is missing."""
 
     def __init__(self, folder: Path, *, resume_step: float | None = None, config_yaml: str = "") -> None:
-        try:
+        with needing("trainer.logger: tensorboard", '"agentrl[loggers]" or drop it'):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                'trainer.logger: tensorboard is not installed; run pip install "agentrl[loggers]" or drop it'
-            ) from None
         # Events of an earlier life at or after this step vanish from the plots.
         step = None if resume_step == ADDS else int(resume_step or 0)
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else step)
@@ -150,7 +131,7 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-class SettingsLogger:
+class SettingsLogger(Logger):
     """config.yaml and record.json: the settings and files that the run's last steps were taken under."""
 
     def __init__(self, run_dir: Path, config_yaml: str, record: str, *, resume_step: float | None = None) -> None:
@@ -163,12 +144,6 @@ class SettingsLogger:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         if step > self._after:
             self._write()
-
-    def generations(self, step: int, rows: Sequence[Generation]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _write(self) -> None:
         while self._files:

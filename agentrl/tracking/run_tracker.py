@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
+from agentrl.core.errors import plural
 from agentrl.core.isolated import IsolatedFunction
-from agentrl.core.plurals import plural
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
 from agentrl.tracking.dumps import dump_file
 from agentrl.tracking.dumps.writer import DumpWriter
@@ -97,11 +96,9 @@ class RunTracker:
                 self.view.note(resuming_from(self._begun, self._total))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        if error is None:
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+        if raised[1] is None:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
 

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
+
+from agentrl.tracking.phases import Phases
 
 T = TypeVar("T")
 
@@ -13,28 +14,15 @@ CAUSES = ("imports", "model", "compile", "wait", "weights", "probe")
 """Causes in their order; `server` runs in parallel to the first four."""
 
 
-class StartTimes:
+class StartTimes(Phases):
     """Adds up the seconds of each cause. A cause inside another one does not count in that one."""
 
     def __init__(self, age: float = 0.0) -> None:
         """`age`: seconds that have passed already."""
-        self._begun = time.monotonic() - age
-        self._seconds: dict[str, float] = {}
-        self._open: list[float] = []
-        """For each cause that is running: seconds of the causes inside it."""
+        super().__init__(time.monotonic)
+        self._step_start -= age
 
-    @contextmanager
-    def phase(self, cause: str) -> Iterator[None]:
-        """Time the body."""
-        begun = time.monotonic()
-        self._open.append(0.0)
-        try:
-            yield
-        finally:
-            spent, inside = time.monotonic() - begun, self._open.pop()
-            self._add(cause, spent - inside)
-            if self._open:
-                self._open[-1] += spent
+    phase = Phases.__call__
 
     def timed(self, cause: str, call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         """`call`, with its seconds added to the cause."""
@@ -47,7 +35,7 @@ class StartTimes:
 
     def imported(self) -> None:
         """All time until now went into settings, checks and imports."""
-        self._seconds["imports"] = time.monotonic() - self._begun
+        self._seconds["imports"] = time.monotonic() - self._step_start
 
     def served(self, launched: float) -> None:
         """The servers answer, which were launched at that `time.monotonic()`."""
@@ -55,11 +43,8 @@ class StartTimes:
 
     def metrics(self) -> dict[str, float]:
         """`start/` metrics in seconds; `start/total` is the time until now."""
-        total = time.monotonic() - self._begun
-        return {f"start/{cause}": seconds for cause, seconds in self._seconds.items()} | {"start/total": total}
-
-    def _add(self, cause: str, seconds: float) -> None:
-        self._seconds[cause] = self._seconds.get(cause, 0.0) + seconds
+        seconds = {name.removeprefix("time/"): value for name, value in super().metrics().items()}
+        return {f"start/{'total' if cause == 'step' else cause}": value for cause, value in seconds.items()}
 
 
 def start_line(metrics: dict[str, float]) -> str:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import read_inside
+from agentrl.core.outputs import write_atomic
 
 STATUS_FILE = "status.json"
 RUNNING, FINISHED, STOPPED, FAILED, KILLED = "running", "finished", "stopped", "failed", "killed"

@@ -1,7 +1,6 @@
 """Shows on stderr what a slow start waits for."""
 
 import sys
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -30,9 +29,7 @@ class Waiting:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._status is not None:
             self._status.stop()
         for line in getattr(error, "tail", []):  # what a server said before it gave up

@@ -19,6 +19,7 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
+from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import write_model
 from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
@@ -41,9 +42,10 @@ log = logging.getLogger(__name__)
 class Learner:
     """Loads the policy and trains it. Raises UserError where model and settings do not fit."""
 
-    def __init__(self, config: Config, ranks: Ranks | None = None) -> None:
+    def __init__(self, config: Config, ranks: Ranks | None = None, kernels: EarlyKernels | None = None) -> None:
+        """`kernels`: the attention kernel that another process compiles meanwhile."""
         self.config = config
-        self.ranks = ranks or Ranks()
+        self.ranks, self.kernels = ranks or Ranks(), kernels or EarlyKernels()
         self.device = device_for(config.trainer.device)
         self.roles = Roles(config, self.device, self.ranks)
         if self.device.type == "cpu":
@@ -65,19 +67,32 @@ class Learner:
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
+        self._total_steps = total_steps
+        with self.kernels.assumed():
+            self._make_roles()
+
+    def _make_roles(self) -> None:
         if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
-            self.critic = self.roles.critic(total_steps)
-        self.actor = self.roles.actor(self.model, self.reference, total_steps)
+            self.critic = self.roles.critic(self._total_steps)
+        self.actor = self.roles.actor(self.model, self.reference, self._total_steps)
 
-    def keeps_kernel(self) -> bool:
-        """Whether the attention kernel, now that it is compiled, is the one that `prepare` and `warm_up` assumed."""
-        return self._require_actor().micro_batching.shares == self.roles.shares(self.model)
+    def shares_prompts(self) -> bool:
+        """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
+        return self._require_actor().micro_batching.shares
 
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Compile the passes of a step, until `should_stop`; nothing where `use_torch_compile` is off. Call it after
-        `prepare`."""
+        """Compile the passes of a step, until `should_stop`, with the kernel that is assumed; once more where it is
+        another one. Nothing is compiled where `use_torch_compile` is off. Call it after `prepare`."""
+        with self.kernels.assumed():
+            self._compile(should_stop)
+        self.kernels.wait()
+        if self.ranks.max_over_ranks(self.shares_prompts() != self.roles.shares(self.model)):
+            self._make_roles()
+            self._compile(should_stop)
+
+    def _compile(self, should_stop: Callable[[], bool]) -> None:
         data, actor = self.config.data, self._require_actor()
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl.trajectory.column import BYTE, FLOAT, INT, Column, Runs
 from agentrl.trajectory.medium import Medium
 

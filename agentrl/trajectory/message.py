@@ -1,6 +1,7 @@
 """Messages, tool calls and replies: the data between chat format and agent loop."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,8 @@ from agentrl.core.json_text import complaint, whole
 
 Message = dict[str, Any]
 """An OpenAI-style message: role, content, tool_calls?, tool_call_id?, name?, reasoning_content?"""
+Tools = Sequence[dict[str, Any]] | None
+"""Schemas of the tools that a prompt shows."""
 
 TOOL_ROLES = frozenset({"tool", "function", "ipython", "observation"})
 """Roles under which tool results appear."""

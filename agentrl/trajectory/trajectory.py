@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from agentrl.core.plurals import plural
+from agentrl.core.errors import plural
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.outline import LedgerOutline
 from agentrl.trajectory.row import Row

@@ -12,8 +12,7 @@ from itertools import chain
 from threading import RLock
 from typing import Any
 
-from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import UserError, plural
 from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.dumps.index import KINDS, Index, read_lines
 from agentrl.tracking.meanings import meaning_of

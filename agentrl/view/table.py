@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.tracking.dumps.index import COLUMNS, Index, read_index
+from agentrl.tracking.dumps.index import Index, read_index
 
 Row = dict[str, Any]
 Wanted = Callable[[Row], bool]
 
-SHOWN = ("step", "line", *COLUMNS[2:])
 EQUAL = ("line", "outcome", "finish", "source", "uid")
 RANGES = ("reward", "advantage", "turns", "calls", "failed", "tokens", "trained", "seconds", "sample")
 
@@ -68,10 +67,10 @@ class Table:
     def _of(self, step: int, query: Mapping[str, str]) -> Iterator[Row]:
         index = self.index(step)
         lines = _holding(self.path(step), index, query["text"]) if query.get("text") else None
-        columns = [index.columns[name] for name in COLUMNS[2:]]
-        for line, values in enumerate(zip(*columns, strict=True)):
+        shown = {name: column for name, column in index.columns.items() if name not in ("offset", "length")}
+        for line, values in enumerate(zip(*shown.values(), strict=True)):
             if lines is None or line in lines:
-                row = dict(zip(SHOWN, (step, line, *values), strict=True))
+                row = {"step": step, "line": line, **dict(zip(shown, values, strict=True))}
                 row["seconds"] = None if row["start"] is None else row["end"] - row["start"]
                 yield row
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, reported_as
 from agentrl.core.user_code import UserFunction, construct
-from agentrl.core.user_errors import reported_as
 from agentrl.rewards.function import RewardFn, num_turns, reward_scores
 from agentrl.rewards.managers import Arguments, BatchManager, Calls, Manager
 from agentrl.trajectory.trajectory import Trajectory

@@ -15,10 +15,9 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD_TOKENS
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, reported_as
 from agentrl.core.json_text import recorded
 from agentrl.core.user_code import construct
-from agentrl.core.user_errors import reported_as
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import Ledger, Source

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.runtime import Runtime
+from agentrl.runtime.runtime import Runtime
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 Settings = dict[str, Any]

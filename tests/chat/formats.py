@@ -332,7 +332,7 @@ MALFORMED = [
         "deepseek",
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n<｜tool▁call▁end｜>",
         "``` after its JSON",
-        "unknown",
+        "f",
     ),
     ("deepseek", "<｜tool▁call▁begin｜>f<｜tool▁call▁end｜>", "no name and <｜tool▁sep｜>", "unknown"),
     (

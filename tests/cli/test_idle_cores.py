@@ -7,8 +7,7 @@ import torch
 
 from agentrl.cli.common import use_idle_cores
 from agentrl.config.schema import Rollout, Trainer
-from agentrl.core.cpu_cores import Host
-from agentrl.training.perf.cpu import threads_of_rank
+from agentrl.core.cpu_cores import Host, threads_of_rank
 
 
 @pytest.fixture(autouse=True)

@@ -111,7 +111,7 @@ def weight_link(config: Config) -> Any:
 
 def servers_beside_ranks(config: Config) -> int:
     placement = pytest.importorskip("agentrl.runtime.ray.placement")
-    return len(placement.placements_on_ranks([SimpleNamespace(node="a0" * 28)], config.rollout, CPU))
+    return len(placement.placements_on_ranks([SimpleNamespace(node="a0" * 28)], config.rollout, "cpu"))
 
 
 def trainer_memory(config: Config) -> float:
@@ -320,10 +320,11 @@ def spawned(config: Config) -> Any:
 
 
 def ranks_under_nsight(config: Config) -> Any:
-    runtime = pytest.importorskip("agentrl.runtime.ray.runtime")
-    made = bare(runtime.RayRuntime, gpus=False, stack=None, groups=[])
-    work = lambda: made._spawn(runtime.Rank, config, "trainer", 1, 1)  # noqa: E731
-    return arguments_of("agentrl.runtime.ray.runtime", "spawn", work)[1]["nsight"]
+    servers = pytest.importorskip("agentrl.runtime.ray.servers")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "on_gpus"):
+            patch.setattr(servers, name, lambda *_: False)
+        return arguments_of("agentrl.runtime.ray.servers", "spawn", lambda: servers.start_workers(config))[1]["nsight"]
 
 
 def timeline(config: Config) -> int:

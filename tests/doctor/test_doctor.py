@@ -170,7 +170,7 @@ def test_what_an_agent_program_says_has_to_reach_the_model(home: Path, tmp_path:
     (tmp_path / "agents.yaml").write_text(AGENTS)
     mine = [f"rollout.agent.agent_loop_config_path={tmp_path / 'agents.yaml'}", "rollout.agent.default_agent_loop=mine"]
     said = [finding.text for area, finding in found(home, *mine) if area == "protocols" and finding.level == "ok"]
-    assert [text.partition(":")[0] for text in said] == ["chat completions", "responses", "messages"]
+    assert said == ["tools, results and a system message in the middle reach the model"]
     blind = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{{ 'assistant: ' }}"
     (tmp_path / "blind.jinja").write_text(blind)
     problems = troubles(found(home, *mine, f"model.chat_template={tmp_path / 'blind.jinja'}"))

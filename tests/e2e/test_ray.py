@@ -20,7 +20,7 @@ from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import InfraError, UserError
 from agentrl.data import read_rows
-from agentrl.runtime import open_runtime
+from agentrl.runtime.opening import open_runtime
 from agentrl.sft import sft
 from agentrl.train import train
 from agentrl.training.checkpoint.restarts import WorkerDied

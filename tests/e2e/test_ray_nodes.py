@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.core.shares import VARIABLE
 from tests.e2e.conftest import command, environment
-from tests.e2e.test_ray_cluster import TOKEN, Cluster
+from tests.raylets import TOKEN, Cluster
 from tests.tasks.local_provider import ROOT
 from tests.waiting import wait_for
 
@@ -26,8 +26,7 @@ NODE = "AGENTRL_TEST_NODE"
 def head(tmp_path: Path) -> Iterator[Cluster]:
     """A node with two CPUs; a second one is on this machine, too."""
     made = Cluster(tmp_path)
-    made.node("--head", f"--port={made.address.rpartition(':')[2]}", "--include-dashboard=false", **{NODE: "head"})
-    made.wait()
+    made.head(**{NODE: "head"})
     yield made
     made.close()
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-import torch
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import UserError
-from agentrl.engines.launching import check_addresses, engine_name
+from agentrl.engines.launching import check_addresses, engine_name, resolve_weight_sync
 
 URL = "http://127.0.0.1:30000"
 
@@ -43,18 +42,17 @@ def test_addresses_that_nobody_would_use_are_named(changes: dict[str, Any], culp
 
 
 @pytest.mark.parametrize(
-    ("changes", "device", "shared", "way"),
+    ("changes", "device", "apart", "opens", "way"),
     [
-        ({"name": "sglang"}, "cuda", True, "ipc"),
-        ({"name": "sglang", "tensor_model_parallel_size": 2}, "cuda", True, "ipc"),
-        ({"name": "vllm"}, "cuda", True, "ipc"),
-        ({"name": "vllm", "tensor_model_parallel_size": 2}, "cuda", True, "files"),
-        ({"name": "sglang", "nnodes": 1}, "cuda", False, "nccl"),
-        ({"name": "sglang", "base_url": URL}, "cuda", False, "files"),
-        ({"name": "sglang"}, "cpu", False, "files"),
-        ({"name": "sglang", "weight_sync": "files"}, "cuda", True, "files"),
+        ({}, "cuda", False, True, "ipc"),
+        ({}, "cuda", False, False, "files"),
+        ({}, "cuda", True, True, "nccl"),
+        ({"base_url": URL}, "cuda", True, True, "files"),
+        ({}, "cpu", False, True, "files"),
+        ({"weight_sync": "files"}, "cuda", False, True, "files"),
     ],
 )
-def test_weights_go_the_fastest_way_there_is(changes: dict[str, Any], device: str, shared: bool, way: str) -> None:
-    servers = pytest.importorskip("agentrl.runtime.ray.servers", reason="ray is not installed")
-    assert servers.weight_sync_method(Rollout(**changes), torch.device(device), shared) == way
+def test_weights_go_the_fastest_way_there_is(
+    changes: dict[str, Any], device: str, apart: bool, opens: bool, way: str
+) -> None:
+    assert resolve_weight_sync(Rollout(name="sglang", **changes), device, apart=apart, opens=opens) == way

@@ -60,10 +60,16 @@ def test_it_sleeps_where_something_asks_for_more(model: str, changes: dict[str, 
 def test_it_sleeps_where_little_is_known(model: str) -> None:
     config = work(model)
     assert shared(config, Sharing(), "bfloat16", 0).sleeps  # the GPU
-    assert shared(config, Sharing(ranks=2), "bfloat16", 150 * GB).sleeps
     assert shared(config, Sharing(per_gpu=2), "bfloat16", 150 * GB).sleeps
     (Path(model) / "config.json").write_text('{"dtype": "bfloat16"}')
     assert shared(config, Sharing(), "bfloat16", 150 * GB).sleeps
+
+
+def test_servers_on_the_gpus_of_ranks_stay_awake_where_both_fit(model: str) -> None:
+    for ranks, memory in ((2, 150), (4, 150), (2, 115)):  # each has a part of the optimizer's state and of the cache
+        assert not shared(work(model), Sharing(ranks=ranks, replicas=ranks), "bfloat16", memory * GB).sleeps
+    assert shared(work(model), Sharing(), "bfloat16", 115 * GB).sleeps
+    assert shared(work(model), Sharing(ranks=2, replicas=2), "bfloat16", 60 * GB).sleeps
 
 
 def test_the_setting_has_the_last_word(model: str) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import httpx
 import openai
-import pytest
 
 from agentrl.engines.engine import Sampling
-from agentrl.gateway import standalone
 from agentrl.gateway.standalone import OpenGateway, serve
 from agentrl.tracking import load_trajectories
 from agentrl.tracking.dumps import Appended
@@ -22,7 +20,7 @@ from tests.waiting import until
 async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
     env, engine = environment(says("The answer is 5 .", "Yes"), model_length=2048)
     kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.add)
+    gateway = OpenGateway(env, Sampling(64, seed=1), tmp_path / "sessions", ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(gateway, url.set_result))
     base = f"{await url}/v1"
@@ -40,16 +38,14 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
     await serving
     records = load_trajectories(tmp_path / "seen.jsonl")
     assert [(record["key"], record["turns"]) for record in records] == [("gateway/a", 2), ("gateway/b", 1)]
-    assert engine.opened == engine.released == ["gateway/a", "gateway/b"]
+    assert engine.released == ["gateway/a", "gateway/b"]
 
 
-async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(standalone, "SWEEP_SECONDS", 0.05)
+async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path) -> None:
     env, _ = environment(says("The answer is 5 .", "Yes"), model_length=2048)
     kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
     (tmp_path / "seen.jsonl").write_text("of an earlier time\n")
-    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", ended=kept.add)
+    gateway = OpenGateway(env, Sampling(64, seed=1), tmp_path / "sessions", timeout=0.2, ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(gateway, url.set_result))
     for number, key in enumerate(("a", "b"), start=1):

@@ -41,6 +41,7 @@ class ScriptedEngine:
         self.turns: dict[str, int] = defaultdict(int)
         self.prompts: dict[str, list[list[int]]] = defaultdict(list)
         self.seeds: list[int | None] = []
+        self.asked: list[Sampling] = []
         self.opened: list[str] = []
         self.released: list[str] = []
         self.aborts = 0
@@ -61,6 +62,7 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         self.prompts[key].append(token_ids)
         self.seeds.append(sampling.seed)
+        self.asked.append(sampling)
         said = self.script(key, self.turns[key])
         self.turns[key] += 1
         if isinstance(said, Exception):

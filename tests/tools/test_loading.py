@@ -3,7 +3,6 @@
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.tools import load_tools
 from agentrl.tools.loading import check_tools
 
 CLASS = """
@@ -256,8 +255,3 @@ def test_broken_files(write, load):
     assert "SyntaxError" in refusal(load, write("t.yaml", "tools:\n" + entry("syntax.Tool")))
     write("leaves.py", "import sys\nsys.exit(3)\n")
     assert "SystemExit: 3" in refusal(load, write("u.yaml", "tools:\n" + entry("leaves.Tool")))
-
-
-def test_settings_are_checked():
-    with pytest.raises(UserError, match="tool_response_unit=bytes"):
-        load_tools(None, None, max_response=10, unit="bytes", side="left")

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.core.errors import UserError
 from agentrl.tools.truncation import MARKER, SIDES, Truncation
 
 WORDS = " ".join(f"word{i}" for i in range(500))
@@ -87,11 +86,3 @@ def test_megabytes_never_reach_the_tokenizer(tokenizer):
     assert cut.startswith("begin")
     assert cut.endswith("end")
     assert max(seen) <= 64 * 100
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"unit": "words"}, {"side": "up"}, {"limit": 0}, {"unit": "tokens", "tokenizer": None}]
-)
-def test_wrong_settings_name_their_key(wrong):
-    with pytest.raises(UserError, match="rollout.multi_turn"):
-        Truncation(**({"limit": 5} | wrong))

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import write_trajectories
-from agentrl.tracking.dumps.index import COLUMNS, KINDS, read_index, read_lines
+from agentrl.tracking.dumps.index import KINDS, read_index, read_lines
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def beside(dump):
 
 def test_columns_say_what_a_table_shows(dump, dialog):
     index = read_index(dump)
-    first = {name: index.columns[name][0] for name in COLUMNS}
+    first = {name: column[0] for name, column in index.columns.items()}
     ledger = dialog.ledgers[0]
     assert (first["key"], first["uid"], first["sample"], first["source"]) == (
         dialog.key,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from agentrl.core import remote_files
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.tracking.loggers import FileLogger
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since

@@ -172,11 +172,12 @@ def test_the_key_decides(chosen: bool | None) -> None:
     assert roles.actor(ModelHandle(tiny("qwen3")), None, 9).micro_batching.shares == bool(chosen)
 
 
-def test_without_the_key_one_gpu_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_key_gpus_share(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, model = torch.device("cuda"), ModelHandle(tiny("qwen3"), compute_dtype=torch.bfloat16)
     monkeypatch.setattr(ModelHandle, "shares_keys", lambda model, device: True)
     assert Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(model)
     assert not Roles(Config(rollout=Rollout(n=1)), gpu, Ranks()).shares(model)
-    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2)).shares(model)
+    assert Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2)).shares(model)
+    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2, seq_world=2)).shares(model)
     monkeypatch.setattr(ModelHandle, "shares_keys", lambda model, device: False)
     assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(model)

@@ -1,4 +1,4 @@
-"""Tool-call formats: how a model writes calls, one file each.
+"""Tool-call formats: how a model writes calls, those of one grammar in a file.
 
 A parser is a function `(text, tools=None) -> Parsed`. It never raises and swallows no text: a call it cannot
 read comes back as a `Call` with an `error` that tells the model where it went wrong and what was expected.

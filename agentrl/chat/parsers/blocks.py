@@ -12,9 +12,12 @@ from agentrl.chat.parsers.calls import (
     broken,
     join_text,
     make_call,
+    match_at,
+    naming,
     read_json,
     skip_space,
     too_many,
+    typed_call,
 )
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.trajectory.message import Call, Parsed
@@ -150,3 +153,16 @@ def read_named(text: str, body: int, index: int) -> tuple[Call, int]:
     """A call as `{"name": ..., "arguments": {...}}`."""
     value, end = read_json(text, body)
     return make_call(value, text[body:end], index), end
+
+
+def read_headed(header: re.Pattern[str], missing: str) -> ReadBody:
+    """Reads a call as a header and then JSON. The header's groups: `name`, and perhaps `id`; `missing`: the error."""
+
+    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+        found = match_at(header, text, body, missing)
+        with naming(found["name"].strip()):
+            value, end = read_json(text, found.end())
+            identity = found.groupdict().get("id") or None
+            return typed_call(found["name"].strip(), value, text[body:end], index, identity=identity), end
+
+    return read

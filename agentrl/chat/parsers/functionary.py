@@ -5,18 +5,17 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, parse_tagged, without
-from agentrl.chat.parsers.calls import Malformed, broken, join_text, match_at, naming, read_json, too_many, typed_call
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_headed, without
+from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
 START = ">>>"
 ANSWER = f"{START}all\n"
 EXPECTED = f"{START}NAME\\n{{...}}"
-_NAME = re.compile(r"([\w.\-]{1,256}+)>")
+_NAME = re.compile(r"(?P<name>[\w.\-]{1,256}+)>")
 _HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
 
 
@@ -24,7 +23,7 @@ _HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn."""
     if TAGS.open[0] in text:
-        return parse_tagged(text, TAGS, _read)
+        return parse_tagged(text, TAGS, read_headed(_NAME, "no NAME> after <function="))
     parsed, answer = split_thinking(text)
     whole = answer if answer.startswith(START) else f"{START}{answer}"
     if not whole.startswith(ANSWER) and _HEADER.search(whole) is None:
@@ -32,13 +31,6 @@ def parse(text: str, tools: Tools = None) -> Parsed:
         parsed.calls += calls_in_thinking(parsed, answer, (START,), EXPECTED)
         return parsed
     return _parse_headers(parsed, whole)
-
-
-def _read(text: str, body: int, index: int) -> tuple[Call, int]:
-    header = match_at(_NAME, text, body, "no NAME> after <function=")
-    with naming(header[1]):
-        value, end = read_json(text, header.end())
-        return typed_call(header[1], value, text[body:end], index), end
 
 
 def _parse_headers(parsed: Parsed, text: str) -> Parsed:

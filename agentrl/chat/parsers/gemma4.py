@@ -5,9 +5,8 @@ import re
 from agentrl.chat.parsers.blocks import Tags, parse_tagged
 from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, typed_call
 from agentrl.chat.parsers.literals import Notation, Values
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 QUOTE = '<|"|>'
 TAGS = Tags(

@@ -1,11 +1,10 @@
-"""GigaChat. 3: {"name": ..., "arguments": {...}} in a message of the role "function call"; 3.5: GCML, see dsml.py."""
+"""GigaChat. 3: JSON in a message of the role "function call"; 3.5: GCML, as DeepSeek's DSML (tagged_formats.py)."""
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_named
-from agentrl.chat.parsers.dsml import grammar
 from agentrl.chat.parsers.tagged_arguments import parse_spelled
-from agentrl.chat.template import Tools
+from agentrl.chat.parsers.tagged_formats import marked_invocations
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 END = "<|message_sep|>"
 TAGS = Tags(
@@ -14,7 +13,7 @@ TAGS = Tags(
     f'{END}\\n\\nfunction call<|role_sep|>\\n{{"name": ..., "arguments": {{...}}}}',
     noise=(END,),
 )
-GCML = grammar("GCML", "tool_calls")
+GCML = marked_invocations("GCML", "tool_calls")
 
 
 @tool_parser("gigachat")

@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass, field
 
 from agentrl.chat.parsers.calls import Malformed, broken, read_whole_json, too_many, typed_call
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 EXPECTED = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
 START, MESSAGE, CHANNEL = "<|start|>", "<|message|>", "<|channel|>"

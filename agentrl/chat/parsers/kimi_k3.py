@@ -6,9 +6,8 @@ from typing import Any
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Parsed
+from agentrl.trajectory.message import Parsed, Tools
 
 _CALL = '<|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>VALUE'
 _ENDS = "<|close|>argument<|sep|><|close|>call<|sep|>"

@@ -6,9 +6,8 @@ from agentrl.chat.parsers.blocks import read_list
 from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, too_many
 from agentrl.chat.parsers.pythonic import parse_builtin
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Parsed
+from agentrl.trajectory.message import Parsed, Tools
 
 TAG = "<|python_tag|>"
 EXPECTED = '{"name": ..., "parameters": {...}}'

@@ -11,10 +11,9 @@ from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import MAX_DEPTH, Malformed, match_at, naming, near, skip_space, stuck, typed_call
 from agentrl.chat.parsers.literals import MAX_LITERALS
 from agentrl.chat.parsers.values import Bare, parameters_of, settled
-from agentrl.chat.template import Tools
 from agentrl.core.json_schema import Outlines
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 MARK = "]<]minimax[>["
 ITEM = "item"

@@ -5,9 +5,8 @@ from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_list
 from agentrl.chat.parsers.calls import make_call, read_json, typed_call
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 TAGS = Tags(
     ("[TOOL_CALLS]",),

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.chat.parsers.calls import Malformed, broken, typed_call
-from agentrl.chat.template import Tools
+from agentrl.core.errors import reported_as
 from agentrl.core.registry import Entry
-from agentrl.core.user_errors import reported_as
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 log = logging.getLogger(__name__)
 

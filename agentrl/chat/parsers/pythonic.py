@@ -17,9 +17,8 @@ from agentrl.chat.parsers.calls import (
 from agentrl.chat.parsers.literals import Values, quiet
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.parsers.values import settled
-from agentrl.chat.template import Tools
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 EXPECTED = "[name(key=value, ...), ...] with Python literals as values"
 TAG_PAIRS = (("<|python_start|>", "<|python_end|>"), ("<|tool_call_start|>", "<|tool_call_end|>"))

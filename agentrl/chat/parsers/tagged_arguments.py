@@ -9,8 +9,7 @@ from typing import Any
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import MAX_ARGUMENTS, Malformed, match_at, naming, skip_space, stuck, typed_call
 from agentrl.chat.parsers.values import Bare, settled
-from agentrl.chat.template import Tools
-from agentrl.trajectory.message import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 NAME = r"[^<>\n]{1,256}+"
 """A tool's or an argument's name: bounded, and never given back, so that no pattern backtracks."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json, skip_space
 from agentrl.chat.parsers.literals import Values, quiet
-from agentrl.chat.template import Tools
 from agentrl.core.json_schema import SECONDS, Schema, Unchecked, WrongSchema, compiled, leaves
+from agentrl.trajectory.message import Tools
 
 MAX_RETRIED_VALUES = 32
 """Values of a call whose other reading is tried."""

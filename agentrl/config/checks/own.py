@@ -1,11 +1,11 @@
 """What is not built in is there, and keeps its contract, before anything slow begins."""
 
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 from agentrl.config.checks.files import as_list
 from agentrl.config.choices import OPEN, OpenChoice
+from agentrl.config.keys import value_at
 from agentrl.core import points
 from agentrl.core.plugins import import_external
 from agentrl.core.row_sources import split_source
@@ -20,22 +20,18 @@ def own_objects(config: Any) -> None:
     """
     named = [(choice, key, word) for choice, key, word in _named(config) if not choice.built_in(word)]
     if named:
-        import_external(_get(config, "model.external_lib"), "model")
+        import_external(value_at(config, "model.external_lib"), "model")
     for choice, key, word in named:
         choice.load(word, key)
 
 
 def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
     for key, choice in OPEN.items():
-        value = _get(config, key)
+        value = value_at(config, key)
         for word in value if isinstance(value, list) else [value]:
-            module = choice.module and _get(config, f"{key.rpartition('.')[0]}.{choice.module}")
+            module = choice.module and value_at(config, f"{key.rpartition('.')[0]}.{choice.module}")
             if word is not None:
                 yield choice, key, f"{module}.{word}" if module else word
     for key in ("data.train_files", "data.val_files", "data.path"):
-        for source in filter(None, map(split_source, as_list(_get(config, key)))):
+        for source in filter(None, map(split_source, as_list(value_at(config, key)))):
             yield SOURCES, key, source[0]
-
-
-def _get(config: Any, path: str) -> Any:
-    return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)

@@ -1,8 +1,8 @@
 """Values that a number cannot have, whatever the other settings are."""
 
-from functools import reduce
 from typing import Any
 
+from agentrl.config.keys import value_at
 from agentrl.core.errors import UserError
 
 AT_LEAST_0 = """
@@ -34,7 +34,7 @@ def ranges(config: Any) -> None:
         (BELOW_1, lambda value: 0 <= value < 1, "each must be at least 0 and below 1"),
     ):
         for key in keys.split():
-            value = reduce(lambda node, name: getattr(node, name, None), key.split("."), config)
+            value = value_at(config, key)
             numbers = value if isinstance(value, list) else [value]
             if not all(fits(number) for number in numbers if number is not None):
                 raise UserError(f"{key}={value}: {says}")

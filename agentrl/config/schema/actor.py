@@ -150,6 +150,6 @@ class Actor:
     """Compile each transformer block, of reference and critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool | None = None
     """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. Packed
-    attention without sequence parallelism; null: on one GPU, where `rollout.n` > 1 and the attention kernel can."""
+    attention without sequence parallelism; null: on GPUs, where `rollout.n` > 1 and the attention kernel can."""
     custom: dict[str, Any] = field(default_factory=dict)
     """Settings of your own policy loss, which finds them in verl's `config`."""

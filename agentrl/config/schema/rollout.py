@@ -199,7 +199,7 @@ class Rollout:
     """Server engines: no log of batch statistics; false: write it to the server's log file in the run's folder."""
     free_cache_engine: bool | None = None
     """Server engines on the trainer's GPU: free the memory of weights and KV cache while the policy trains; null: where
-    not both fit, or several GPUs train."""
+    not both fit."""
     weight_sync: str = "auto"
     """Server engines: how weights get there: over ipc on the same GPU, over nccl between GPUs, in files anywhere."""
     weight_dir: OutputPath | None = None

@@ -13,8 +13,8 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO, Any
 
-from agentrl.containers.ending import KILL, MARK
 from agentrl.containers.output import OutputEnds
+from agentrl.containers.shell_scripts import KILL, MARK
 
 RUN_TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
 RUN_WORDS = '"$@"; exit $?'

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.containers.docker import reaper
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.user_errors import one_line
+from agentrl.core.errors import InfraError, UserError, one_line
 
 T = TypeVar("T")
 

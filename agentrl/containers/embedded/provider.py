@@ -20,10 +20,9 @@ from uuid import uuid4
 
 from agentrl.containers.archive import packed, unpack
 from agentrl.containers.contract import ContainerSpec, Done
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.points import container_provider
 from agentrl.core.sandbox import Sandbox, Session
-from agentrl.core.user_errors import last_line
 from agentrl_sandbox.job import CommandResult, Limits
 
 HERE = Path(__file__).parent

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from agentrl.core.errors import InfraError
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Runner
+from agentrl.engines.hf.runner import Request, Runner
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ import torch
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.hf.fallback import evaluating
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Runner
+from agentrl.engines.hf.runner import Request, Runner
 from agentrl.training.model.packing_probe import WINDOW, short_windows
 
 PROMPTS, DRAWN = (24, 15), 8

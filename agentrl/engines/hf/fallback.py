@@ -15,8 +15,7 @@ from torch import Tensor
 
 from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Emit, draw
+from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.training.model.routing import routing_in
 
 

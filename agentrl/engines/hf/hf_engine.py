@@ -19,8 +19,7 @@ from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
 from agentrl.engines.hf.options import cache_bytes, read_options
 from agentrl.engines.hf.projection import Unsupported
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Runner
+from agentrl.engines.hf.runner import Request, Runner
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.engines.hf.worker import Worker, run_all

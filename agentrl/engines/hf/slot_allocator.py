@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agentrl.core.prefixes import common_length
 from agentrl.engines.hf.cache import KVCache
-from agentrl.engines.hf.request import Request
+from agentrl.engines.hf.runner import Request
 from agentrl.engines.hf.slot_pool import CachedSequence
 
 MIN_SHARED_TOKENS = 16

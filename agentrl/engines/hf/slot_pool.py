@@ -74,45 +74,23 @@ class SlotPool:
         self.sequences.clear()
         self.layers.clear()
 
-    def move(self, source: int, target: int) -> None:
-        """Put the sequence at `source` into the free slot `target`."""
-        sequence = self.sequences[source]
-        assert sequence is not None
-        assert self.sequences[target] is None
-        self.copy_from(self, source, target, sequence.cached)
-        self.sequences[source], self.sequences[target] = None, sequence
-        sequence.slot = target
-
-    def swap(self, a: int, b: int) -> None:
-        """Exchange two slots' sequences."""
-        for layer in self.layers:
-            layer[:, [a, b]] = layer[:, [b, a]]
-        self.sequences[a], self.sequences[b] = self.sequences[b], self.sequences[a]
-        for slot in (a, b):
-            sequence = self.sequences[slot]
-            if sequence is not None:
-                sequence.slot = slot
-
     def copy_from(self, other: "SlotPool", source: int, target: int, count: int) -> None:
         """Copy the first `count` tokens' keys and values from `other`'s slot `source` into slot `target`."""
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine[:, target, :, :count] = theirs[:, source, :, :count]
 
     def pack(self) -> None:
-        """Move all sequences to the lowest slots, running ones first."""
-        for target in range(len(self.sequences)):
-            source = self._best_from(target)
-            if source is None:
-                return
-            if source != target and self.sequences[target] is None:
-                self.move(source, target)
-            elif source != target:
-                self.swap(source, target)
-
-    def _best_from(self, start: int) -> int | None:
-        """The first slot from `start` on with a running sequence, else with any sequence."""
-        taken = [slot for slot in range(start, len(self.sequences)) if self.sequences[slot] is not None]
-        return next((slot for slot in taken if self.sequences[slot].running), taken[0] if taken else None)  # type: ignore[union-attr]
+        """Move all sequences to the lowest slots, running ones first, layer by layer."""
+        found = [sequence for sequence in self.sequences if sequence is not None]
+        found.sort(key=lambda sequence: not sequence.running)  # stable: otherwise they keep their order
+        slots = [sequence.slot for sequence in found]
+        if slots == list(range(len(found))):
+            return
+        for layer in self.layers:
+            layer[:, : len(found)] = layer[:, slots]
+        self.sequences = [*found, *[None] * (len(self.sequences) - len(found))]
+        for slot, sequence in enumerate(found):
+            sequence.slot = slot
 
     def _zeros(self, slots: int) -> Tensor:
         shape = self.shape

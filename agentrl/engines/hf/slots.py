@@ -13,8 +13,7 @@ import torch
 from agentrl.engines.hf.batch import Chunk, pack
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.forward import forward
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Emit, draw
+from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.engines.hf.slot_allocator import SlotAllocator
 from agentrl.engines.hf.weights import read_weights
 

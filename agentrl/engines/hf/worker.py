@@ -17,8 +17,7 @@ from typing import Any
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation
 from agentrl.engines.hf.core import Core
-from agentrl.engines.hf.request import Request
-from agentrl.engines.hf.runner import Runner
+from agentrl.engines.hf.runner import Request, Runner
 
 log = logging.getLogger(__name__)
 

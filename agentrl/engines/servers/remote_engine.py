@@ -93,9 +93,11 @@ class RemoteEngine(ServerClient):
     async def sleep(self) -> None:
         """Free the memory of weights and caches. Requests wait for `wake`."""
         await self.pause()
-        for replica in self.pool.serving:
-            await self.backend.sleep(replica.http)
-            replica.asleep = True
+        await asyncio.gather(*map(self._sleep, self.pool.serving))
+
+    async def _sleep(self, replica: Replica) -> None:
+        await self.backend.sleep(replica.http)
+        replica.asleep = True
 
     async def wake(self) -> None:
         """Allocate it again, and load the policy's current weights."""
@@ -124,15 +126,19 @@ class RemoteEngine(ServerClient):
 
     async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
-        for replica in replicas:
-            if replica.asleep:
-                await self.backend.wake(replica.http, "weights")
-            await self.backend.begin_update(replica.http)
+        await asyncio.gather(*map(self._begin_update, replicas))
         await self.transport.push(replicas)
-        for replica in replicas:
-            await self.backend.end_update(replica.http, version)
-            if replica.asleep:
-                await self.backend.wake(replica.http, "kv_cache")
-                replica.asleep = False
+        await asyncio.gather(*(self._end_update(replica, version) for replica in replicas))
         if self.check is not None:
             await self.check(replicas)
+
+    async def _begin_update(self, replica: Replica) -> None:
+        if replica.asleep:
+            await self.backend.wake(replica.http, "weights")
+        await self.backend.begin_update(replica.http)
+
+    async def _end_update(self, replica: Replica, version: int) -> None:
+        await self.backend.end_update(replica.http, version)
+        if replica.asleep:
+            await self.backend.wake(replica.http, "kv_cache")
+            replica.asleep = False

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
-from agentrl.environments.observation import Observation
+from agentrl.environments.answers import Observation
 from agentrl.environments.own import fitted, is_own, load_own, require
 from agentrl.environments.spaces import choices_of, parse, text_of, uncoloured
 

@@ -12,8 +12,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, fetch, field, parsed
-from agentrl.environments.observation import Observation
+from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, Observation, fetch, field, parsed
 from agentrl.environments.own import is_own, load_own, require
 from agentrl.environments.schema_text import ActionReader, reader_of, tool_reader, tool_result, tools_of
 from agentrl.environments.spaces import text_of

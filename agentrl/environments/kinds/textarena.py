@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
-from agentrl.environments.answers import SHOWN_CHARACTERS
-from agentrl.environments.observation import Observation
+from agentrl.environments.answers import SHOWN_CHARACTERS, Observation
 from agentrl.environments.own import fitted, is_own, load_own, require
 
 Opponent = Callable[[str], str]

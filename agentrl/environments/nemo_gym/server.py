@@ -9,9 +9,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, reported_as
 from agentrl.core.foreign import read_json, read_yaml
-from agentrl.core.user_errors import reported_as
 from agentrl.environments.answers import fetch, field, parsed
 from agentrl.environments.worker import POLL_SECONDS, EnvironmentProgram, RestartedProgram
 

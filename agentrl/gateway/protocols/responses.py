@@ -241,28 +241,21 @@ def _custom_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[st
     yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
 
 
-def _thought_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    at, part = {**at, "content_index": 0}, item["content"][0]
-    text = part["text"]
-    yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
-    for chunk in chunks(text):
-        yield "response.reasoning_text.delta", {**at, "delta": chunk}
-    yield "response.reasoning_text.done", {**at, "text": text}
-    yield "response.content_part.done", {**at, "part": part}
-
-
 def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     at, part = {**at, "content_index": 0}, item["content"][0]
-    yield "response.content_part.added", {**at, "part": {**part, "text": "", "logprobs": []}}
-    for chunk in chunks(part["text"]):
-        yield "response.output_text.delta", {**at, "delta": chunk, "logprobs": []}
-    yield "response.output_text.done", {**at, "text": part["text"], "logprobs": part["logprobs"]}
+    kind, text = f"response.{part['type']}", part["text"]
+    logprobs = {name: part[name] for name in ("logprobs",) if name in part}
+    none: dict[str, Any] = {name: [] for name in logprobs}
+    yield "response.content_part.added", {**at, "part": {**part, "text": "", **none}}
+    for chunk in chunks(text):
+        yield f"{kind}.delta", {**at, "delta": chunk, **none}
+    yield f"{kind}.done", {**at, "text": text, **logprobs}
     yield "response.content_part.done", {**at, "part": part}
 
 
 STEPS: dict[str, Steps] = {
     "message": _text_steps,
-    "reasoning": _thought_steps,
+    "reasoning": _text_steps,
     "function_call": _call_steps,
     "custom_tool_call": _custom_steps,
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.config.schema import Rollout
 from agentrl.core.compatibility import layers
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.extensions import load_plugins
 from agentrl.core.foreign import read_yaml
 from agentrl.core.plugin_checks import check_method, returns_nothing
@@ -14,14 +14,13 @@ from agentrl.core.plugins import find_class
 from agentrl.core.points import LOOPS
 from agentrl.core.registry import GivenObject
 from agentrl.core.resources import find, read_text
-from agentrl.core.user_errors import reported_as
 from agentrl.rollout.loops.base import AgentLoop
 
 RUN = "async def run(self, trajectory, sampling)"
 ENTRY_KEYS = ("name", "_target_")
 PROGRAM = "program"
 """The loop that runs an agent program behind the gateway, and the keys of an entry that names one."""
-PROGRAM_KEYS = ("command", "python", "image")
+PROGRAM_KEYS = ("command", "python", "image", "sessions")
 WRITE = "write a list of entries with name and _target_, or with name and command"
 
 

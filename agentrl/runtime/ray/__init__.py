@@ -11,38 +11,61 @@ Invariant: only this package imports Ray.
 """
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from agentrl.config.derived import processes
 from agentrl.config.given import given_objects
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.core.errors import UserError
-from agentrl.core.user_errors import one_line
+from agentrl.core.errors import UserError, one_line
 from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft.contract import SftRun
+
+if TYPE_CHECKING:  # these import PyTorch, and a worker would wait for it
+    from agentrl.runtime.runtime import Runtime
+    from agentrl.training.sft.contract import SftRun
 
 
-def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> Runtime:
+@contextmanager
+def starting_workers(config: Config, start: Start) -> Iterator[None]:
+    """While the body imports and opens a runtime, start the workers of a run on several processes. Workers that none
+    has taken end with it. Raises UserError without Ray."""
+    if processes(config.trainer, config.rollout) == 1:
+        yield
+        return
+    need_ray(config)
+    from agentrl.runtime.ray.servers import start_workers
+
+    with ThreadPoolExecutor(1, "agentrl-ray") as thread:
+        start.workers = thread.submit(start_workers, config)
+        try:
+            yield
+        finally:
+            if start.workers is not None and start.workers.exception() is None:
+                start.workers.result().stack.close()
+
+
+def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> "Runtime":
     """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
-    need_ray()
-    check_travels(config)
+    need_ray(config)
     from agentrl.runtime.ray.runtime import RayRuntime
 
     return RayRuntime(config, objects, start)
 
 
-def open_sft_on_ray(config: SftConfig) -> SftRun:
+def open_sft_on_ray(config: SftConfig) -> "SftRun":
     """Supervised training on all ranks. Raises UserError."""
-    need_ray()
-    check_travels(config)
+    need_ray(config)
     from agentrl.runtime.ray.sft import RaySft
 
     return RaySft(config)
 
 
-def need_ray() -> None:
-    """Raises UserError if Ray is not installed."""
+def need_ray(config: Config | SftConfig) -> None:
+    """Raises UserError if Ray is not installed, or the settings cannot be sent to other processes."""
     # Otherwise Ray prints a paragraph about a dead worker into the live view.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
@@ -52,6 +75,7 @@ def need_ray() -> None:
             "several processes need Ray: `pip install 'agentrl[ray]'`, or set trainer.nnodes=1, "
             "trainer.n_gpus_per_node=1 and rollout.nnodes=0"
         ) from None
+    check_travels(config)
 
 
 def check_travels(config: Config | SftConfig) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -67,6 +68,17 @@ def on_gpus(device: str) -> bool:
     return device == "cuda"
 
 
+def bundle_of(each: int, *, gpus: bool) -> dict[str, float]:
+    """The resources of `each` processes of a machine."""
+    return {"CPU": each, "GPU": each} if gpus else {"CPU": each}
+
+
+def machines_with(bundle: dict[str, float]) -> int:
+    """How many machines are large enough, including resources in use."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(all(has.get(name, 0) >= amount for name, amount in bundle.items()) for has in alive)
+
+
 def reserve(
     keys: str, machines: int, each: int, *, gpus: bool, timeout: float, stack: ExitStack
 ) -> tuple[PlacementGroup, list[int]]:
@@ -75,12 +87,11 @@ def reserve(
     `keys`: the settings that ask for it. `stack` gives them back. Raises UserError when they are not there, at once
     where more cannot come, or after `timeout` seconds.
     """
-    bundle: dict[str, float] = {"CPU": each, "GPU": each} if gpus else {"CPU": each}
-    fits = [node for node in ray.nodes() if node["Alive"] and is_large_enough(node["Resources"], bundle)]
+    bundle = bundle_of(each, gpus=gpus)
     grows = "RAY_ADDRESS" in os.environ or len(ray.nodes()) > 1
     group = placement_group([bundle] * machines, strategy="STRICT_SPREAD" if machines > 1 else "STRICT_PACK")
     stack.callback(remove_placement_group, group)
-    patience = timeout if grows or len(fits) >= machines else 0.1
+    patience = timeout if grows or machines_with(bundle) >= machines else 0.1
     with Waiting("waiting for the cluster") as waiting:
         if not wait(group, patience, lambda: waiting(f"waiting for {describe(machines, bundle)}")):
             raise UserError(missing(keys, machines, bundle))
@@ -92,32 +103,23 @@ def reserve(
 
 def wait(group: PlacementGroup, timeout: float, notify: Callable[[], None]) -> bool:
     """Wait for the group; False after `timeout` seconds."""
-    waited = 0.0
-    while waited < timeout:
-        slice_ = min(1.0, timeout - waited)
-        if group.wait(slice_):
-            return True
-        waited += slice_
-        if waited < timeout:
-            notify()
-    return False
-
-
-def is_large_enough(resources: dict[str, float], bundle: dict[str, float]) -> bool:
-    """Whether a machine is large enough, including resources in use."""
-    return all(resources.get(name, 0) >= amount for name, amount in bundle.items())
+    last = time.monotonic() + timeout
+    while not group.wait(min(1.0, timeout)):
+        if time.monotonic() >= last:
+            return False
+        notify()
+    return True
 
 
 def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:
     """Error message: the request, the cluster's resources, the fix."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    there = ", ".join(f"{r.get('CPU', 0):g} CPUs and {r.get('GPU', 0):g} GPUs" for r in alive)
-    free = ray.available_resources()
-    idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+    every = (*alive, ray.available_resources())
+    *there, idle = (f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in every)
     return (
-        f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, "
+        f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {', '.join(there)}, "
         f"{idle} of them free: ask for less, join a larger cluster (ray_init.address), "
-        "or let a CPU count more than once (ray_init.num_cpus)"
+        "let a CPU count more than once (ray_init.num_cpus), or open all TCP ports between the machines"
     )
 
 

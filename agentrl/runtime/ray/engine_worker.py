@@ -47,9 +47,9 @@ class EngineWorker(Worker):
         """Call any other async method of the engine."""
         return await getattr(self.engine, name)(*args)
 
-    async def load(self, bucket: dict[str, Any]) -> None:
-        """Set some of the weights: name -> tensor."""
-        for name, tensor in bucket.items():
+    async def load(self, bucket: Any) -> None:
+        """Set the weights of an `agentrl.engines.servers.weights.bucket.Bucket`."""
+        for name, tensor in bucket.tensors():
             self.set_parameter(name, tensor)
 
     def set_parameter(self, name: str, tensor: Any) -> None:

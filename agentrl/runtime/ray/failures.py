@@ -8,7 +8,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.http.client import ServerLost
-from agentrl.training.checkpoint.folders import DamagedCheckpoint
+from agentrl.training.checkpoint.lineage import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
@@ -27,14 +27,9 @@ def plain_error(error: BaseException, who: str) -> Exception:
         return WorkerDied(f"{who} lost tokens: the machine that had them is down")
     if isinstance(cause, DamagedCheckpoint):
         return cause
-    if isinstance(cause, UserError):
-        return UserError(str(cause))
-    if isinstance(cause, WorkerDied):
-        return WorkerDied(str(cause))
-    if isinstance(cause, ServerLost):  # a server: the engine restarts it and retries
-        return ServerLost(str(cause))
-    if isinstance(cause, InfraError):
-        return InfraError(str(cause))
+    for kind in (UserError, WorkerDied, ServerLost, InfraError):  # the engine restarts a lost server, and retries
+        if isinstance(cause, kind):
+            return kind(str(cause))
     lines = str(cause).strip().splitlines()
     text = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
     if any(word in text for word in BROKEN):

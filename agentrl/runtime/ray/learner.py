@@ -40,9 +40,10 @@ class RayLearner:
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
         self.ranks.call("call", "prepare", total_steps)
+        self.shares = self.ranks.call("call", "shares_prompts")
 
-    def warm_up(self) -> None:
-        """Compile the passes of a step."""
+    def warm_up(self, should_stop: object) -> None:
+        """Compile the passes of a step, all of them."""
         self.ranks.call("call", "warm_up")
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import torch
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -28,11 +27,11 @@ class Placement:
     """The rank on its first GPU."""
 
 
-def placements_on_ranks(locations: Sequence[Location], rollout: Rollout, device: torch.device) -> list[Placement]:
+def placements_on_ranks(locations: Sequence[Location], rollout: Rollout, kind: str) -> list[Placement]:
     """One server for every `rollout.tensor_model_parallel_size` ranks of a machine, on their GPUs; without GPUs,
     `rollout.replicas` servers. Raises UserError if a machine's GPUs do not divide evenly."""
     width = rollout.tensor_model_parallel_size
-    if device.type == "cpu":
+    if kind == "cpu":
         return [Placement(_on(locations[i % len(locations)].node)) for i in range(rollout.replicas)]
     placements = []
     for node, ranks in groupby(range(len(locations)), key=lambda rank: locations[rank].node):
@@ -48,19 +47,18 @@ def placements_on_ranks(locations: Sequence[Location], rollout: Rollout, device:
     return placements
 
 
-def separate_placements(group: PlacementGroup, rollout: Rollout, each: int, device: torch.device) -> list[Placement]:
+def separate_placements(group: PlacementGroup, rollout: Rollout, each: int, kind: str) -> list[Placement]:
     """Servers on machines that only sample, with `each` GPUs per machine; without GPUs a server has one process. Raises
     UserError if a machine's GPUs do not divide evenly."""
-    width = rollout.tensor_model_parallel_size if device.type == "cuda" else 1
+    width = rollout.tensor_model_parallel_size if kind == "cuda" else 1
     if each % width:
         raise UserError(
             f"rollout.tensor_model_parallel_size={width} does not divide rollout.n_gpus_per_node={each}: "
             "choose a divisor"
         )
+    gpus = width if kind == "cuda" else 0
     return [
-        Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=width)
-        if device.type == "cuda"
-        else Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine))
+        Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=gpus)
         for machine in range(rollout.nnodes)
         for _ in range(each // width)
     ]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
+from agentrl.engines.starting import start_kernels
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.store import RayStore, send_references
 from agentrl.runtime.ray.worker import Worker
@@ -54,11 +56,12 @@ class TrainingWorker(Worker):
         from agentrl.training.parallel.process_group import join_ranks
         from agentrl.training.parallel.ranks import ALONE
 
+        device = self.device
         if world == 1:
             return ALONE
         timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
         return join_ranks(
-            self.device,
+            device,
             sequence_parallel=sequence_parallel,
             fsdp_size=fsdp_config.fsdp_size,
             expert_parallel=fsdp_config.expert_parallel_size,
@@ -74,7 +77,7 @@ class Rank(TrainingWorker, EngineWorker):
         send_references()
         self._batch: Any = None
         self._store = RayStore()
-        self._export: Iterator[dict[str, Any]] = iter(())
+        self._export: Iterator[Any] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
@@ -121,12 +124,15 @@ class Rank(TrainingWorker, EngineWorker):
 
     async def begin_export(self, most: int) -> None:
         """Start an export of the weights in buckets of `most` bytes."""
-        self._export = in_buckets(self._trained(), most)
+        from agentrl.engines.servers.weights.bucket import buckets
 
-    async def export(self) -> tuple[bool, dict[str, Any]]:
-        """(whether there was another bucket, the bucket on rank 0 or {})."""
+        self._export = buckets(self._trained(), most)
+
+    async def export(self) -> tuple[bool, Any]:
+        """(whether there was another bucket, the bucket in CPU memory on rank 0 or None)."""
         bucket = next(self._export, None)
-        return bucket is not None, bucket if bucket is not None and self.first else {}
+        sent = replace(bucket, flat=bucket.flat.cpu()) if bucket is not None and self.first else None
+        return bucket is not None, sent
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]
@@ -152,14 +158,15 @@ class Rank(TrainingWorker, EngineWorker):
         """Release unused GPU memory for the engine on the same GPU."""
         import torch
 
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
     def _learner(self, world: int) -> Any:
+        kernels = start_kernels(self.config)  # before the imports, which take as long
         from agentrl.training.learner import Learner
 
         actor = self.config.actor
-        return Learner(self.config, self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config))
+        ranks = self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config)
+        return Learner(self.config, ranks, kernels)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""
@@ -172,20 +179,6 @@ class Rank(TrainingWorker, EngineWorker):
         replica = self._replicas.setdefault(url, Replica(backend, url))
         replica.starts = starts
         return replica
-
-
-def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[str, Any]]:
-    """CPU copies in buckets of at most `most` bytes, or of one larger tensor."""
-    bucket: dict[str, Any] = {}
-    size = 0
-    for name, tensor in tensors:
-        if bucket and size + tensor.nbytes > most:
-            yield bucket
-            bucket, size = {}, 0
-        bucket[name] = tensor.to("cpu", copy=True)
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def to_cpu(result: Any) -> Any:

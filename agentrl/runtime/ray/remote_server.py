@@ -9,22 +9,15 @@ import ray
 
 from agentrl.engines.servers import ServerBackend, ServerProcess, StartFailed
 from agentrl.runtime.ray.placement import Placement
-from agentrl.runtime.ray.worker import Location
+from agentrl.runtime.ray.worker import Located, Location
 
 
-class ServerWorker:
+class ServerWorker(Located):
     """A Ray actor that runs one server; the server ends with the actor."""
 
     def __init__(self, backend: ServerBackend, log: str, scratch: str) -> None:
         self.backend, self.log, self.scratch = backend, Path(log), Path(scratch)
         self.process: ServerProcess | None = None
-
-    def location(self) -> Location:
-        """Machine, address, GPUs and a free port."""
-        from agentrl.engines.servers.process import free_port
-
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Location(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), gpus, free_port())
 
     def launch(self, port: int, address: str, gpus: Sequence[str]) -> None:
         """Start the server, reachable from the cluster's other machines."""
@@ -82,10 +75,14 @@ class RemoteServer:
         return bool(ray.get(self.actor.stuck.remote()))
 
     def launch(self) -> None:
-        """Start it; returns at once."""
+        """Start it."""
+        ray.get(self.launching())
+
+    def launching(self) -> Any:
+        """Start it; the answer to come."""
         gpus = self.placement.gpus or self.location.gpus
         self.launched = True
-        ray.get(self.actor.launch.remote(self.location.port, self.location.address, gpus))
+        return self.actor.launch.remote(self.location.port, self.location.address, gpus)
 
     async def stop(self) -> None:
         """Stop it."""

@@ -67,6 +67,7 @@ class RolloutWorker(Worker):
         from agentrl.rollout.rollouts import Rollouts
         from agentrl.training import load_tokenizer
 
+        assert self.device.type == "cpu"  # PyTorch has few threads there, should a tool use it
         self.client = link.open(self._lost)
         self.engine = PausableEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)

@@ -99,7 +99,7 @@ class WorkerEngine(EngineWrapper):
         return await asyncio.gather(*(handle.ask(method, *args) for handle in self.handles))
 
 
-def start_workers(
+def start_rollout_workers(
     config: Config, own: Engine, link: Link, objects: UserObjects, store: Store, stack: ExitStack
 ) -> WorkerEngine:
     """Start `rollout.agent.num_workers` workers on the machines with most free CPUs; `stack` ends them.

@@ -9,36 +9,32 @@ Invariants:
 - nothing started here outlives `close` or this process.
 """
 
-import time
 from contextlib import ExitStack
 
 import ray
-import torch
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
+from agentrl.core.stopping import result_of
 from agentrl.engines.engine import Engine
-from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers import RemoteEngine
-from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.starting import Start
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.loop_thread import LoopThread
-from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.learner import RayLearner
 from agentrl.runtime.ray.links import link_to
-from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
-from agentrl.runtime.ray.rollout_workers import start_workers
+from agentrl.runtime.ray.rollout_workers import start_rollout_workers
+from agentrl.runtime.ray.servers import Workers, start_workers
 from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking import Waiting
-from agentrl.tracking.start_times import StartTimes
 from agentrl.training import load_tokenizer
 from agentrl.training.update.advantages import columns_read
 
@@ -50,60 +46,56 @@ class RayRuntime(Runtime):
     isolated = RayFunction
 
     def __init__(self, config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
-        super().__init__(start.times if start else StartTimes())
+        """`start`: the workers that are starting already; without any, they are started now."""
+        start = start or Start()
+        super().__init__(start.times)
         self.start_times.imported()
         self.config, self.tokenizer = config, load_tokenizer(config.model)
         self.judge: RemoteRewardModel | None = None
-        self.groups: list[WorkerGroup] = []
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._open(config, objects)
+            with Waiting("workers start") as waiting:
+                self._open(config, objects, self._take_workers(start), waiting)
             undo.pop_all()
 
-    def prepare(self, total_steps: int) -> None:
-        """Prepare training on all ranks."""
-        with self.start_times.phase("model"):
-            self.learner.prepare(total_steps)
-        with self.start_times.phase("compile"):
-            self.learner.warm_up()
-
     def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use: the engine must have its own GPUs."""
-        rollout = self.config.rollout
-        apart = self.async_sampling is not None and bool(rollout.nnodes or rollout.base_url)
-        return apart and self.learner.can_accumulate_early()
+        """Whether `accumulate_early` is of use: the engine must not share memory with the ranks."""
+        sampling = self.async_sampling
+        apart = bool(self.config.rollout.nnodes) or (self.servers is not None and not self.sleeps)
+        return sampling is not None and apart and self.learner.can_accumulate_early()
 
-    def _open(self, config: Config, objects: UserObjects) -> None:
-        """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""
-        trainer, actor, stack = config.trainer, config.actor, self.stack
-        connect(config.ray_init, stack)
-        self.gpus = on_gpus(trainer.device)
-        with Waiting("workers start") as waiting:
-            self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            send_references()
-            store = RayStore()
-            each, shares = actor.ulysses_sequence_parallel_size, bool(actor.share_prompts)
-            self.learner = RayLearner(self.ranks, store, each, shares, columns_read(config))
-            self.runner = self._open_loop(config)
-            own = self._engine(config)  # first: servers start while the policy is loaded and compiled
-            servers = own if isinstance(own, RemoteEngine) else None
-            if servers is not None:
-                self._starting = servers, time.monotonic()
-            spread = config.rollout.agent.num_workers > 0
-            workers = start_workers(config, own, link_to(own), objects, store, stack) if spread else None
-            engine: Engine = workers or own
-            if isinstance(self.runner, LoopThread):
-                measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
-                self.async_sampling = AsyncSampling(self.runner, measured, servers)
-                engine = measured
-            waiting("the policy is loaded")
-            with self.start_times.phase("model"):
-                self.ranks.join()
-            if servers is None:
-                self.runner.run(engine.start())
-            reward_model = config.reward.reward_model
-            if reward_model.classifies and reward_model.enable_resource_pool:
-                self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
+    def _take_workers(self, start: Start) -> Workers:
+        """The ranks and servers of the run, which `stack` ends."""
+        workers: Workers = result_of(start.workers) if start.workers else start_workers(self.config)
+        start.workers = None
+        self.stack.enter_context(workers.stack)
+        self.ranks, self.servers, self.groups = workers.ranks, workers.servers, [workers.ranks]
+        self.gpus = bool(self.ranks.locations[0].gpus)
+        return workers
+
+    def _open(self, config: Config, objects: UserObjects, started: Workers, waiting: Waiting) -> None:
+        """Open the engine and the rollouts; closed in reverse order."""
+        send_references()
+        store, each = RayStore(), config.actor.ulysses_sequence_parallel_size
+        self.learner = RayLearner(self.ranks, store, each, reads=columns_read(config))
+        self.runner = self._open_loop(config)
+        own = self._engine(config)
+        servers = own if isinstance(own, RemoteEngine) else None
+        spread = config.rollout.agent.num_workers > 0
+        workers = start_rollout_workers(config, own, link_to(own), objects, store, self.stack) if spread else None
+        engine: Engine = workers or own
+        if isinstance(self.runner, LoopThread):
+            measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
+            self.async_sampling = AsyncSampling(self.runner, measured, servers)
+            engine = measured
+        waiting("the policy is loaded")
+        with self.start_times.phase("model"):
+            results(started.joining, self.ranks.names)
+        if servers is None:
+            self.runner.run(engine.start())
+        reward_model = config.reward.reward_model
+        if reward_model.classifies and reward_model.enable_resource_pool:
+            self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=self.stack)
         self.rollouts = self._open_rollouts(
             config,
             engine,
@@ -113,28 +105,18 @@ class RayRuntime(Runtime):
             objects=objects,
         )
 
-    def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:
-        agreed = BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}  # NCCL reads it once, at a rank's first use
-        nsight = config.trainer.worker_nsight_options if kind is Rank else None
-        group = spawn(
-            kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, env=agreed, nsight=nsight
-        )
-        self.groups.append(group)
-        return group
-
     def _engine(self, config: Config) -> Engine:
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
-        device = torch.device("cuda" if self.gpus else "cpu")
-        if not in_process(engine_name(rollout, device.type)):
-            from agentrl.runtime.ray.servers import start_servers
-
-            remote, self.sleeps = start_servers(config, device, self.ranks, self.stack, vocabulary=len(self.tokenizer))
+        if self.servers is not None:
+            self.sleeps, remote = self.servers.sleeps, self.servers.engine(len(self.tokenizer))
+            self._starting = remote, self.servers.launched
             return remote
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)
-        workers = self._spawn(EngineWorker, config, "rollout", rollout.nnodes, each)
+        workers = spawn(EngineWorker, config, "rollout", rollout.nnodes, each, gpus=self.gpus, stack=self.stack)
+        self.groups.append(workers)
         most = rollout.update_weights_bucket_megabytes << 20
         return RayEngine(
             workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)

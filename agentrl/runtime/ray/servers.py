@@ -1,49 +1,64 @@
-"""Starts SGLang and vLLM servers on the machines of a Ray cluster.
+"""Starts the ranks of a run, and SGLang and vLLM servers, on the machines of a Ray cluster.
 
 Colocated: each group of `rollout.tensor_model_parallel_size` neighbouring ranks has a server on its GPUs, which
-releases its memory while the policy trains. With `rollout.nnodes`, servers have separate GPUs.
+releases its memory while the policy trains, unless both fit. With `rollout.nnodes`, servers have separate GPUs.
+
+Invariant: nothing here imports PyTorch before the servers are launched; all start at the same time.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config, Rollout
-from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.backends import model_length, server_backend
-from agentrl.engines.launching import check_addresses, engine_name, server_urls, weight_folder
-from agentrl.engines.probe import probe_for
+from agentrl.core.errors import UserError
+from agentrl.engines.backends import server_backend, server_dtype
+from agentrl.engines.launching import (
+    check_addresses,
+    engine_name,
+    in_process,
+    remote_engine,
+    resolve_weight_sync,
+    weight_folder,
+)
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
-from agentrl.engines.servers.process import Scratch
+from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing
-from agentrl.runtime.ray.cluster import reserve
+from agentrl.engines.sleeping import shared
+from agentrl.runtime.ray.cluster import connect, on_gpus, reserve
+from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
+from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.remote_server import RemoteServer, ServerWorker
 from agentrl.runtime.ray.worker import Location
-from agentrl.runtime.ray.worker_group import WorkerGroup
+from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 
 
+@dataclass
 class RankTransport:
-    """Sends weights from the ranks: files, adapters and broadcasts from rank 0, CUDA IPC from the rank on a server's
-    GPU."""
+    """Sends weights from the ranks: CUDA IPC from the rank on a server's GPU, broadcasts from all ranks, each to its
+    part of the servers; files and adapters from rank 0."""
 
-    def __init__(
-        self, ranks: WorkerGroup, backend: ServerBackend, method: str, scratch: Path, nearest: dict[str, int]
-    ) -> None:
-        """`nearest`: URL of a server -> the rank on its GPU."""
-        self.name, self.ranks, self.backend, self.scratch, self.nearest = method, ranks, backend, scratch, nearest
+    ranks: WorkerGroup
+    backend: ServerBackend
+    name: str
+    """adapter, or a name in WEIGHT_TRANSPORTS."""
+    scratch: Path
+    senders: dict[str, int]
+    """URL of a server -> the rank that sends to it."""
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Send the current weights to the replicas."""
         targets: dict[str, list[tuple[str, int]]] = {}
         for replica in replicas:
-            rank = self.nearest[replica.url] if self.name == "ipc" else 0
+            rank = self.senders.get(replica.url, 0) if self.name in ("ipc", "nccl") else 0
             targets.setdefault(str(rank), []).append((replica.url, replica.starts))
         await asyncio.to_thread(self.ranks.call, "push", self.backend, self.name, str(self.scratch), targets)
 
@@ -51,52 +66,82 @@ class RankTransport:
         """Nothing to do: ranks and servers end together."""
 
 
-def start_servers(
-    config: Config,
-    device: torch.device,
-    ranks: WorkerGroup,
-    stack: ExitStack,
-    *,
-    vocabulary: int,
-) -> tuple[RemoteEngine, bool]:
-    """Launch the servers; returns the engine, and whether it sleeps while the policy trains. `vocabulary`: the policy's
-    vocabulary size. Raises UserError."""
+@dataclass
+class RayServers:
+    """The servers of a run; they start while the ranks load the policy."""
+
+    config: Config
+    ranks: WorkerGroup
+    backend: ServerBackend
+    servers: list[RemoteServer]
+    """Those that the run starts."""
+    transport: RankTransport
+    sleeps: bool
+    """Whether the engine gives its memory back while the policy trains."""
+    launched: float = field(default_factory=time.monotonic)
+    """`time.monotonic()` of their start."""
+
+    def engine(self, vocabulary: int) -> RemoteEngine:
+        """The engine over them. `vocabulary`: the policy's vocabulary size."""
+        from agentrl.engines.probe import probe_for
+
+        replicas = [Replica(self.backend, server.url, server) for server in self.servers]
+        check = probe_for(self.config.rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary)
+        return remote_engine(self.config, self.backend, replicas, self.transport, check)
+
+
+@dataclass
+class Workers:
+    """Ranks that load the policy, and servers that start."""
+
+    ranks: WorkerGroup
+    joining: list[Any]
+    """The ranks' answers to come, when they have the policy."""
+    servers: RayServers | None
+    """None: hf engines sample."""
+    stack: ExitStack
+    """Ends all."""
+
+
+def start_workers(config: Config) -> Workers:
+    """Start them. Raises UserError if the cluster is too small."""
+    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}
+    nsight = trainer.worker_nsight_options
+    with ExitStack() as stack:
+        connect(config.ray_init, stack)
+        gpus, size = on_gpus(trainer.device), (trainer.nnodes, trainer.n_gpus_per_node)
+        # NCCL reads the environment once, at a rank's first use.
+        ranks = spawn(Rank, config, "trainer", *size, gpus=gpus, stack=stack, env=env, nsight=nsight)
+        joining, kind = ranks.begin_join(), "cuda" if gpus else "cpu"
+        local = in_process(engine_name(config.rollout, kind))
+        servers = None if local else launch_servers(config, kind, ranks, stack)
+        return Workers(ranks, joining, servers, stack.pop_all())
+
+
+def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> RayServers:
+    """Start the servers beside `ranks`, on devices of this kind, cpu or cuda. Raises UserError."""
     rollout = config.rollout
-    name = engine_name(rollout, device.type)
+    name = engine_name(rollout, kind)
     check_addresses(rollout, name)
-    shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
-    sleeps = shared and rollout.free_cache_engine is not False
-    placements: list[Placement] = []
-    if not rollout.base_url:
-        here = rollout.nnodes == 0
-        placements = placements_on_ranks(ranks.locations, rollout, device) if here else _apart(config, device, stack)
-    sharing = Sharing(
-        apart=rollout.nnodes > 0, sleeps=sleeps, replicas=len(placements) or 1, ranks=len(ranks.locations)
-    )
-    backend = server_backend(name, config, device.type, sharing)
+    beside = rollout.nnodes == 0 and not rollout.base_url and kind == "cuda"
+    placements = [] if rollout.base_url else _placements(config, kind, ranks, stack)
+    sharing = Sharing(apart=rollout.nnodes > 0, replicas=len(placements) or 1, ranks=len(ranks.locations))
+    if beside:
+        memory = min(location.memory for location in ranks.locations)
+        sharing = shared(config, sharing, server_dtype(config, kind), memory)
+    backend = server_backend(name, config, kind, sharing)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
-    logs = Path(config.trainer.default_local_dir).absolute() / "engine"
-    servers = [
-        _server(placement, backend, logs / f"{backend.name}-{i}.log", scratch, stack)
-        for i, placement in enumerate(placements)
-    ]
-    method = "adapter" if backend.adapted else weight_sync_method(rollout, device, shared)
+    folder = Path(config.trainer.default_local_dir).absolute() / "engine"
+    logs = [folder / f"{backend.name}-{i}.log" for i in range(len(placements))]
+    servers = launched(backend, placements, logs, scratch.path, stack)
+    # A vLLM server on several GPUs opens memory of one only, and NCCL allows no two members on one GPU.
+    opens = name != "vllm" or rollout.tensor_model_parallel_size == 1
+    method = "adapter" if backend.adapted else resolve_weight_sync(rollout, kind, apart=not beside, opens=opens)
     _check_files_reach(method, rollout, [*ranks.locations, *(server.location for server in servers)])
-    nearest = {server.url: server.placement.rank for server in servers}
-    engine = RemoteEngine(
-        backend,
-        [Replica(backend, server.url, server) for server in servers]
-        or [Replica(backend, url) for url in server_urls(rollout)],
-        RankTransport(ranks, backend, method, scratch.path, nearest),
-        max_model_len=model_length(config),
-        start_timeout=rollout.start_timeout,
-        request_timeout=rollout.request_timeout,
-        partial=rollout.partial_rollout,
-        check=probe_for(rollout, lambda ids: ranks.call("call", "score", ids), vocabulary),
-        router=rollout.router_url,
-    )
-    return engine, sleeps
+    senders = {s.url: s.placement.rank if beside else i % len(ranks.actors) for i, s in enumerate(servers)}
+    transport = RankTransport(ranks, backend, method, scratch.path, senders)
+    return RayServers(config, ranks, backend, servers, transport, sharing.sleeps)
 
 
 def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Location]) -> None:
@@ -108,38 +153,29 @@ def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Locati
         )
 
 
-def weight_sync_method(rollout: Rollout, device: torch.device, shared: bool) -> str:
-    """`rollout.weight_sync`, with `auto` resolved. A vLLM server on several GPUs of the ranks reads files: it can open
-    memory of one GPU only, and NCCL allows no two members on one GPU."""
-    if rollout.weight_sync != "auto":
-        return rollout.weight_sync
-    if device.type == "cpu" or rollout.base_url:
-        return "files"
-    if not shared:
-        return "nccl"
-    wide = rollout.tensor_model_parallel_size > 1
-    return "files" if wide and engine_name(rollout, device.type) == "vllm" else "ipc"
-
-
-def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Placement]:
+def _placements(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> list[Placement]:
     rollout, trainer = config.rollout, config.trainer
+    if rollout.nnodes == 0:
+        return placements_on_ranks(ranks.locations, rollout, kind)
     each = sampling_per_node(trainer, rollout)
     keys = f"rollout.nnodes={rollout.nnodes} with rollout.n_gpus_per_node={each}"
     timeout = trainer.ray_wait_register_center_timeout
-    group, _ = reserve(keys, rollout.nnodes, each, gpus=device.type == "cuda", timeout=timeout, stack=stack)
-    return separate_placements(group, rollout, each, device)
+    group, _ = reserve(keys, rollout.nnodes, each, gpus=kind == "cuda", timeout=timeout, stack=stack)
+    return separate_placements(group, rollout, each, kind)
 
 
-def _server(
-    placement: Placement, backend: ServerBackend, log: Path, scratch: Scratch, stack: ExitStack
-) -> RemoteServer:
-    options = {"num_cpus": 0, "num_gpus": placement.own_gpus, "scheduling_strategy": placement.strategy}
-    actor: Any = ray.remote(ServerWorker).options(**options).remote(backend, str(log), str(scratch.path))
-    stack.callback(ray.kill, actor)
-    try:
-        location = ray.get(actor.location.remote())
-    except ray.exceptions.RayError as error:
-        raise InfraError(f"no {backend.name} server can be started on {placement}: {error}") from error
-    server = RemoteServer(actor, placement, location)
-    server.launch()
-    return server
+def launched(
+    backend: ServerBackend, places: Sequence[Placement], logs: Sequence[Path], scratch: Path, stack: ExitStack
+) -> list[RemoteServer]:
+    """Servers that start at these places, each with its log; `stack` ends them. Raises WorkerDied."""
+    actors = []
+    for place, log in zip(places, logs, strict=True):
+        options = {"num_cpus": 0, "num_gpus": place.own_gpus, "scheduling_strategy": place.strategy}
+        kind: Any = ray.remote(ServerWorker).options(**options)
+        actors.append(kind.remote(backend, str(log), str(scratch)))
+        stack.callback(ray.kill, actors[-1])
+    names = [f"{backend.name} server {i}" for i in range(len(actors))]
+    locations = results([actor.location.remote() for actor in actors], names)
+    servers = [RemoteServer(*found) for found in zip(actors, places, locations, strict=True)]
+    results([server.launching() for server in servers], names)
+    return servers

@@ -5,6 +5,7 @@ from typing import Any
 
 from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.ray.cluster import connect, on_gpus
+from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 from agentrl.tracking import Waiting
@@ -34,7 +35,7 @@ class RaySft:
                 SftRank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node, gpus=gpus, stack=stack
             )
             waiting("the model is loaded")
-            self.ranks.join()
+            results(self.ranks.begin_join(), self.ranks.names)
             self.stack = stack.pop_all()
 
     def resume(self) -> tuple[int, int, int]:

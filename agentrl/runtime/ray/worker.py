@@ -1,13 +1,18 @@
 """The base of Ray workers.
 
-Heavy modules are imported when a worker starts, not with this file: its environment must be set first.
+Heavy modules are imported at a worker's first work, not with this file: its environment must be set first, and servers
+start when the workers' machines are known.
 """
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import ray
+
+from agentrl.engines.servers.host import first_gpu
+from agentrl.engines.servers.process import free_port
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,21 @@ class Location:
     """Their names in CUDA_VISIBLE_DEVICES."""
     port: int
     """A free port."""
+    memory: int = 0
+    """Bytes of the first GPU that it sees; 0: none."""
 
 
-class Worker:
+class Located:
+    """A Ray actor that says where it is."""
+
+    def location(self) -> Location:
+        """Machine, address, GPUs and a free port."""
+        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+        node = ray.get_runtime_context().get_node_id()
+        return Location(node, ray.util.get_node_ip_address(), gpus, free_port(), first_gpu()[1])
+
+
+class Worker(Located):
     """A Ray actor. Only the controller calls it."""
 
     def __init__(self, config: Any, folder: str, env: dict[str, str], threads: int) -> None:
@@ -32,18 +49,16 @@ class Worker:
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
-        from agentrl.training import device_for, tune_cpu
-
         device = "cuda" if ray.get_gpu_ids() else "cpu"
         self.config = replace(config, trainer=replace(config.trainer, device=device))
-        self.device = device_for(device)
-        if device == "cpu":
-            tune_cpu(threads or None)
+        self.threads = threads
 
-    async def location(self) -> Location:
-        """Machine, address, GPUs and a free port."""
-        from agentrl.engines.servers.process import free_port
+    @cached_property
+    def device(self) -> Any:
+        """The `torch.device` that it computes on, ready for that."""
+        from agentrl.training import device_for, tune_cpu
 
-        node = ray.get_runtime_context().get_node_id()
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Location(node, ray.util.get_node_ip_address(), gpus, free_port())
+        device = device_for(self.config.trainer.device)
+        if device.type == "cpu":
+            tune_cpu(self.threads or None)
+        return device

@@ -11,10 +11,10 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentrl.config.derived import deterministic
+from agentrl.core.cpu_cores import threads_of_rank
 from agentrl.runtime.ray.cluster import forwarded_env, reserve
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.worker import Location
-from agentrl.training.perf.cpu import threads_of_rank
 
 CALLS = 8192
 """Concurrent calls of one worker: more than `rollout.max_concurrent_trajectories` needs."""
@@ -39,19 +39,22 @@ class WorkerGroup:
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call each with its own arguments; all results."""
+        return results(self.begin(method, arguments), self.names)
+
+    def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call each with its own arguments; the answers to come."""
         with self.order:
-            refs = [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
-        return results(refs, self.names)
+            return [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
 
     def scatter(self, method: str, values: Iterable[Any], copies: int = 1) -> list[Any]:
         """Call each with one of `values`, which as many as `copies` neighbours share; all results."""
         references = [ray.put(value) for value in values]
         return self.each(method, [(reference,) for reference in references for _ in range(copies)])
 
-    def join(self) -> None:
-        """Join all into one torch.distributed group at the address of the first."""
+    def begin_join(self) -> list[Any]:
+        """Join all into one torch.distributed group at the address of the first; the answers to come."""
         first, world = self.locations[0], len(self.actors)
-        self.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
+        return self.begin("join", [(rank, world, first.address, first.port) for rank in range(world)])
 
     def check(self) -> None:
         """Raises WorkerDied if one is dead."""

@@ -14,8 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.plurals import plural
+from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.worker_scheduler import WorkerLost
 from agentrl.runtime.ray.failures import plain_error

@@ -5,15 +5,18 @@ whether that is right, and the model may try again.
 """
 
 import random
+from pathlib import Path
 from typing import ClassVar
+
+import yaml
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
-from agentrl.tasks.demo import arithmetic_texts as texts
-from agentrl.tasks.demo.base import Option, Problem, Task
+from agentrl.tasks.demo.base import Option, Problem, Script, Task
 from agentrl.tasks.demo.slips import SLIPS, Slips
-from agentrl.tasks.demo.stage import Script
 
+TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Names, items, and pairs of a question and the expression that solves it, by their slots."""
 DIFFICULTIES = ("tiny", "easy", "normal")
 DEFAULT_SLOPPINESS = 0.3
 DEFAULT_SLIPS = ("operator", "operand", "copy")
@@ -70,7 +73,7 @@ class Arithmetic(Task):
         numbers = self._numbers(rng, formula)
         while evaluate(formula, numbers) < 0:
             numbers = self._numbers(rng, formula)
-        question = text.format(name=rng.choice(texts.NAMES), item=rng.choice(texts.ITEMS), **numbers)
+        question = text.format(name=rng.choice(TEXTS["names"]), item=rng.choice(TEXTS["items"]), **numbers)
         truth = str(evaluate(formula, numbers))
         extra_info = {
             "answer": truth,
@@ -83,12 +86,11 @@ class Arithmetic(Task):
         """One attempt, or two; see `Slips` for what may go wrong."""
         return self.slips.script(problem.solution, problem.ground_truth, rng)
 
-    def _wordings(self, rng: random.Random) -> tuple[tuple[str, str], ...]:
+    def _wordings(self, rng: random.Random) -> list[list[str]]:
         if self.difficulty == "tiny":
-            return texts.TINY
-        if self.difficulty == "easy" or rng.random() < 0.5:
-            return texts.TWO_OPERANDS
-        return texts.THREE_OPERANDS
+            return list(TEXTS["tiny"])
+        two = self.difficulty == "easy" or rng.random() < 0.5
+        return list(TEXTS["two_operands" if two else "three_operands"])
 
     def _numbers(self, rng: random.Random, formula: str) -> dict[str, int]:
         largest = 999 if self.difficulty == "normal" and "*" not in formula else 99

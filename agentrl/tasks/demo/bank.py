@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentrl.core.points import task
-from agentrl.tasks.demo.base import Problem, Task, call, say
-from agentrl.tasks.demo.stage import Script
+from agentrl.tasks.demo.base import Problem, Script, Task, call, say
 
 ACCOUNTS = ("checking", "savings", "rent", "travel", "food", "garden", "gifts", "school")
 Balances = dict[str, int]

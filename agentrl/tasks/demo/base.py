@@ -5,14 +5,16 @@ Invariant: everything a task draws comes from the `random.Random` it is handed, 
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agentrl.core.errors import UserError
-from agentrl.tasks.demo.stage import Script
 from agentrl.trajectory.trajectory import Message
+
+Script = Generator[Message, str, None]
+"""Yields assistant messages; is sent what came back: the tool's response, or the user's reply."""
 
 
 @dataclass(frozen=True)

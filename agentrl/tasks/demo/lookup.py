@@ -14,8 +14,7 @@ from typing import ClassVar
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
 from agentrl.core.resources import find
-from agentrl.tasks.demo.base import Option, Problem, Task, call, say
-from agentrl.tasks.demo.stage import Script
+from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
 REQUEST = "Reply with the answer alone."
 STARTS = ("Bel", "Cor", "Dra", "Fen", "Gal", "Hol", "Jar", "Kel",

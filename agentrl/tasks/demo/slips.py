@@ -11,8 +11,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from agentrl.tasks.demo.base import call, say
-from agentrl.tasks.demo.stage import Script
+from agentrl.tasks.demo.base import Script, call, say
 
 SLIPS = ("operator", "operand", "copy", "parrot")
 OPERATORS = "+-*"

@@ -4,7 +4,7 @@ Invariant: in a demonstration only the assistant's turns are written by a task; 
 very code that training will run, so a warm-up never teaches a format that does not occur.
 """
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +13,10 @@ from agentrl.containers import Container
 from agentrl.containers.embedded.provider import EmbeddedProvider
 from agentrl.core.errors import InfraError
 from agentrl.interactions import InteractionSession, InteractionSet
+from agentrl.tasks.demo.base import Script
 from agentrl.tasks.plain import PlainContainer
 from agentrl.tools import ToolSession, ToolSet
 from agentrl.trajectory.trajectory import Message, Outcome
-
-Script = Generator[Message, str, None]
-"""Yields assistant messages; is sent what came back: the tool's response, or the user's reply."""
 
 
 class Stage:

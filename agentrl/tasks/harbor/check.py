@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from agentrl.containers import Container, ContainerProvider, Done
-from agentrl.core.errors import InfraError, UserError
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.format import HarborTask
 

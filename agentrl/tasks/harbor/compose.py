@@ -14,10 +14,9 @@ from typing import Any
 import yaml
 
 from agentrl.containers import ContainerSpec
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import inside, read_inside
-from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.task import Copy
 

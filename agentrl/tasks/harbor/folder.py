@@ -15,12 +15,10 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line, plural
 from agentrl.core.inside import check_links
 from agentrl.core.paths import expanded
-from agentrl.core.plurals import plural
 from agentrl.core.points import row_source
-from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.task import Task
 from agentrl.tasks.harbor.toml_task import read_toml

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers import Done
-from agentrl.core.errors import InfraError
-from agentrl.core.user_errors import last_line
+from agentrl.core.errors import InfraError, last_line
 from agentrl.tasks.format import Verdict
 
 SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE | re.IGNORECASE)

@@ -10,10 +10,9 @@ from typing import Any
 import yaml
 
 from agentrl.containers import ContainerSpec
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
-from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.compose import Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.rewards import PARSERS

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import IO, Any
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, needing
 from agentrl.tools.mcp.spec import ServerSpec
 
 START_SECONDS = 120
@@ -117,10 +117,8 @@ async def _skip_validation(tool: str, result: Any) -> None:
 
 
 def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[Any]:
-    try:
+    with needing("config.type mcp: the MCP client", '"agentrl[mcp]"'):
         from mcp import Client
-    except ImportError:
-        raise UserError('config.type mcp: the MCP client is not installed; run pip install "agentrl[mcp]"') from None
     return Client(_transport(spec, output))
 
 

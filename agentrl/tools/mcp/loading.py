@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl.core.compatibility import layers
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, reported_as
 from agentrl.core.plugins import Entry
-from agentrl.core.user_errors import reported_as
 from agentrl.tools.mcp.session_pool import LoopThread, SessionPool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool

@@ -9,7 +9,7 @@ Invariants:
 import json
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.trajectory.trajectory import SpanKind
 
 Record = dict[str, Any]
@@ -29,32 +29,14 @@ TAIL = 65536
 SEGMENT = re.compile(rb'"turn":\s*(\d+),\s*"n":\s*(\d+),\s*"mask":\s*([01]),\s*"version":\s*(\d+|null)')
 ADVANTAGES = re.compile(rb'"advantages":\s*(\[[-\d.eE,\s\[\]]*\])')
 READ = ("turn", "n", "mask", "version")
-COLUMNS = (
-    "offset",  # of the line, in bytes
-    "length",  # of the line, without its end
-    "key",
-    "uid",
-    "sample",
-    "source",  # data_source
-    "reward",
-    "outcome",
-    "finish",
-    "turns",
-    "calls",
-    "failed",  # calls that were no success
-    "tokens",
-    "trained",  # tokens that the model made
-    "advantage",  # mean of those tokens; None without
-    "start",  # seconds since the epoch; None where nothing was timed
-    "end",
-)
 
 
 @dataclass
 class Index:
     """Columns of one dump, an entry a trajectory in the order of the file."""
 
-    columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    columns: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    """`offset` and `length` of the line in bytes, without its end, and those of `_summary`."""
     spans: list[list[int]] = field(default_factory=list)
     """Per trajectory, three numbers a span: its kind as an index of KINDS, start and end in ms since `start`."""
     versions: list[list[int]] = field(default_factory=list)
@@ -63,12 +45,12 @@ class Index:
     """Bytes of the dump that are indexed."""
 
     def __len__(self) -> int:
-        return len(self.columns["key"])
+        return len(self.columns["offset"])
 
     def add(self, line: bytes) -> None:
         """Take in the next line, without its end. Raises ValueError, KeyError or TypeError for no trajectory."""
         record = _skimmed(line)
-        for name, value in zip(COLUMNS, (self.position, len(line), *_summary(record)), strict=True):
+        for name, value in {"offset": self.position, "length": len(line), **_summary(record)}.items():
             self.columns[name].append(value)
         self.spans.append(_spans(record["spans"]))
         self.versions.append(_versions(record))
@@ -104,7 +86,7 @@ def _saved(dump: Path) -> Index | None:
         fits = (head["version"], head["size"], head["tail"]) == (VERSION, dump.stat().st_size, _tail(dump))
         if fits:
             spans, versions = map(json.loads, file)
-            return Index(head["columns"], spans, versions, head["size"])
+            return Index(defaultdict(list, head["columns"]), spans, versions, head["size"])
     return None
 
 
@@ -135,29 +117,24 @@ def _skimmed(line: bytes) -> Record:
     return record | {"samples": [{"segments": segments}], "advantages": runs}
 
 
-def _summary(record: Record) -> tuple[Any, ...]:
-    """The columns of a record after the first two."""
+def _summary(record: Record) -> dict[str, Any]:
+    """The columns of a record."""
     segments = [segment for sample in record["samples"] for segment in sample["segments"]]
     calls, spans = record["tool_calls"], record["spans"]
     trained = sum(segment["n"] * segment["mask"] for segment in segments)
     advantages = record["advantages"]
-    return (
-        record["key"],
-        record["uid"],
-        record["sample"],
-        record["data_source"],
-        record["reward"],
-        record["outcome"],
-        record["finish"],
-        record["turns"],
-        len(calls),
-        sum(call["outcome"] != "ok" for call in calls),
-        sum(segment["n"] for segment in segments),
-        trained,
-        sum(n * value for n, value in advantages) / trained if advantages and trained else None,
-        min((span["start"] for span in spans), default=None),
-        max((span["end"] for span in spans), default=None),
-    )
+    return {
+        **{name: record[name] for name in ("key", "uid", "sample")},
+        "source": record["data_source"],
+        **{name: record[name] for name in ("reward", "outcome", "finish", "turns")},
+        "calls": len(calls),
+        "failed": sum(call["outcome"] != "ok" for call in calls),
+        "tokens": sum(segment["n"] for segment in segments),
+        "trained": trained,  # tokens that the model made
+        "advantage": sum(n * value for n, value in advantages) / trained if advantages and trained else None,
+        "start": min((span["start"] for span in spans), default=None),  # seconds since the epoch
+        "end": max((span["end"] for span in spans), default=None),
+    }
 
 
 def _versions(record: Record) -> list[int]:

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.tracking.dumps.index import Index
 from agentrl.tracking.dumps.records import Advantages, Record, trajectory_line
 from agentrl.tracking.dumps.text import Decode, TokenTexts

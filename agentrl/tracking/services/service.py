@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from agentrl.core.atomic_files import write_atomic
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, needing
+from agentrl.core.outputs import write_atomic
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
 
@@ -57,6 +57,8 @@ class Service(ABC):
     """The name in `trainer.logger`."""
     package: ClassVar[str]
     """The module to import."""
+    run: Any
+    """The run, as the service has it."""
     fix: ClassVar[str]
     """Advice for when the service refuses."""
 
@@ -66,12 +68,8 @@ class Service(ABC):
         self.id, self.last_step = self._recall(run.resume)
         self.resumed = self.last_step is not None
         self._warned = False
-        try:
+        with needing(f"trainer.logger: {self.name}", f'"agentrl[{self.name}]" or drop it'):
             self.module: Any = import_module(self.package)
-        except ImportError:
-            raise UserError(
-                f'trainer.logger: {self.name} is not installed; run pip install "agentrl[{self.name}]" or drop it'
-            ) from None
         try:
             self.begin(run)
         except Exception as error:
@@ -101,9 +99,9 @@ class Service(ABC):
     def begin(self, info: RunInfo) -> None:
         """Begin a run, or continue the one called `self.id` if `self.resumed`; may set `self.id`."""
 
-    @abstractmethod
     def send(self, step: int, metrics: dict[str, float]) -> None:
-        """Send numbers."""
+        """Send numbers, by the `run` that most services have."""
+        self.run.log(metrics, step=step)
 
     @abstractmethod
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:

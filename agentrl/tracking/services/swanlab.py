@@ -28,9 +28,6 @@ class Swanlab(Service):
             config=dict(info.config),
         )
 
-    def send(self, step: int, metrics: dict[str, float]) -> None:
-        self.run.log(metrics, step=step)
-
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         table = self.module.echarts.Table().add(list(COLUMNS), [row.values() for row in rows])
         self.run.log({GENERATIONS: table}, step=step)

@@ -26,9 +26,6 @@ class Trackio(Service):
             auto_log_cpu=False,
         )
 
-    def send(self, step: int, metrics: dict[str, float]) -> None:
-        self.run.log(metrics, step=step)
-
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         lines = [["" if value is None else value for value in row.values()] for row in rows]
         self.run.log({GENERATIONS: self.module.Table(columns=list(COLUMNS), data=lines)}, step=step)

@@ -27,9 +27,6 @@ class Wandb(Service):
             config=dict(info.config),
         )
 
-    def send(self, step: int, metrics: dict[str, float]) -> None:
-        self.run.log(metrics, step=step)
-
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         table = self.module.Table(columns=list(COLUMNS), data=[row.values() for row in rows])
         self.run.log({GENERATIONS: table}, step=step)

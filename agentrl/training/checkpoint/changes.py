@@ -18,9 +18,8 @@ import yaml
 from agentrl.config import to_yaml
 from agentrl.config.keys import Key, schema_keys
 from agentrl.config.names import translate, written
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.foreign import read_yaml
-from agentrl.core.plurals import plural
 from agentrl.core.remote_files import is_remote
 from agentrl.core.row_sources import split_source
 from agentrl.tracking.loggers import CONFIG_FILE, RECORD_FILE

@@ -24,12 +24,11 @@ from typing import Any
 
 import torch
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside
 from agentrl.core.numbers import limit_of
-from agentrl.core.outputs import UNREAD
-from agentrl.training.checkpoint.lineage import complete_plan, visible
+from agentrl.core.outputs import UNREAD, write_atomic
+from agentrl.training.checkpoint.lineage import DamagedCheckpoint, complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import TensorChunk
@@ -43,20 +42,6 @@ _NEW, _OLD = ".new-", ".old-"
 _BLOCK = 2**22
 
 Finish = Callable[[], Path]
-
-
-class DamagedCheckpoint(UserError):
-    """A file of a checkpoint is missing, or differs from its checksum."""
-
-    def __init__(self, culprit: Path, why: str = "is damaged") -> None:
-        super().__init__(culprit, why)
-        self.trouble = f"{culprit} {why}"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.trouble}; resume from an older checkpoint with trainer.resume_mode=resume_path, or give "
-            "`agentrl merge` an older one"
-        )
 
 
 def save(

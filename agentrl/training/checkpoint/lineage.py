@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
-from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside, read_inside
+from agentrl.core.outputs import write_atomic
 
 FOLDER = "checkpoints"
 """Folder of the checkpoints, in the run's folder."""
@@ -30,6 +30,20 @@ PLAN = ".set-aside.json"
 FIX = "remove that file"
 
 _NAME = re.compile(r"global_step_(\d+)")
+
+
+class DamagedCheckpoint(UserError):
+    """A file of a checkpoint is missing, or differs from its checksum."""
+
+    def __init__(self, culprit: Path, why: str = "is damaged") -> None:
+        super().__init__(culprit, why)
+        self.trouble = f"{culprit} {why}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trouble}; resume from an older checkpoint with trainer.resume_mode=resume_path, or give "
+            "`agentrl merge` an older one"
+        )
 
 
 def step_of(name: str) -> int | None:

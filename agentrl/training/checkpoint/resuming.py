@@ -16,11 +16,12 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import complete, fetch, folders, is_remote, move
 from agentrl.core.resources import find
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.folders import MANIFEST, DamagedCheckpoint
+from agentrl.training.checkpoint.folders import MANIFEST
 from agentrl.training.checkpoint.lineage import (
     DAMAGED,
     FOLDER,
     SUPERSEDED,
+    DamagedCheckpoint,
     free_name,
     latest,
     set_aside,

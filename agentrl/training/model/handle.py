@@ -208,8 +208,9 @@ class ModelHandle:
         """The whole trainable parameters. For adapters, which fit in memory as a whole. Collective."""
         return {name: shard.parameter.detach() for name, shard in self.trainable_shards().items()}
 
-    def units(self) -> Iterator[dict[str, Tensor]]:
-        """Every tensor of the model once, by its name, one block at a time; valid until the next block. Collective."""
+    def units(self, dtype: torch.dtype | None = None) -> Iterator[dict[str, Tensor]]:
+        """Every tensor of the model once, by its name, one block at a time; valid until the next block. A sharded model
+        gathers floating-point parameters in `dtype`. Collective."""
         seen: set[tuple[int, torch.Size]] = set()
         for _, named in groupby(self.module.state_dict().items(), lambda item: BLOCK.match(item[0])[0]):  # type: ignore[index]  # it matches nothing too
             state: dict[str, Tensor] = {}

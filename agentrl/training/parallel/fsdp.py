@@ -4,14 +4,16 @@ Each parameter is a DTensor, split along its first dimension.
 
 Invariants:
 - a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, and while
-  `units` yields it; each rank reads its own shards of the model's files;
+  `units` yields it or the one before; each rank reads its own shards of the model's files;
 - parameters are gathered only in functions that `run_gathered` runs; without autograd they are sharded again after it,
   so no rank computes with weights from before an optimizer step;
 - names are those of the plain model.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from math import prod
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import LazyTensor
 from agentrl.training.parallel.experts import gather_experts
+from agentrl.training.parallel.gathering import Gathering
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import Shard, local
 
@@ -114,12 +117,17 @@ class ShardedModel(ModelHandle):
             self.root.set_reshard_after_backward(not on)
             self.root.set_requires_gradient_sync(not on)
 
-    def units(self) -> Iterator[dict[str, Tensor]]:
-        """Every whole parameter and saved buffer by name, one unit at a time; valid until the next unit. Collective."""
+    def units(self, dtype: torch.dtype | None = None) -> Iterator[dict[str, Tensor]]:
+        """Every whole parameter, in `dtype`, and saved buffer by name, one unit at a time; valid until the next unit,
+        which is gathered meanwhile. Collective."""
+        gatherings = (Gathering([self.module.get_parameter(n) for n in names], dtype) for _, names in self._units)
+        coming = deque(islice(gatherings, 1))
         for _, names in self._units:
-            with self._gathered(names):
-                tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
-                yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
+            found = dict(zip(names, coming.popleft().wait(), strict=True))
+            coming.extend(islice(gatherings, 1))
+            whole = {n: gather_experts(t, self.ranks) if n in self._split else t for n, t in found.items()}
+            with self._replaced(whole):
+                yield whole
         yield self.saved_buffers()
 
     def shards(self) -> dict[str, Shard]:
@@ -131,24 +139,13 @@ class ShardedModel(ModelHandle):
 
     @torch.no_grad()
     def gather_trainable(self) -> dict[str, Tensor]:
-        """The whole trainable parameters, by one all-reduce. Collective."""
+        """The whole trainable parameters, by one collective."""
         shards = self.trainable_shards()
-        sizes = [prod(shard.shape) for shard in shards.values()]
-        flat = torch.zeros(sum(sizes), device=self.ranks.mesh.device_type)
-        for part, shard in zip(flat.split(sizes), shards.values(), strict=True):
-            own = local(shard.parameter).reshape(-1)
-            part[shard.start :][: own.numel()] = own
-        dist.all_reduce(flat, group=self.ranks.mesh.get_group("shard"))
-        parts = zip(flat.split(sizes), shards.items(), strict=True)
-        return {name: part.view(shard.shape).to(shard.parameter.dtype) for part, (name, shard) in parts}
+        return dict(zip(shards, Gathering([shard.parameter for shard in shards.values()]).wait(), strict=True))
 
     def _part(self, name: str) -> int:
         """The number of the part of a parameter that this rank's group has."""
         return self.ranks.expert_rank if name in self._split else 0
-
-    def _whole(self, name: str, parameter: Any) -> Tensor:
-        tensor: Tensor = parameter.full_tensor()
-        return gather_experts(tensor, self.ranks) if name in self._split else tensor
 
     def _owner(self, name: str) -> nn.Module:
         return self.module.get_submodule(name.rpartition(".")[0])
@@ -158,12 +155,12 @@ class ShardedModel(ModelHandle):
             unit.reshard()
 
     @contextmanager
-    def _gathered(self, names: Names) -> Iterator[None]:
-        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
+    def _replaced(self, whole: dict[str, Tensor]) -> Iterator[None]:
+        """While the body runs, the module has these parameters."""
+        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in whole]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
-        with torch.no_grad():
-            for name, (owner, leaf), tensor in zip(names, owners, sharded, strict=True):
-                owner[leaf] = nn.Parameter(self._whole(name, tensor), requires_grad=False)
+        for (owner, leaf), tensor in zip(owners, whole.values(), strict=True):
+            owner[leaf] = nn.Parameter(tensor, requires_grad=False)
         try:
             yield
         finally:

@@ -46,13 +46,14 @@ def join_ranks(
         mesh = init_device_mesh(device.type, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
     split = world // shard, shard // expert_parallel, expert_parallel
     names = ("replicate", "shard", "experts")
+    shares = world // sequence_parallel, sequence_parallel
     return Ranks(
         rank=dist.get_rank(),
         world=world,
         seq_world=sequence_parallel,
         mesh=mesh,
         expert_mesh=init_device_mesh(device.type, split, mesh_dim_names=names) if expert_parallel > 1 else None,
-        seq_group=_sequence_group(world, sequence_parallel),
+        seq_group=init_device_mesh(device.type, shares).get_group(1) if sequence_parallel > 1 else None,
         background_group=dist.new_group(backend="gloo", timeout=timeout),
     )
 
@@ -61,14 +62,6 @@ def leave_ranks() -> None:
     """Leave the group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _sequence_group(world: int, size: int) -> dist.ProcessGroup | None:
-    """This rank's group of `size` consecutive ranks. Every rank creates every group, as torch requires."""
-    if size == 1:
-        return None
-    groups = [dist.new_group(list(range(i, i + size))) for i in range(0, world, size)]
-    return groups[dist.get_rank() // size]
 
 
 def _check(world: int, sequence_parallel: int, shard: int, expert_parallel: int) -> None:

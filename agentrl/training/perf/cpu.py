@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from agentrl.core.cpu_cores import Host, threads_set_by_user
-
 # Relative error of a float32 product: 1e-6 in float32 arithmetic, 4e-3 in bfloat16.
 EXACT = 1e-5
 
@@ -37,15 +35,6 @@ def missing_rows(count: int, device: torch.device) -> int:
     if device.type != "cpu" or torch.compiler.is_compiling():
         return 0
     return -count % (FEW if count <= MANY else MANY)
-
-
-def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
-    """Threads of each of `ranks` processes on this machine: an equal part of its idle cores, or the user's number.
-
-    `steady`: count busy cores too. The number is then always the same, and with it the last bits of every sum.
-    """
-    host = Host()
-    return threads_set_by_user() or max(1, (host.allowed() if steady else host.idle()) // ranks)
 
 
 def product_error() -> float:

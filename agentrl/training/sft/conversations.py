@@ -12,14 +12,13 @@ from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.config.schema.sft import SftData
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.core.numbers import limit_of
-from agentrl.core.plurals import plural
+from agentrl.data.dataset import split_files
 from agentrl.data.files import paths, read_records
 from agentrl.data.media import with_media
 from agentrl.data.overlong import truncate
 from agentrl.data.plain import mapping, plain
-from agentrl.data.sources import split_files
 from agentrl.training.sft.custom_conversations import custom_ledgers
 from agentrl.training.sft.rollouts import answered, is_answered, is_trajectory, trajectory_ledgers
 from agentrl.trajectory.ledger import NO_VERSION, Ledger, Source

@@ -126,9 +126,9 @@ def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
 
 
 def shares_by_default(model: ModelHandle, device: torch.device, ranks: Ranks) -> bool:
-    """Whether passes compute equal prompts once where no key says so: in one process, on a GPU whose kernel can."""
-    alone = device.type == "cuda" and ranks.world == 1
-    return alone and model.in_half and model.packs and model.shares_keys(device)
+    """Whether passes compute equal prompts once where no key says so: whole sequences, on a GPU whose kernel can."""
+    whole = device.type == "cuda" and ranks.seq_world == 1
+    return whole and model.in_half and model.packs and model.shares_keys(device)
 
 
 def check_shares(model: ModelHandle, device: torch.device, ranks: Ranks) -> None:

@@ -15,9 +15,8 @@ from torch.optim.adamw import adamw as fused_adamw
 
 from agentrl.config.derived import optimizer_name
 from agentrl.config.schema import Optim
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.core.points import OPTIMIZERS, optimizer
-from agentrl.core.user_errors import one_line
 from agentrl.training.parallel.shards import local
 
 Groups = list[dict[str, Any]]

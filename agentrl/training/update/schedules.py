@@ -9,9 +9,8 @@ from math import cos, isfinite, pi
 from typing import Any
 
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.points import LR_SCHEDULES, lr_schedule
-from agentrl.core.user_errors import reported_as
 
 KEY = "optim.lr_scheduler_type"
 

@@ -89,7 +89,8 @@ class PolicyWeights:
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
         """The model's tensors, each once, by their names in the model without peft: block by block."""
-        for unit in self._model.units():
+        # Adapters are merged in their own dtype.
+        for unit in self._model.units(None if self._adapted else self.dtype):
             yield {name.removeprefix(WRAPPED) if self._adapted else name: tensor for name, tensor in unit.items()}
 
     def _merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:

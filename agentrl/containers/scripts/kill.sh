@@ -1,9 +1,4 @@
-"""Ends a command in a container with its children: words for a shell there, as no engine can do it from outside."""
-
-MARK = "AGENTRL_COMMAND"
-"""Variable of a command and its children; no other command has its value."""
-
-KILL = r"""
+# Kills the processes with $1 in their environment or words, their children and their sessions. Exit code 1: some are left.
 mark=$1
 grow() {  # adds children and sessions of the family to it; fails where there are no more
     grown=
@@ -27,6 +22,3 @@ for round in 1 2 3 4 5 6 7 8 9 10; do
     kill -9 $family
 done 2>/dev/null
 exit 1
-"""
-"""For `sh -c KILL kill VALUE`: kill the processes with this value of MARK, their children and their sessions. Exit code
-1: some are left."""

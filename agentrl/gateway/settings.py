@@ -1,0 +1,103 @@
+"""Settings of a program's sessions: the models that names stand for, hooks, and how histories are matched."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.core.user_code import UserFunction
+from agentrl.gateway.request import Body
+from agentrl.http.client import Http
+from agentrl.tools.mcp.spec import with_variables
+from agentrl.trajectory.message import Message
+
+SAMPLING = ("temperature", "top_p")
+ROLE_KEYS = ("train", "base_url", "model", "api_key", *SAMPLING)
+OTHERS = "*"
+HOOKS = ("on_request", "on_answer", "matcher")
+SESSION_KEYS = ("sampling", "rewards", "models", *HOOKS)
+TIMEOUT = 600.0
+"""Seconds of a hook, and of a request to another server."""
+Matcher = Callable[[list[Message], Sequence[Sequence[Message]]], tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class Role:
+    """The model that a name in requests stands for: the policy, or the one that `server` knows as `model`."""
+
+    name: str = ""
+    train: bool | UserFunction = True
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    server: Http | None = None
+    model: str = ""
+
+    async def trained(self, body: Body) -> bool:
+        """Whether the answer to a request is trained on."""
+        return self.train if isinstance(self.train, bool) else bool(await self.train.run((body,), {}, timeout=TIMEOUT))
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """The part of an entry in `agents.yaml` that is about sessions.
+
+    `on_request` gets (body, trajectory), `on_answer` (answer, trajectory): each returns another one, or None. `matcher`
+    gets the messages of a request that continues no ledger, and the conversations of all ledgers; it returns the number
+    of the one that it continues and how many of its messages stand for that one, or None.
+    """
+
+    own_sampling: bool = False
+    rewards: bool = False
+    models: Mapping[str, Role] = field(default_factory=dict)
+    on_request: UserFunction | None = None
+    on_answer: UserFunction | None = None
+    matcher: Matcher | None = None
+
+    def role(self, model: Any) -> Role:
+        """The role of a model's name."""
+        return self.models.get(str(model)) or self.models.get(OTHERS) or POLICY
+
+
+POLICY = Role()
+USUAL = SessionSettings()
+
+
+def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> SessionSettings:
+    """The settings of an entry in a file of `folder`. Raises UserError."""
+    sampling, rewards, models = entry.get("sampling", "run"), entry.get("rewards", False), entry.get("models", {})
+    if sampling not in ("run", "agent"):
+        raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
+    if not isinstance(rewards, bool) or not isinstance(models, Mapping):
+        raise UserError(f"{where}: write true or false after rewards, and a mapping of names after models")
+    roles = {str(name): _role(str(name), about or {}, f"{where}: models", folder) for name, about in models.items()}
+    hooks: dict[str, Any] = {key: function(entry[key], f"{where}: {key}", folder) for key in HOOKS if key in entry}
+    if "matcher" in hooks:
+        hooks["matcher"] = hooks["matcher"].fn
+    return SessionSettings(sampling == "agent", rewards, roles, **hooks)
+
+
+def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role:
+    if not isinstance(about, Mapping) or about.keys() - set(ROLE_KEYS):
+        raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
+    sampling = {key: about[key] for key in SAMPLING if key in about}
+    if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
+        raise UserError(f"{where}: {name}: write numbers after {' and '.join(SAMPLING)}")
+    key = with_variables(str(about.get("api_key", "none")), where)
+    headers, url, train = (
+        f"authorization: Bearer {key}\r\nx-api-key: {key}\r\n",
+        about.get("base_url"),
+        about.get("train"),
+    )
+    trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)
+    return Role(name, trained, sampling, Http(url, headers=headers) if url else None, about.get("model", name))
+
+
+def function(path: Any, where: str, folder: Path) -> UserFunction:
+    """The function `module.name`, whose file may be in `folder`. Raises UserError."""
+    module, _, name = str(path).replace(":", ".").rpartition(".")
+    own = folder / f"{module.removesuffix('.py')}.py"
+    found = load_attribute(str(own) if own.is_file() else module, name, what=where)
+    if not callable(found):
+        raise UserError(f"{where}: {path} is no function")
+    return UserFunction(found, owner=f"agent {name}")
