@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
-from agentrl.doctor.forecast import Layout, Work
+from agentrl.doctor.forecast import Layout
 from agentrl.doctor.memory import TIGHT, Size, size_of
 from agentrl.doctor.plan import with_settings
 from agentrl.doctor.speeds import STORED
@@ -45,7 +45,7 @@ def _rows(name: str, config: Config) -> Iterator[str]:
         found = {have: fewest(mine, size, have) for have in MEMORIES}
         cells = [f"{layout.ranks} x {max(layout.memory()):.0f}" if layout else "more" for layout in found.values()]
         layout = found[80]
-        seconds = f"{layout.seconds(Work.of(mine))['step']:.0f} s on {layout.ranks}" if layout else ""
+        seconds = f"{layout.seconds()['step']:.0f} s on {layout.ranks}" if layout else ""
         yield f"| {name} | {size.parameters / 1e9:.1f}B | {trained} | {' | '.join(cells)} | {seconds} |"
 
 
@@ -63,7 +63,7 @@ def on(config: Config, size: Size, gpus: int, memory: float = 80) -> Layout:
     tensor = next(split for split in (8, 4, 2, 1) if gpus % split == 0 and size.sizes.heads % split == 0)
     places = {"trainer.nnodes": max(gpus // 8, 1), "trainer.n_gpus_per_node": min(gpus, 8)}
     settings = places | sharding | {"rollout.tensor_model_parallel_size": tensor}
-    return Layout.of(with_settings(config, settings), size, replace(STORED["h100"], memory=memory))
+    return Layout(with_settings(config, settings), size, replace(STORED["h100"], memory=memory))
 
 
 def configs(folder: Path) -> dict[str, Config]:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -330,8 +330,8 @@ def figures(case: Case, lines: list[dict[str, float]], watched: Figures) -> Figu
     found["steps"] = len(lines)
     if case.kills:
         killed, ends = watched["killed"], watched["ends"]
-        later = [end - killed for end in ends if killed and end > killed]
-        found["recovered, s"] = later[0] if later else None
+        later = [killed, *(end for end in ends if end > killed)] if killed else []
+        found["recovered, s"] = max((b - a for a, b in pairwise(later)), default=None)
     return found
 
 
@@ -340,15 +340,13 @@ def forecast(case: Case, words: list[str], args: argparse.Namespace) -> Figures:
     try:
         from agentrl.config import compose
         from agentrl.doctor.forecast import Layout
-        from agentrl.doctor.forecast import Work as Sequences
         from agentrl.doctor.memory import GIB, parts, size_of
         from agentrl.doctor.speeds import STORED
         from agentrl.training import device_for
 
-        config, work = compose(words, checks=()), case.work
-        layout = Layout.of(config, size_of(config), STORED[args.gpu])
-        sequences = Sequences(work.prompts, work.group, work.prompt_tokens, work.new_tokens, work.new_tokens)
-        seconds = layout.seconds(sequences)
+        config = compose(words, checks=())
+        layout = Layout(config, size_of(config), STORED[args.gpu], lengths=1.0)
+        seconds = layout.seconds()
         room = layout.speeds.memory * GIB
         memory = parts(layout.config, layout.size, layout.ranks, device_for(args.device), room)
         return {"plan": seconds["step"], "plan ": seconds["update"], "doctor": sum(memory.values())}
@@ -362,11 +360,13 @@ def child(words: list[str], args: argparse.Namespace, folder: Path, limit: float
     given = ["--gpus", str(args.gpus), "--device", args.device, *(["--tiny"] if args.tiny else [])]
     command = [sys.executable, str(HERE / "scale_gpu.py"), *given, "--child", str(out), *words]
     with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=env, start_new_session=True)
         try:
-            done = subprocess.run(command, stdout=stream, stderr=stream, timeout=limit, env=env, check=False)
+            code = process.wait(limit)
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with its ranks
             return {"failed": f"not ready after {limit:.0f} s"}
-    return json.loads(out.read_text()) if done.returncode == 0 else {"failed": last_line(log, "no message")}
+    return json.loads(out.read_text()) if code == 0 else {"failed": last_line(log, "no message")}
 
 
 def random_model(folder: str, name: str, args: argparse.Namespace) -> Figures:

@@ -253,7 +253,7 @@ class Cluster:
         loader = Loader(rows, args.gpus, shuffle=True, seed=0)
         self.advantages = advantages_of(config, kl_of(config.algorithm), lambda *_: None)
         look = FinishedGroups(config, self, self.advantages)  # type: ignore[arg-type]
-        stream = stream_of(config, Splits(loader, [], args.steps))
+        stream = stream_of(config, Splits(loader, [], args.steps + args.bound + 1))
         self.sample = Sampler(config, self.rollouts, stream, Quiet(), lambda: self.loop.now, look)  # type: ignore[arg-type]
         self.early = 0
 

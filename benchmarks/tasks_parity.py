@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from agentrl.core.points import CONTAINER_PROVIDERS
-from agentrl.tasks.harbor import find_tasks
 from agentrl.tasks.harbor.check import TaskReport, check_tasks
+from agentrl.tasks.harbor.folder import find_tasks
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 

@@ -17,7 +17,8 @@ from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.standalone import OpenGateway
 from agentrl.http import serving as serving_of_http
-from agentrl.view import Api, ViewServer
+from agentrl.view.api import Api
+from agentrl.view.server import ViewServer
 from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.job import Unavailable
 from agentrl_sandbox.server import protocol

@@ -75,7 +75,11 @@ def _own(function: Callable[..., Any], logprobs: Tensor, ref_logprobs: Tensor, k
 
 def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:
     """KL(softmax(`logits`) || softmax(`ref_logits`)) of [..., V] each, in nats: f32 [...]."""
-    logprobs, ref_logprobs = (torch.log_softmax(x.float(), dim=-1) for x in (logits, ref_logits))
+    return kl_of_logprobs(*(torch.log_softmax(x.float(), dim=-1) for x in (logits, ref_logits)))
+
+
+def kl_of_logprobs(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The same by log-probs [..., n]."""
     # A token of probability 0 adds 0, also where the reference has probability 0.
     return (logprobs.exp() * torch.where(logprobs.exp() > 0, logprobs - ref_logprobs, 0.0)).sum(-1)
 

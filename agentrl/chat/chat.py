@@ -18,7 +18,7 @@ from agentrl.chat.context import EMPTY, HistoryProbe
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.formats import FALLBACK, readers
 from agentrl.chat.incremental import IncrementalCodec, RenderCache
-from agentrl.chat.media import Processor
+from agentrl.chat.media.processor import Processor
 from agentrl.chat.parsers import parser_for
 from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from agentrl.chat.byte_level import Decode, decoder
-from agentrl.chat.media import Processor
+from agentrl.chat.media.processor import Processor
 from agentrl.chat.outside_text import MARKER, OutsideText, tail, unmarked
 from agentrl.chat.template_bounds import bound_templates
 from agentrl.chat.thinking import BLOCKS

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import FILTERS, Sampling
     from agentrl.runtime.local import LocalRuntime
-    from agentrl.tracking.dumps import Appended
+    from agentrl.tracking.dumps.jsonl import Appended
 
     console = Console(highlight=False, soft_wrap=True)
     token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))

@@ -62,7 +62,7 @@ def _check(args: argparse.Namespace) -> int:
     """Check the tasks of a folder. Raises UserError for a folder without one, and without an engine."""
     from rich.console import Console
 
-    from agentrl.tasks.harbor import find_tasks
+    from agentrl.tasks.harbor.folder import find_tasks
     from agentrl.tasks.harbor.table import CheckTable
 
     if args.jobs < 1:

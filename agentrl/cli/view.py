@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from agentrl.view import Api, ViewServer
+    from agentrl.view.api import Api
+    from agentrl.view.server import ViewServer
 
     api = Api(args.runs)
     server = ViewServer(api, args.port)

@@ -1,11 +1,13 @@
 """Facts that follow from several keys: processes of a run, its critic, what a critic inherits from the actor."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from agentrl.config.schema import Algorithm, Config, Optim, Reward, Rollout, Trainer
+from agentrl.config.schema import Algorithm, Config, Optim, Reward, Rollout, Teacher, Trainer
 from agentrl.core.errors import UserError, plural
 from agentrl.core.points import ADVANTAGES, OPTIMIZERS
+from agentrl.trajectory.row import Row
 
 T = TypeVar("T")
 
@@ -66,6 +68,17 @@ def full_kl_in(config: Config) -> str | None:
     if actor.use_kl_loss:
         return "loss" if actor.kl_loss_type == "full" else None
     return "reward" if algorithm.use_kl_in_reward and algorithm.kl_penalty == "full" else None
+
+
+def teacher_of(row: Row, teachers: Mapping[str, Teacher]) -> str | None:
+    """The name of a row's teacher; None where there are none. Raises UserError where none of several is named."""
+    named = row.extra_info.get("teacher")
+    name = next(iter(teachers), None) if len(teachers) == 1 and named is None else named or row.data_source
+    if teachers and name not in teachers:
+        raise UserError(
+            f"row {row.uid}: {name!r} is none of teachers ({', '.join(teachers)}): name one in extra_info.teacher"
+        )
+    return name if teachers else None
 
 
 def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:

@@ -43,9 +43,10 @@ def entries() -> tuple[Elsewhere, ...]:
 
 
 def pointer(path: str, keys: Collection[str]) -> str | None:
-    """Where the name `path`, or its last part, leads among `keys`; None: no framework has it, or a key here too."""
+    """Where the name `path`, or its last part, leads among `keys`; None: no framework has it, or that is the last part
+    of a key here too."""
     leaf = path.rpartition(".")[2]
-    if any(key.rpartition(".")[2] == leaf for key in keys):
+    if leaf != path and any(key.rpartition(".")[2] == leaf for key in keys):
         return None
     named = (entry for name in (path, leaf) for entry in entries() if entry.name == name)
     return next(filter(None, (entry.pointer(keys) for entry in named)), None)

@@ -5,7 +5,7 @@ Invariant: a real key passes through untouched, unless the table has an entry fo
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -109,14 +109,26 @@ def reaches_into(path: str) -> bool:
 
 def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Rename | None:
     """The entry that covers a setting: this value of it, its name, or the longest name above it."""
-    if entry := table().get(f"{path}={written(value)}"):
+    if entry := _entry(f"{path}={written(value)}"):
         return entry
     real = home(path, keys)
     for ancestor in ancestors(path):
         if real and real.path == ancestor:
             return None
-        if entry := table().get(ancestor):
+        if entry := _entry(ancestor):
             return entry
+    return None
+
+
+def _entry(setting: str) -> Rename | None:
+    """The entry of a name, or of a name=value. `*` in an entry stands for any one part of a name."""
+    if entry := table().get(setting):
+        return entry
+    name, *value = setting.split("=", 1)
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        if entry := table().get("=".join([".".join([*parts[:i], "*", *parts[i + 1 :]]), *value])):
+            return replace(entry, name=setting, text=entry.text.replace("*", part))
     return None
 
 

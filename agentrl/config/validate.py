@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, workers
+from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, teachers, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.config.keys import value_at
@@ -42,6 +42,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.reward_manager,
     algorithm.overlong_buffer,
     algorithm.tools_without_turns,
+    teachers.teachers,
     fit.lengths,
     fit.passes,
     fit.same_answers,

@@ -100,8 +100,7 @@ def cluster(config: Config) -> Iterator[Found]:
         connect(config.ray_init, stack)
         gpus, each, needed = on_gpus(trainer.device), trainer.n_gpus_per_node, trainer.nnodes + config.rollout.nnodes
         count = max(machines_with(bundle_of(each, gpus=gpus)), needed)
-        probed = replace(config, trainer=trainer)
-        ranks = spawn(ClusterProbe, probed, "trainer", count, each, gpus=gpus, stack=stack)
+        ranks = spawn(ClusterProbe, replace(config, trainer=trainer), "trainer", count, each, gpus=gpus, stack=stack)
         world, first = len(ranks.actors), range(0, len(ranks.actors), each)
         facts = ranks.each("facts", [(Path(mark.name), time.time())] * world)
         found = {ranks.locations[i].address: facts[i] for i in first}
@@ -130,9 +129,8 @@ def speeds(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> Iterator
     rate = 2 * (1 - 1 / world) * SIZE / max(taken[1] for taken in seconds) / 1e9
     yield "network", Finding("ok", f"{world} ranks sum {SIZE >> 20} MiB, each at {rate:.2f} GB/s")
     yield slow("machines", {name: 1 / seconds[i * each][0] for i, name in enumerate(names)}, "products/s")
-    ring = [*names, names[0]]
     sent = [max(taken[i] for taken in seconds) for i in range(2, len(seconds[0]))]
-    links = {f"{sender} to {to}": SIZE / took / 1e9 for (sender, to), took in zip(pairwise(ring), sent, strict=False)}
+    links = {f"{names[i]} to {names[(i + 1) % len(names)]}": SIZE / took / 1e9 for i, took in enumerate(sent)}
     if links:
         yield slow("network", links, "GB/s")
 

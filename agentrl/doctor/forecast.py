@@ -12,7 +12,7 @@ import torch
 
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
-from agentrl.doctor.memory import GIB, Size, fullest_pass, gathers_once, parts
+from agentrl.doctor.memory import GIB, TIGHT, Size, fullest_pass, gathers_once, parts
 from agentrl.doctor.speeds import Speeds
 from agentrl.engines.backends import model_length
 from agentrl.engines.sleeping import CONTEXT_BYTES
@@ -44,60 +44,31 @@ TRANSIENT = ("gradients", "gradients before they are summed", "activations", "lo
 CUDA = torch.device("cuda")
 
 
-@dataclass(frozen=True)
-class Work:
-    """The sequences of a step; lengths in tokens."""
-
-    prompts: int
-    group: int
-    prompt: float
-    answer: float
-    longest: float
-    """Tokens of the longest answer."""
-
-    @classmethod
-    def of(cls, config: Config) -> "Work":
-        """Prompts and answers half as long as the settings allow, one answer of full length."""
-        prompt, answer = config.data.max_prompt_length, config.data.max_response_length
-        return cls(config.data.train_batch_size, config.rollout.n, prompt / 2, answer / 2, answer)
-
-    @property
-    def samples(self) -> int:
-        """Sequences of a step."""
-        return self.prompts * self.group
-
-
-@dataclass(frozen=True)
+@dataclass
 class Layout:
     """Where the settings put a run, and the bytes and seconds that follow."""
 
     config: Config
     size: Size
     speeds: Speeds
-    ranks: int
-    """GPUs that train."""
-    apart: int
-    """GPUs that only sample; 0: servers are on those that train."""
-    tensor: int
-    """GPUs of a server."""
-    experts: int
-    sequence: int
-    """Ranks that split experts, and sequences."""
+    lengths: float = 0.5
+    """Mean length of prompts and answers over the longest that the settings allow."""
 
-    @classmethod
-    def of(cls, config: Config, size: Size, speeds: Speeds) -> "Layout":
-        """The layout that the settings describe."""
-        trainer, rollout, actor = config.trainer, config.rollout, config.actor
-        ranks = trainer.nnodes * trainer.n_gpus_per_node
-        config = gathers_once(config, size, ranks, speeds.memory * GIB)
-        splits = actor.fsdp_config.expert_parallel_size, actor.ulysses_sequence_parallel_size
-        apart = processes(trainer, rollout) - ranks
-        return cls(config, size, speeds, ranks, apart, rollout.tensor_model_parallel_size, *splits)
-
-    @property
-    def serving(self) -> int:
-        """GPUs that sample."""
-        return self.apart or self.ranks
+    def __post_init__(self) -> None:
+        trainer, rollout, actor, data = self.config.trainer, self.config.rollout, self.config.actor, self.config.data
+        self.ranks = trainer.nnodes * trainer.n_gpus_per_node
+        self.apart = processes(trainer, rollout) - self.ranks  # 0: servers are on the GPUs that train
+        self.serving = self.apart or self.ranks
+        self.tensor, self.sequence = rollout.tensor_model_parallel_size, actor.ulysses_sequence_parallel_size
+        self.experts = actor.fsdp_config.expert_parallel_size
+        self.config = gathers_once(self.config, self.size, self.ranks, self.speeds.memory * GIB)
+        self.samples, self.group = data.train_batch_size * rollout.n, rollout.n
+        self.prompt = round(data.max_prompt_length * self.lengths)
+        self.answer = round(data.max_response_length * self.lengths)
+        self.served = self.size.parameters * (1.0 if rollout.quantization else 2.0)  # bytes of a server's weights
+        routed = self.size.experts * self.size.sizes.active_experts / (self.size.flops.backbone + self.size.flops.head)
+        slower = (1 - routed + routed / EXPERTS) / min(self.size.shape.hidden / WIDTH, 1.0)
+        self.products = self.speeds.flops * TRAINING / slower  # FLOP/s of passes
 
     def divides(self) -> bool:
         """Whether heads, experts and GPUs can be split so."""
@@ -115,13 +86,12 @@ class Layout:
         if self.config.actor.fsdp_config.param_offload:
             kept -= found["weights"]
         cache = SEQUENCES * model_length(self.config) * self.size.cache_bytes / self.serving
-        server = (self._served / self.tensor + cache + CONTEXT_BYTES) / GIB
+        server = (self.served / self.tensor + cache + CONTEXT_BYTES) / GIB
         return sum(found.values()) + CONTEXT_BYTES / GIB, server + (0.0 if self.apart else kept)
 
-    def seconds(self, work: Work) -> dict[str, float]:
+    def seconds(self) -> dict[str, float]:
         """Seconds of the phases, of the step, and of the start."""
-        found = {"rollout": self.rollout(work), "logprobs": self.logprobs(work), "update": self.update(work)}
-        found["sync"] = self.sync()
+        found = {"rollout": self.rollout(), "logprobs": self.logprobs(), "update": self.update(), "sync": self.sync()}
         training = found["logprobs"] + found["update"]
         ahead = self.apart and self.config.trainer.max_staleness
         step = (max if ahead else lambda *both: sum(both))(found["rollout"], training) + found["sync"]
@@ -129,41 +99,42 @@ class Layout:
         start += 2 * self.size.parameters / min(self.ranks, 8) / READ
         return found | {"step": step, "start": start}
 
-    def rollout(self, work: Work) -> float:
-        """Seconds until all answers are sampled; with a bound above 0 of a batch among others."""
-        each = work.samples * self.tensor / self.serving
+    def rollout(self) -> float:
+        """Seconds until all answers are sampled, one of them of full length; with a bound above 0 of a batch among
+        others."""
+        each = self.samples * self.tensor / self.serving
         ahead = min(self.config.trainer.max_staleness + 1, 2)  # batches that are under way
-        cache = (work.prompt + work.answer) * self.size.cache_bytes / self.tensor
-        spare = (0.85 * self.speeds.memory - self.memory()[1]) * GIB / cache + SEQUENCES
+        cache = (self.prompt + self.answer) * self.size.cache_bytes / self.tensor
+        spare = (TIGHT * self.speeds.memory - self.memory()[1]) * GIB / cache + SEQUENCES
         running = max(min(each * ahead, spare), 1.0)
-        tail = 0.0 if ahead > 1 else (work.longest - work.answer) * self._decode(1.0, work)
-        prompts = work.prompts * self.tensor / self.serving
-        flops = self.size.flops.forward([round(work.prompt)], 0) / self.tensor
-        prefill = prompts * (PREFILL_SECONDS + flops / self._products)
-        return each / running * work.answer * self._decode(running, work) + tail + prefill
+        tail = (ahead == 1) * (self.config.data.max_response_length - self.answer) * self._decode(1.0)
+        flops = self.size.flops.forward([self.prompt], 0) / self.tensor
+        prefill = each / self.group * (PREFILL_SECONDS + flops / self.products)
+        return each / running * self.answer * self._decode(running) + tail + prefill
 
-    def logprobs(self, work: Work) -> float:
+    def logprobs(self) -> float:
         """Seconds of the forward passes before the update: of the policy, of a reference."""
         actor, config = self.config.actor, self.config
         old = actor.ppo_mini_batch_size < config.data.train_batch_size
         forwards = old + (actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-        return forwards * self.update(work) / (3 + config.model.enable_gradient_checkpointing)
+        return forwards * self.update() / (3 + config.model.enable_gradient_checkpointing)
 
-    def update(self, work: Work) -> float:
+    def update(self) -> float:
         """Seconds of the forward and backward passes and of the optimizer."""
         actor, size, sharding = self.config.actor, self.size, self.config.actor.fsdp_config
-        shared = work.group > 1 and self.ranks == 1 if actor.share_prompts is None else actor.share_prompts
-        lengths = [round(work.prompt + work.answer)] * work.group
-        repeated = [round(work.prompt)] * (work.group - 1) * shared
-        scored = round(work.answer) * work.group
+        shared = self.ranks == 1 if actor.share_prompts is None else actor.share_prompts
+        lengths, scored = [self.prompt + self.answer] * self.group, self.answer * self.group
+        repeated = [self.prompt] * (self.group - 1) * shared
+        prompts = self.samples // self.group
         flops = size.flops.update(lengths, scored, repeated)
         flops += self.config.model.enable_gradient_checkpointing * size.flops.forward(lengths, scored, repeated)
-        tokens = work.prompts * (sum(lengths) - sum(repeated)) / self.ranks
-        fullest, _ = fullest_pass(self.config, size, self.ranks, CUDA, 0.85 * self.speeds.memory * GIB)
+        tokens = prompts * (sum(lengths) - sum(repeated)) / self.ranks
+        fullest, _ = fullest_pass(self.config, size, self.ranks, CUDA, TIGHT * self.speeds.memory * GIB)
         passes = ceil(tokens / fullest)
-        steps = max(work.prompts // actor.ppo_mini_batch_size, 1)
-        seconds = flops * work.prompts / self.ranks / self._products
-        seconds += passes * self._present * PASS_BYTES / self.speeds.bandwidth
+        steps = max(prompts // actor.ppo_mini_batch_size, 1)
+        seconds = flops * prompts / self.ranks / self.products
+        present = size.parameters - size.experts * (1 - 1 / self.experts)  # that a rank computes with
+        seconds += passes * present * PASS_BYTES / self.speeds.bandwidth
         moved = sharding.optimizer_offload or sharding.offload_policy
         optimizer = HOST_BYTES / HOST if moved else STEP_BYTES / self.speeds.bandwidth
         seconds += steps * size.trained / self.ranks * optimizer
@@ -176,24 +147,6 @@ class Layout:
         each = weights / (1 if self.apart else self.tensor)
         asleep = 0.0 if self.apart else SLEEP_SECONDS
         return gathered + each / min(SEND, self._path(self.ranks + self.apart) if self.apart else SEND) + asleep
-
-    @property
-    def _served(self) -> float:
-        """Bytes of a server's weights."""
-        return self.size.parameters * (1.0 if self.config.rollout.quantization else 2.0)
-
-    @property
-    def _present(self) -> float:
-        """Parameters that a rank computes with."""
-        return self.size.parameters - self.size.experts * (1 - 1 / self.experts)
-
-    @property
-    def _products(self) -> float:
-        """FLOP/s that passes reach: products of experts are slower."""
-        routed = self.size.experts * self.size.sizes.active_experts
-        share = routed / (self.size.flops.backbone + self.size.flops.head)
-        width = min(self.size.shape.hidden / WIDTH, 1.0)
-        return self.speeds.flops * TRAINING * width / (1 - share + share / EXPERTS)
 
     def _path(self, gpus: int, share: float = 0.0) -> float:
         """Bytes/s that each of so many GPUs receives. Where machines gather the same, their ways to the network add up:
@@ -223,12 +176,12 @@ class Layout:
         seconds = 2 * tokens * rounds * shape.layers * (routed / self._path(experts) + heads / self._path(split))
         return seconds + (experts > 1) * passes * shape.layers * EXCHANGE_SECONDS
 
-    def _decode(self, running: float, work: Work) -> float:
+    def _decode(self, running: float) -> float:
         """Seconds of a decode step of a server with so many sequences."""
         size, speeds, tensor = self.size, self.speeds, self.tensor
-        read = self._served * (1 - size.experts / size.parameters * (1 - min(size.sizes.active_experts * running, 1.0)))
-        read += running * (work.prompt + work.answer / 2) * size.cache_bytes
-        computed = running * size.flops.forward([1], 1) / self._products
+        read = self.served * (1 - size.experts / size.parameters * (1 - min(size.sizes.active_experts * running, 1.0)))
+        read += running * (self.prompt + self.answer / 2) * size.cache_bytes
+        computed = running * size.flops.forward([1], 1) / self.products
         busy = (read / (speeds.bandwidth * DECODING) + computed) / tensor
         busy += size.shape.layers * (LAYER_SECONDS + (tensor > 1) * 2 * REDUCE_SECONDS)
         return max(busy, running * REQUEST_SECONDS)

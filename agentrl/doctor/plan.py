@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError, plural
-from agentrl.doctor.forecast import Layout, Work
+from agentrl.doctor.forecast import Layout
 from agentrl.doctor.memory import TIGHT, Size
 from agentrl.doctor.speeds import Speeds
 
@@ -107,14 +107,14 @@ def _best(config: Config, size: Size, speeds: Speeds, placed: Settings, fixed: C
 def _plan(config: Config, size: Size, speeds: Speeds, settings: Settings, fixed: Collection[str]) -> Plan | None:
     """The forecast of these settings; None: they do not fit, or change a key that is `fixed`."""
     changed = {key: value for key, value in settings.items() if reduce(getattr, key.split("."), config) != value}
-    layout = Layout.of(with_settings(config, changed), size, speeds)
+    layout = Layout(with_settings(config, changed), size, speeds)
     if not changed.keys().isdisjoint(fixed) or not layout.divides():
         return None
-    memory, work = layout.memory(), Work.of(config)
+    memory = layout.memory()
     if max(memory) > TIGHT * speeds.memory:
         return None
-    seconds = layout.seconds(work)
-    return Plan(layout, changed, memory, seconds, work.samples * (work.prompt + work.answer) / seconds["step"])
+    seconds = layout.seconds()
+    return Plan(layout, changed, memory, seconds, layout.samples * (layout.prompt + layout.answer) / seconds["step"])
 
 
 def with_settings(section: Any, settings: Settings) -> Any:

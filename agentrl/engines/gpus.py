@@ -4,8 +4,10 @@ What is known without PyTorch is asked without it: servers are launched before i
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from agentrl.config.schema import Teacher
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.host import gpu_count, package_folder
 
@@ -27,6 +29,11 @@ def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES spells them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     return given.split(",") if given else [str(i) for i in range(gpu_count())]
+
+
+def teacher_gpus(teachers: Mapping[str, Teacher]) -> int:
+    """Number of GPUs for the teachers' servers: the last ones of this machine."""
+    return sum(each.n_gpus for each in teachers.values() if not (each.on_ranks or each.base_url))
 
 
 def device_kind(name: str) -> str:

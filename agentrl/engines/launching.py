@@ -18,7 +18,7 @@ from agentrl.core.points import ENGINES, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
 from agentrl.engines.backends import kwargs_of, model_length, server_backend, server_dtype
 from agentrl.engines.engine import Engine
-from agentrl.engines.gpus import placements, visible_gpus
+from agentrl.engines.gpus import placements, teacher_gpus, visible_gpus
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
 from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.servers.installation import find_python
@@ -155,7 +155,7 @@ def launch(config: Config, kind: str) -> Servers | None:
     check_addresses(rollout, name)
     if in_process(name):
         return None
-    gpus = visible_gpus() if kind == "cuda" else []
+    gpus = visible_gpus()[: -teacher_gpus(config.teachers) or None] if kind == "cuda" else []
     width = rollout.tensor_model_parallel_size
     apart = own_gpus(rollout, gpus)
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)

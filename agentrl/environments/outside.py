@@ -22,10 +22,8 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.worker import EnvironmentProgram, Worker, run_once
-from agentrl.gateway.loop import MODEL
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
-from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.trajectory import Trajectory
@@ -52,7 +50,8 @@ class OutsideAgent(AgentLoop):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
         session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
-        async with self._gateway().serving(key, session) as url:
+        gateway = self.env.shared.setdefault(Gateway, Gateway())
+        async with gateway.serving(key, session) as url:
             request = {"task": trajectory.row.extra_info["number"], "url": f"{url}/v1"}
             try:
                 answer = await self._asked(entry, session, request)
@@ -80,9 +79,6 @@ class OutsideAgent(AgentLoop):
             self.env.shared[key] = Worker(program_of(entry, self.env.limits.assistant_turns))
         shared: Worker = self.env.shared[key]
         return shared
-
-    def _gateway(self) -> Any:
-        return self.env.shared.setdefault(Gateway, Gateway(MODEL, LOCAL))
 
 
 def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
+MODEL = "policy"
 EVENTS = "text/event-stream"
 LATER = (429, 503, 529)
 """Statuses after which clients send the request again."""
@@ -34,15 +35,10 @@ PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": r
 
 
 class Sessions(Protocol):
-    """The rollouts that a gateway serves."""
-
-    model: str
-    """The name under which /v1/models lists the policy."""
+    """The rollouts that a gateway serves, at the address `host`; `guarded`: whether keys are secret."""
 
     host: str
-    """The address that they are served at."""
     guarded: bool
-    """Whether keys are secret."""
 
     def check(self, key: str | None) -> None:
         """Raises Refused for a key that cannot have a session."""
@@ -160,7 +156,7 @@ class Handlers:
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of either protocol read."""
         self.sessions.check(_key(http))
-        return json_response({"object": "list", "data": [self._about(self.sessions.model)], "has_more": False})
+        return json_response({"object": "list", "data": [self._about(MODEL)], "has_more": False})
 
     async def model(self, http: HttpRequest) -> Response:
         """The policy, by any name that a client gives it."""

@@ -100,30 +100,25 @@ class SampledTokens:
 
 @dataclass
 class Pending:
-    """A request that waits for its answer, and the branch that will hold it."""
+    """A request that waits for its answer, and the branch that will hold it.
+
+    It continues `turn`, or begins a ledger where that is None. `ids` and `media` are the whole prompt's; `known` tokens
+    were there before, `segments` follow the turn, the last `begun` ones begin the answer. `new`: messages that it
+    lacks; `digest`: of the conversation before the answer; `number`: of the request in its session, since
+    concurrent ones draw from different seeds; `open`: whether it still waits.
+    """
 
     branch: LedgerBranch
     ids: MutableSequence[int]
-    """The whole prompt."""
     media: list[Medium]
-    """All media of the prompt."""
     new: list[Message]
-    """Messages that the branch does not have yet."""
     digest: Digest
-    """Digest of the conversation before the answer."""
     turn: Turn | None = None
-    """The turn that it continues; None in a new ledger."""
     segments: Sequence[Segment] = ()
-    """Tokens that follow that turn."""
     known: int = 0
-    """Tokens of the prompt that were there before."""
     begun: int = 0
-    """Tokens at the end of the prompt that begin the answer."""
     number: int = 0
-    """Number of the request in its session: concurrent requests draw from different seeds."""
-
     open: bool = True
-    """Whether it still waits."""
 
     def give_up(self) -> None:
         """End without an answer: another request can continue the turn. Does nothing once there is an answer."""

@@ -35,6 +35,7 @@ from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
 from agentrl.core.shares import share_of
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.app import MODEL
 from agentrl.gateway.containers import ProgramContainers, run_in
 from agentrl.gateway.online import OnlineAgent
 from agentrl.gateway.process import Ended, run_command
@@ -49,7 +50,6 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
-MODEL = "policy"
 NO_PROXY = "127.0.0.1,localhost"
 """Hosts that are reached without a proxy."""
 ALL_REFUSED = "got no turn of the model: all its requests were refused"
@@ -129,7 +129,7 @@ class ProgramAgent(AgentLoop):
             host = await shared.containers.ready()
         elif program.inside:
             host = program.host or await trajectory.container.host()
-        return shared.gateways.setdefault(host, Gateway(MODEL, host))
+        return shared.gateways.setdefault(host, Gateway(host))
 
     @asynccontextmanager
     async def _starting(self, session: AgentSession) -> AsyncIterator[None]:

@@ -33,11 +33,9 @@ from agentrl_sandbox.guard import is_loopback
 
 PORT = 8000
 TOKEN = "AGENTRL_GATEWAY_TOKEN"
-EPOCH = 100
-"""Batches of an epoch."""
+EPOCH = 100  # batches
 STATES = ("open", "ready", "taken", "dropped")
-COMPLETE = {"turn", "reward", "end"}
-"""Kinds of lines in the journal of a session that can be trained on."""
+COMPLETE = {"turn", "reward", "end"}  # kinds of lines in the journal of a session that can be trained on
 
 
 class OnlineGateway(OpenGateway):

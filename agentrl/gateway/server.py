@@ -16,18 +16,16 @@ from agentrl.http.serving import LOCAL, HttpServer
 
 
 class Gateway:
-    """Serves sessions by their keys. Belongs to one event loop."""
+    """Serves sessions by their keys, at `url` once it has started. Belongs to one event loop."""
 
     guarded = True
-    """Whether keys are secret."""
 
-    def __init__(self, model: str = "policy", host: str = LOCAL, port: int = 0) -> None:
-        self.model, self.host, self.port = model, host, port
+    def __init__(self, host: str = LOCAL, port: int = 0) -> None:
+        self.host, self.port = host, port
         self.sessions: dict[str, AgentSession] = {}
         self._lock = asyncio.Lock()
         self._server: HttpServer | None = None
         self.url = ""
-        """Where it is served; empty before its start."""
 
     def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""

@@ -18,8 +18,7 @@ ROLE_KEYS = ("train", "base_url", "model", "api_key", *SAMPLING)
 OTHERS = "*"
 HOOKS = ("on_request", "on_answer", "matcher")
 SESSION_KEYS = ("sampling", "rewards", "models", *HOOKS)
-TIMEOUT = 600.0
-"""Seconds of a hook, and of a request to another server."""
+TIMEOUT = 600.0  # seconds of a hook, and of a request to another server
 Matcher = Callable[[list[Message], Sequence[Sequence[Message]]], tuple[int, int] | None]
 
 

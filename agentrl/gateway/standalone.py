@@ -57,7 +57,7 @@ class OpenGateway(Gateway):
         ended: Callable[[Trajectory], None] = lambda _: None,
     ) -> None:
         """`timeout`: seconds without a request after which a session is over. `ended` gets each that has a turn."""
-        super().__init__("policy", host, port)
+        super().__init__(host, port)
         self.env, self.sampling, self.folder, self.token, self.settings = env, sampling, folder, token, settings
         self.timeout, self.ended, self.guarded = timeout, ended, bool(token)
         self._sweeps: asyncio.Task[None] | None = None

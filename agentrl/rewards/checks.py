@@ -1,6 +1,6 @@
 """Checks of a run's settings that need the table of ready-made reward functions."""
 
-from agentrl.config.schema import Data, Reward, Rollout
+from agentrl.config.schema import Data, Distillation, Reward, Rollout
 from agentrl.config.validate import TRAINING, Check
 from agentrl.core.errors import UserError
 from agentrl.data.dataset import scored_by_rollout
@@ -25,5 +25,11 @@ def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
         )
 
 
-RUN: tuple[Check, ...] = (*TRAINING, something_scores)
+def scores_are_trained_on(reward: Reward, rollout: Rollout, data: Data, distillation: Distillation) -> None:
+    """Check that something gives a score where the run trains on scores."""
+    if distillation.use_rewards:
+        something_scores(reward, rollout, data)
+
+
+RUN: tuple[Check, ...] = (*TRAINING, scores_are_trained_on)
 """All checks of a training run."""

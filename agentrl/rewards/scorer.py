@@ -35,6 +35,8 @@ class ScoreSources:
     interactions: bool = True
     loops: bool = False
     """Agent loops of the user's own, and rollouts of rows that score themselves."""
+    needed: bool = True
+    """Whether a trajectory needs one; without, its reward is 0."""
 
 
 TOOLS_AND_INTERACTIONS = ScoreSources()
@@ -111,7 +113,8 @@ class Scorer:
         acting = (sources.tools and self.tool_weight) or (sources.interactions and self.interaction_weight)
         self.loops_only = not judged and not acting
         """Only agent loops can give scores."""
-        if self.loops_only and not sources.loops:
+        self.needed = sources.needed
+        if self.loops_only and self.needed and not sources.loops:
             raise UserError(
                 "nothing gives a reward: set reward.custom_reward_function.path or reward.reward_model, or use tools "
                 "or an interaction (rollout.multi_turn.tool_config_path, interaction_config_path) with "
@@ -175,7 +178,7 @@ class Scorer:
             self._skip(trajectory)
             return reward_of(trajectory.reward, "the agent loop, or the task's verification,"), {}
         if not self.terms:
-            if self.loops_only:
+            if self.loops_only and self.needed:
                 raise UserError(
                     "an agent loop gave no score, and there is no reward function: let it set trajectory.reward "
                     "(reward_score in verl's output), or set reward.custom_reward_function.path"

@@ -152,6 +152,7 @@ def scorer(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
             loops=own_loops(config.rollout) or (function is None and _scored_by_rollout(config, objects)),
+            needed=config.distillation.use_rewards,
         ),
     )
 

@@ -1,7 +1,7 @@
 """Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -14,6 +14,7 @@ from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
 from agentrl.engines.engine import FILTERS, Engine, Sampling
+from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards import Scorer
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
 from agentrl.rollout.building import (
@@ -30,6 +31,7 @@ from agentrl.rollout.gc_control import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.stream import AdmittedBatch, RolloutFuture
+from agentrl.rollout.teachers import RowTeachers
 from agentrl.rollout.template_check import record_mismatches
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.rollout.worker_scheduler import GroupWorker, WorkerScheduler
@@ -72,13 +74,15 @@ class Rollouts:
         judge: Any = None,
         objects: UserObjects = NO_OBJECTS,
         scored: bool = True,
+        teachers: Mapping[str, ServerTeacher] | None = None,
     ) -> None:
         """`engine`: started before rows are sampled. `background`: for `begin`. `workers`: they make all trajectories;
         without any, this process does. `check_workers` is called where trajectories failed; it raises WorkerDied. A
         `stop` request ends what runs. `judge`: as `scorer` says. `objects`: in place of files. `scored`: false where
-        rewards are computed elsewhere."""
+        rewards are computed elsewhere. `teachers`: those on servers, which the caller closes."""
         self.config, self.engine, self.run, self.background = config, engine, run, background
         self.workers, self.check_workers, self.stop = workers, check_workers, stop or StopRequest()
+        self.teachers = teachers or {}
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.sandbox = sandbox_for(config)
         self.env = rollout_context(config, tokenizer, engine, self.sandbox, objects)
@@ -212,7 +216,11 @@ class Rollouts:
             retry_timeouts=rollout.retry_timeouts,
             tasks=self.tasks,
             stop=self.stop,
+            teachers=self._row_teachers() if self.config.teachers else None,
         )
+
+    def _row_teachers(self) -> RowTeachers:
+        return RowTeachers(self.config.teachers, self.env.chat, self.teachers, max(self.config.distillation.topk, 0))
 
     def _make(
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool

@@ -167,7 +167,8 @@ class Sampler:
         rows = [row for row in batch.rows if row.uid not in had]
         if not rows:
             return []
-        scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
+        now = self.config.algorithm.filter_groups.enable or bool(self.rollouts.teachers)  # their columns are packed
+        scored = now or not self.config.reward.launch_reward_fn_async
         with self.tracker.rollout_phase("rollout", len(rows) * self.config.rollout.n) as on_done:
             made = self.rollouts.sample(rows, batch.number, on_done, scored=scored)
         self.tracker.in_background(partial(self.rollouts.compare, made))

@@ -24,6 +24,7 @@ from agentrl.rollout.attempt import attempt
 from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, OnDone, task_group
 from agentrl.rollout.episode import seed_for
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
+from agentrl.rollout.teachers import RowTeachers
 from agentrl.rollout.template_check import record_mismatches
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
@@ -44,6 +45,8 @@ class Scheduler(BatchScheduler):
     """Whether a timeout counts as one."""
     tasks: TaskRunner = field(default_factory=TaskRunner)
     """Containers of rows that ask for one."""
+    teachers: RowTeachers | None = None
+    """None: there are none."""
 
     async def make(self, batch: BatchRun) -> None:
         """Run all jobs, at most `max_concurrent` at a time."""
@@ -91,12 +94,17 @@ class Scheduler(BatchScheduler):
             late = trajectory.finish == "timeout" and not self.retry_timeouts
             if trajectory.outcome is not Outcome.INFRA_ERROR or late:
                 break
+        if self.teachers is not None:
+            await self.teachers.assign(trajectory)
         return trajectory
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
-        """Score a trajectory, end its container, compare it with the template, then call `on_done`."""
+        """Score a trajectory, as its teacher does, end its container, compare it with the template, call `on_done`."""
+        scoring = [batch.scorer.score(trajectory)]
+        if self.teachers is not None:
+            scoring.append(self.teachers.score(trajectory))
         try:
-            await batch.scorer.score(trajectory)
+            await asyncio.gather(*scoring)
         finally:
             await self.tasks.release(trajectory)
         if batch.compared:

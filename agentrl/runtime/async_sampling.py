@@ -12,10 +12,10 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
+from agentrl.core.loop_thread import LoopFuture, LoopThread
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
-from agentrl.runtime.loop_thread import LoopFuture, LoopThread
 from agentrl.trajectory.trajectory import Trajectory
 
 

@@ -8,14 +8,16 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Engine
+from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
+from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner
@@ -39,6 +41,8 @@ class LocalRuntime(Runtime):
             undo.callback(self.close)
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
+            kind = device_kind(config.trainer.device)
+            teachers = self._open_teachers(config, kind, launcher_here(config, kind))
             with self.start_times.phase("model"):
                 self.learner = Learner(config, kernels=start.kernels)
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
@@ -48,7 +52,7 @@ class LocalRuntime(Runtime):
                 remote = engine if isinstance(engine, RemoteEngine) else None
                 engine = pausable = PausableEngine(engine, partial=config.rollout.partial_rollout)
                 self.async_sampling = AsyncSampling(self.runner, pausable, remote)
-            self.rollouts = self._open_rollouts(config, engine, objects=objects)
+            self.rollouts = self._open_rollouts(config, engine, objects=objects, teachers=teachers)
             undo.pop_all()
 
     def can_accumulate_early(self) -> bool:

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from agentrl.config.schema import Config
 from agentrl.core.isolated import IsolatedFunction
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
+from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.loop_runner import LoopRunner
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
@@ -176,6 +177,13 @@ class Runtime(ABC):
         rollouts = Rollouts(config, self.tokenizer, engine, run, background=sampling, stop=self.stop, **options)
         self.stack.callback(rollouts.close)
         return rollouts
+
+    def _open_teachers(self, config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
+        """The teachers on servers; `stack` closes them. `kind`: of their device, cpu or cuda."""
+        teachers = launch_teachers(config, kind, launch)
+        for teacher in teachers.values():
+            self.stack.callback(lambda one: self.runner.run(one.client.close()), teacher)
+        return teachers
 
     def _servers_answer(self) -> bool:
         """Whether servers that were starting are ready: the first rollout waits for nothing else."""

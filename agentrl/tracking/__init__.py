@@ -1,7 +1,8 @@
 """Everything that a person sees of a run: metrics, loggers, live view, dumps, conversations."""
 
 from agentrl.tracking.conversation import conversation
-from agentrl.tracking.dumps import Advantages, load_trajectories, trajectory_record, write_trajectories
+from agentrl.tracking.dumps.jsonl import load_trajectories, write_trajectories
+from agentrl.tracking.dumps.records import Advantages, trajectory_record
 from agentrl.tracking.generations import Generation, generations
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics

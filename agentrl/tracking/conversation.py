@@ -16,7 +16,7 @@ from rich.text import Text
 
 from agentrl.core.errors import plural
 from agentrl.core.json_text import HALF
-from agentrl.tracking.dumps import Record, token_texts, trajectory_record
+from agentrl.tracking.dumps.records import Record, token_texts, trajectory_record
 from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import duration, figure
 from agentrl.trajectory.trajectory import Trajectory

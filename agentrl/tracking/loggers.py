@@ -19,7 +19,7 @@ from agentrl.core.outputs import append_line, write_atomic
 from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
-from agentrl.tracking.services import RunInfo
+from agentrl.tracking.services.service import RunInfo
 
 log = logging.getLogger(__name__)
 

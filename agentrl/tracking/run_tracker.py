@@ -16,7 +16,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import plural
 from agentrl.core.isolated import IsolatedFunction
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
-from agentrl.tracking.dumps import dump_file
+from agentrl.tracking.dumps.jsonl import dump_file
 from agentrl.tracking.dumps.writer import DumpWriter
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.phases import sampling_ahead

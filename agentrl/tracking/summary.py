@@ -16,7 +16,8 @@ from rich.text import Text
 
 from agentrl.core.paths import shown
 from agentrl.tracking.conversation import conversation
-from agentrl.tracking.dumps import Record, dump_file, load_trajectories
+from agentrl.tracking.dumps.jsonl import dump_file, load_trajectories
+from agentrl.tracking.dumps.records import Record
 from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import count, figure, share
 from agentrl.tracking.lines import sources

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from agentrl.core.inside import is_inside
 from agentrl.core.points import LOGGERS
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, RECORD_FILE, TENSORBOARD_DIR
 from agentrl.tracking.services.service import memory_file
@@ -21,7 +22,7 @@ def superseded_records(
     outside of the run's folder may be shared with other runs, and is left alone. `results`: what else a new run would
     replace.
     """
-    own = [Path(folder) for folder in dumps if folder is not None and _within(Path(folder), run_dir)]
+    own = [Path(folder) for folder in dumps if folder is not None and is_inside(Path(folder), run_dir)]
     after = step or -1  # a validation before the first step has a dump, too
     moves = {file: f"{folder.name}/{file.name}" for folder in own for file in _later(folder, after)}
     metrics, settings = run_dir / METRICS_FILE, [run_dir / CONFIG_FILE, run_dir / RECORD_FILE]
@@ -37,10 +38,6 @@ def superseded_records(
 
 def _named(files: Iterable[Path]) -> dict[Path, str]:
     return {file: file.name for file in files if file.exists()}
-
-
-def _within(folder: Path, run_dir: Path) -> bool:
-    return folder.resolve().is_relative_to(run_dir.resolve())
 
 
 def _later(folder: Path, step: int) -> Iterator[Path]:

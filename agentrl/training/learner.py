@@ -29,7 +29,9 @@ from agentrl.training.perf.meter import Meter, RecordFlops
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.making import Roles
+from agentrl.training.roles.teachers import RankTeachers
 from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.passes import description, fit_passes
 from agentrl.training.update.trainable import Trainable
 from agentrl.training.update.warm_up import warm_up
@@ -62,6 +64,7 @@ class Learner:
         self.profiling = Profiling(config.actor.profiler, trainer.profile_steps, folder, self.ranks.rank)
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
+        self.distiller: Distiller | None = None
         self.critic: ValueCritic | None = None
         self._fitted = self.device.type != "cuda"
 
@@ -76,7 +79,8 @@ class Learner:
             self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
             self.critic = self.roles.critic(self._total_steps)
-        self.actor = self.roles.actor(self.model, self.reference, self._total_steps)
+        self.distiller = self.roles.distiller(self.model)
+        self.actor = self.roles.actor(self.model, self.reference, self.distiller, self._total_steps)
 
     def shares_prompts(self) -> bool:
         """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
@@ -104,7 +108,8 @@ class Learner:
     def plan(self, outline: BatchOutline) -> BatchPlan:
         """The plan for a batch; `compute_logprobs` without effect may be left out. Raises UserError."""
         referred = self.reference is not None and full_kl_in(self.config) != "loss"
-        scores = referred or self.critic is not None or self._needs_old_logprobs(outline.prompts)
+        taught = self._teachers is not None and self.config.distillation.topk == 0
+        scores = referred or taught or self.critic is not None or self._needs_old_logprobs(outline.prompts)
         return BatchPlan(self._require_actor().assign_shares(outline), scores and outline.prompts > 0)
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
@@ -124,7 +129,8 @@ class Learner:
             return
         self._fitted = True
         policy = self._require_actor()
-        fit_passes(self.config, list(self._trainables().values()), self.reference, self.ranks)
+        held = [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
+        fit_passes(self.config, list(self._trainables().values()), held, self.ranks)
         if self.ranks.first:
             log.warning("update: %s", description(policy))  # a warning, which is shown
 
@@ -144,6 +150,9 @@ class Learner:
             batch.old_logprobs = batch.rollout_logprobs
         if self.reference is not None and full_kl is None:
             batch.ref_logprobs = self._referred(batch, self.reference, record)
+        if self._teachers is not None and self.config.distillation.topk == 0 and batch.teacher is not None:
+            batch.teacher_logprobs = self._teachers.logprobs(batch)
+            record(actor.cost.forward(*actor.work(batch)))
         if self.critic is not None:
             batch.values = self.critic.values(batch)
             record(self.critic.cost.forward(*self.critic.work(batch)))
@@ -198,8 +207,20 @@ class Learner:
                 metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
         if self.reference is not None and freq > 0 and step % freq == 0:
             self.reference.copy_from(self.model)
+        if self._teachers is not None:
+            self._teachers.follow(self.model)
         refused = {"perf/early_refused": 1.0} if early.refused else {}
         return metrics | refused | self.meter.take()
+
+    @property
+    def _teachers(self) -> RankTeachers | None:
+        return None if self.distiller is None else self.distiller.ranks
+
+    def _frozen(self) -> dict[str, Reference]:
+        """Models that change without being trained, which checkpoints hold."""
+        followed = {"reference": self.reference} if self.reference and self.config.ref.update_freq > 0 else {}
+        teachers = self._teachers
+        return followed | ({f"teacher {i}": teachers.models[i] for i in teachers.ema} if teachers else {})
 
     def _needs_old_logprobs(self, prompts: int) -> bool:
         algorithm = self.config.algorithm
@@ -217,8 +238,7 @@ class Learner:
         `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
         contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
         mine = {name: chosen(trainable.state_dict(), contents) for name, trainable in self._trainables().items()}
-        if self.reference is not None and self.config.ref.update_freq > 0:
-            mine["reference"] = chosen(self.reference.state_dict(), contents)
+        mine |= {name: chosen(model.state_dict(), contents) for name, model in self._frozen().items()}
         if "rows" in state:
             state = state | {"rows": saved_groups(state["rows"])}
         mine |= state if "extra" in contents else {}
@@ -239,8 +259,9 @@ class Learner:
                     f"{path} has no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
             trainable.load_state_dict(chosen(part, contents))
-        if (saved := chosen(state.pop("reference", {}), contents)) and self.reference is not None:
-            self.reference.load_state_dict(saved)
+        for name, model in self._frozen().items():
+            if saved := chosen(state.pop(name, {}), contents):
+                model.load_state_dict(saved)
         if "rows" in state and self.ranks.first:
             state["rows"] = restored_groups(state["rows"])
         return step, state if "extra" in contents else {}

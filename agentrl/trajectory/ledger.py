@@ -51,6 +51,8 @@ KINDS = {"ids": INT, "mask": BYTE, "logprobs": FLOAT, "sources": BYTE, "turns": 
 """Types of the columns, by name."""
 EACH = ("ids", "logprobs")
 """Columns that differ from token to token."""
+TEACHER_COLUMNS = ("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs")
+"""Arrays that a teacher's server has filled; None without one."""
 
 
 @dataclass
@@ -75,6 +77,17 @@ class Ledger:
     experts: list[NDArray[Any]] = field(default_factory=list, compare=False)
     """Experts that the tokens met in the engine, from the first token on, where they are recorded: arrays uint8 or
     int16 [n, layers, k], one after the other. They end before the last token, which no pass has computed yet."""
+    teacher: int = -1
+    """Its teacher, by its number among `teachers`; -1: none."""
+    teacher_prompt: list[int] = field(default_factory=list, compare=False)
+    """Tokens that a teacher with a context reads in place of the prompt; empty: it reads the prompt."""
+    teacher_logprobs: NDArray[Any] | None = field(default=None, compare=False)
+    """f32 [T]; the teacher's log-probs of the tokens, NaN where it has none; read on the model's tokens only. None:
+    no server has scored them."""
+    teacher_topk_ids: NDArray[Any] | None = field(default=None, compare=False)
+    """int32 [T, k]; the teacher's likeliest tokens in place of each token."""
+    teacher_topk_logprobs: NDArray[Any] | None = field(default=None, compare=False)
+    """f32 [T, k]; their log-probs."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in KINDS and not isinstance(value, Column):
@@ -92,6 +105,13 @@ class Ledger:
     def routed(self) -> int:
         """Tokens whose experts are known: the first ones."""
         return sum(map(len, self.experts))
+
+    @property
+    def optional(self) -> list[str]:
+        """Names of its columns that not every ledger has."""
+        taught = ["teacher"] if self.teacher >= 0 else []
+        names = ("media", "experts", "teacher_prompt", *TEACHER_COLUMNS)
+        return taught + [n for n in names if (own := getattr(self, n)) is not None and len(own)]
 
     def unknown_experts(self, like: NDArray[Any]) -> NDArray[Any]:
         """Rows of all other tokens, of ids that are no experts, in the form of other rows."""

@@ -38,8 +38,11 @@ class LedgerOutline:
     """Whether the model made them."""
     prompt_length: int
     side: int
+    teacher: int
     images: bool
     """Whether tokens stand for images or videos."""
+    columns: int
+    """Number of columns that not every ledger has: of images, routes, teachers."""
     prompt: bytes
     """A digest of the tokens before the model's first one: equal where these are."""
     ends: dict[int, int]
@@ -58,7 +61,9 @@ class LedgerOutline:
             mask=mask[starts].tolist(),
             prompt_length=ledger.prompt_length,
             side=ledger.side,
+            teacher=ledger.teacher,
             images=bool(ledger.media),
+            columns=len(ledger.optional),
             prompt=blake2b(before.tobytes(), digest_size=16).digest(),
             ends=ends,
             drawn=ledger.drawn_by(),

@@ -12,14 +12,17 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl.core.json_text import to_json
-from agentrl.trajectory.ledger import KINDS, Ledger
+from agentrl.trajectory.ledger import KINDS, TEACHER_COLUMNS, Ledger
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.picture import open_picture
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Message, Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
+NUMBERS = ("prompt_length", "side", "teacher", "teacher_prompt")
+"""Plain fields of a ledger."""
 RECORDS = {"tool_calls": ToolCallRecord, "turn_rewards": TurnReward, "spans": Span}
 NO_ROW = Row("", [])
 FAST = 1
@@ -106,17 +109,29 @@ def _shown(messages: Sequence[Message], media: MediaTable) -> list[tuple[int, in
 
 def _plain_ledger(ledger: Ledger, media: MediaTable) -> dict[str, Any]:
     columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
-    numbers = {"prompt_length": ledger.prompt_length, "side": ledger.side}
-    experts = [(rows.dtype.name, rows.shape, rows.tobytes()) for rows in ledger.experts]
-    return columns | numbers | {"media": [media.number(m) for m in ledger.media], "experts": experts}
+    numbers = {name: getattr(ledger, name) for name in NUMBERS}
+    scores = {name: getattr(ledger, name) for name in TEACHER_COLUMNS}
+    arrays = {name: _plain_array(column) for name, column in scores.items() if column is not None}
+    experts = [_plain_array(rows) for rows in ledger.experts]
+    shown = {"media": [media.number(m) for m in ledger.media], "experts": experts}
+    return columns | numbers | shown | {"scores": arrays}
+
+
+def _plain_array(rows: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+    return rows.dtype.name, rows.shape, rows.tobytes()
+
+
+def _array(kind: str, shape: Sequence[int], data: bytes) -> NDArray[Any]:
+    return np.frombuffer(data, kind).reshape(shape)
 
 
 def _ledger(plain: dict[str, Any], media: Sequence[Medium]) -> Ledger:
     columns: dict[str, Any] = {name: array(kind, plain[name]).tolist() for name, kind in KINDS.items()}
     shown = [media[number] for number in plain["media"]]
-    experts = [np.frombuffer(data, kind).reshape(shape) for kind, shape, data in plain.get("experts", ())]
-    side = plain.get("side", 0)
-    return Ledger(**columns, prompt_length=plain["prompt_length"], media=shown, side=side, experts=experts)
+    experts = [_array(*rows) for rows in plain.get("experts", ())]
+    scores: dict[str, Any] = {name: _array(*column) for name, column in plain.get("scores", {}).items()}
+    numbers = {name: plain[name] for name in NUMBERS if name in plain}
+    return Ledger(**columns, **numbers, **scores, media=shown, experts=experts)
 
 
 def _plain_medium(medium: Medium) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from threading import RLock
 from typing import Any
 
 from agentrl.core.errors import UserError, plural
-from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.dumps.index import KINDS, Index, read_lines
+from agentrl.tracking.dumps.records import token_texts
 from agentrl.tracking.meanings import meaning_of
 from agentrl.tracking.status import RUNNING, read_status
 from agentrl.view.curves import AXES, Curves

@@ -34,7 +34,8 @@ done
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then
     srun --overlap --nodes="$others" --ntasks="$others" --exclude="$head" \
-        ray start --address="$RAY_ADDRESS" --num-cpus="$cpus" --block > "ray-workers-$SLURM_JOB_ID.log" 2>&1 &
+        sh -c "while true; do ray start --address=$RAY_ADDRESS --num-cpus=$cpus --block; sleep 5; done" \
+        > "ray-workers-$SLURM_JOB_ID.log" 2>&1 &
 fi
 
 settings=(trainer.nnodes="$SLURM_JOB_NUM_NODES" trainer.n_gpus_per_node="${SLURM_GPUS_ON_NODE:-1}" "$@")

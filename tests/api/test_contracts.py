@@ -20,7 +20,7 @@ from agentrl.core.points import LOOPS
 from agentrl.engines.engine import Generation
 from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.tracking.dumps import load_trajectories
+from agentrl.tracking.dumps.jsonl import load_trajectories
 from agentrl.trajectory.trajectory import Trajectory
 
 END = "<|im_end|>"

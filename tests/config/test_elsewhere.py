@@ -32,21 +32,25 @@ def test_every_key_is_there_and_named_in_the_texts_rightly() -> None:
             assert key.rstrip(".") in KEYS, entry
 
 
-def trl_fields() -> set[str]:
+def trl_fields(*files: str) -> set[str]:
     spec = find_spec("trl")
     if spec is None or spec.origin is None:
         pytest.skip("TRL is not installed")
-    source = Path(spec.origin).parent / "trainer" / "grpo_config.py"
-    (kind,) = (node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef))
-    return {
-        node.target.id for node in kind.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    sources = [Path(spec.origin).parent / f"{file}_config.py" for file in files]
+    kinds = [
+        node for source in sources for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)
+    ]
+    fields = [node for kind in kinds for node in kind.body if isinstance(node, ast.AnnAssign)]
+    return {node.target.id for node in fields if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
 
 
-def test_every_setting_of_trls_grpo_is_there() -> None:
+def test_every_setting_of_trls_grpo_and_of_its_distillation_is_there() -> None:
     mine = {entry.name for entry in entries() if entry.framework == "TRL"}
-    assert trl_fields() - BASE - SAME <= mine
-    assert mine <= trl_fields() | {"max_prompt_length", "reward_funcs", "generation_kwargs"}  # older ones, arguments
+    beside = "experimental/{0}/{0}".format
+    all_of = trl_fields("trainer/grpo", "trainer/distillation", beside("server_distillation"), beside("gkd"))
+    assert all_of - BASE - SAME <= mine
+    older = {"max_prompt_length", "reward_funcs", "generation_kwargs"}  # and arguments
+    assert mine <= all_of | trl_fields(beside("async_distillation")) | older
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,15 @@ def receiver(node: ast.expr) -> str:
 def unread(schema: type) -> list[str]:
     """Keys that no code reads. A critic's are read as an actor's, once what they inherit is filled in; `custom` is read
     with all of its section."""
+    from agentrl.algorithms.distillation import Distance
+
     shared = {("critic", key) for section, key in attribute_accesses() if section in ("actor", "settings")}
     assert ("section", "custom") in attribute_accesses()
     customs = {(*path.split("."), "custom")[-2:] for path in schema_sections(schema)} | {("custom",)}
     filters = {(section, name) for section in ("rollout", "val_kwargs") for name in FILTERS}  # read by their names
-    read = attribute_accesses() | shared | customs | filters
+    filters |= {("distillation", field.name) for field in fields(Distance)}
+    top = {(key,) for section, key in attribute_accesses() if section == "config"}
+    read = attribute_accesses() | shared | customs | filters | top
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in read]
 
 

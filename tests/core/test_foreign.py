@@ -15,7 +15,7 @@ from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.yaml_task import read_yaml as read_task
 from agentrl.training.checkpoint.changes import _read
-from agentrl.view import find_runs
+from agentrl.view.runs import find_runs
 from agentrl_verl.reading.program_settings import Source
 from agentrl_verl.reading.yaml_files import YamlFiles
 

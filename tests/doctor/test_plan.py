@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config import compose
-from agentrl.doctor.forecast import Layout, Work
+from agentrl.doctor.forecast import Layout
 from agentrl.doctor.memory import TIGHT, size_of
 from agentrl.doctor.plan import plans, with_settings
 from agentrl.doctor.speeds import STORED
@@ -66,22 +66,22 @@ def of(name: str, folder: Path, *settings: str, preset: str = "recipes/base"):
 def layout(name: str, gpu: str, folder: Path, *settings: str) -> Layout:
     work = ["rollout.name=sglang", "actor.ppo_mini_batch_size=64", "data.train_batch_size=64"]
     work += ["data.max_prompt_length=256", "data.max_response_length=512", "rollout.n=8"]
-    return Layout.of(*of(name, folder, *work, *settings, preset="train"), STORED[gpu])
+    return Layout(*of(name, folder, *work, *settings, preset="train"), STORED[gpu], lengths=1.0)
 
 
 @pytest.mark.parametrize(("name", "gpu", "settings", "seconds"), FITTED + CHECKED)
 def test_a_step_is_near_what_was_measured(name, gpu, settings, seconds, tmp_path: Path) -> None:
-    found = layout(name, gpu, tmp_path, *settings).seconds(Work(64, 8, 256, 512, 512))
+    found = layout(name, gpu, tmp_path, *settings).seconds()
     assert {phase: found[phase] for phase in seconds} == pytest.approx(seconds, rel=0.15)
 
 
 def mfu(name: str, gpu: str, folder: Path, settings: list[str], passes: int, tokens: int) -> float:
     """Of sequences of 256 to 4,096 tokens, half prompt."""
     count = 2 * tokens // 2176 if BOTH in settings else tokens // 2176
-    sizes = [f"actor.ppo_mini_batch_size={count}", f"data.train_batch_size={count}"]
+    sizes = [f"actor.ppo_mini_batch_size={count}", f"data.train_batch_size={count}", "rollout.n=1"]
+    sizes += ["data.max_prompt_length=1088", "data.max_response_length=1088"]
     at = layout(name, gpu, folder, *settings, f"actor.ppo_max_token_len_per_gpu={passes}", *sizes)
-    seconds = at.update(Work(count, 1, 1088, 1088, 1088))
-    return at.size.flops.update([2176], 1088) * count / seconds / at.ranks / 989e12
+    return at.size.flops.update([2176], 1088) * count / at.update() / at.ranks / 989e12
 
 
 @pytest.mark.parametrize(("name", "gpu", "settings", "passes", "tokens", "seen"), UPDATES)
@@ -103,7 +103,7 @@ def test_more_gpus_take_less_of_each(tmp_path: Path) -> None:
     assert fewest(config, size, 4) is None
     lora, smaller = of("Qwen3-8B", tmp_path, "model.lora_rank=16")
     assert fewest(lora, smaller, 80).ranks == 1
-    steps = [on(lora, smaller, gpus).seconds(Work.of(lora))["step"] for gpus in (1, 4)]
+    steps = [on(lora, smaller, gpus).seconds()["step"] for gpus in (1, 4)]
     assert steps[1] < steps[0] / 2
 
 
@@ -182,7 +182,7 @@ def test_a_recipe_composes_and_fits(recipe: str, tmp_path: Path) -> None:
     assert size.parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=0.01)
     gpus, memory = config.trainer.n_gpus_per_node, 141 if recipe == "qwen3_30b_a3b_1gpu" else 80
     assert recipe.endswith(f"_{gpus}gpu")
-    found = Layout.of(config, size, replace(STORED["h100"], memory=memory)).memory()
+    found = Layout(config, size, replace(STORED["h100"], memory=memory)).memory()
     assert max(found) <= TIGHT * memory
     assert size.trained < size.parameters / 40 or gpus == 8
     runs = ["data.train_files=rows.jsonl", "reward.custom_reward_function.path=reward.py", f"model.path={tmp_path}"]

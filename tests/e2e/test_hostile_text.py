@@ -16,7 +16,7 @@ from agentrl.runtime import local
 from agentrl.tasks.models import tiny
 from agentrl.tracking import conversation, load_trajectories, read_metrics
 from agentrl.train import train
-from agentrl.view import Api
+from agentrl.view.api import Api
 from tests.rollout.scripted import END, ScriptedEngine, calls
 
 pytestmark = pytest.mark.integration

@@ -69,6 +69,12 @@ def test_it_is_launched_before_the_libraries_of_models_are_imported(tmp_path: Pa
     assert told.stdout.split() == ["sglang", "[]"], told.stderr
 
 
+def test_ranks_and_servers_on_ray_start_before_them_too() -> None:
+    pytest.importorskip("ray")
+    heavy = "import sys, agentrl.runtime.ray.servers; print({'torch', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout.strip() == "set()"
+
+
 def test_servers_that_no_runtime_takes_are_stopped(tmp_path: Path) -> None:
     with starting(config_of(str(tmp_path)), StartTimes()) as start:
         assert start.servers is not None

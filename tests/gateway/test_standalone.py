@@ -11,8 +11,8 @@ import openai
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.standalone import OpenGateway, serve
 from agentrl.tracking import load_trajectories
-from agentrl.tracking.dumps import Appended
 from agentrl.tracking.dumps.index import read_index
+from agentrl.tracking.dumps.jsonl import Appended
 from tests.rollout.scripted import environment, says
 from tests.waiting import until
 

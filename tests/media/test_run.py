@@ -25,7 +25,7 @@ from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.window import StalenessWindow
 from agentrl.tools import ToolResponse, function_tool, load_tools
-from agentrl.tracking.dumps import load_trajectories, write_trajectories
+from agentrl.tracking.dumps.jsonl import load_trajectories, write_trajectories
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack
 from agentrl.training.model.head.logprobs import TokenLogprobs

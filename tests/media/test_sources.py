@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from agentrl.chat import Chat
-from agentrl.chat.media import Processor
+from agentrl.chat.media.processor import Processor
 from agentrl.chat.media.sources import fitting_size, open_image, open_video
 from agentrl.config.schema import Data, Model
 from agentrl.core.errors import InfraError, UserError

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from unittest.mock import AsyncMock, Mock
 
+from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.servers import RemoteEngine, Replica
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 
 
 class Sent(RemoteEngine):

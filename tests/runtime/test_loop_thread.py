@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from agentrl.core.loop_thread import LoopFuture, LoopThread
 from agentrl.core.stopping import Interrupted
-from agentrl.runtime.loop_thread import LoopFuture, LoopThread
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Which Ray cluster a run joins."""
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_cpus_of_placement_groups_are_not_free_before_rays_view_of_machines_says
     assert unreserved(cpus, late, [ranks, over]) == {"a": 1.0, "b": 3.0}
     assert unreserved(cpus, late | {"b": {"CPU": 0.5}}, [ranks]) == {"a": 1.0, "b": 0.5}  # another program's, too
     assert unreserved(cpus, {}, []) == {"a": 0.0, "b": 0.0}
+
+
+def test_ranks_start_without_the_module_of_the_hf_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports transformers, as the main thread does meanwhile: one of them would get half a module."""
+    from agentrl.config.schema import Config
+    from agentrl.runtime.ray import servers
+
+    ranks = SimpleNamespace(begin_join=list)
+    config = Config()
+    config.rollout.name = "hf"
+    for name, result in {"connect": None, "on_gpus": False, "spawn": ranks}.items():
+        monkeypatch.setattr(servers, name, lambda *_, result=result, **__: result)
+    monkeypatch.setattr(servers, "in_process", pytest.fail)
+    assert servers.start_workers(config).servers is None

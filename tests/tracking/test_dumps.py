@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import load_trajectories, write_trajectories
-from agentrl.tracking.dumps import token_texts
+from agentrl.tracking.dumps.records import token_texts
 from agentrl.trajectory.trajectory import Outcome
 
 

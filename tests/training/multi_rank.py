@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.schema import Actor, Critic, Model, Optim, PolicyLoss, RolloutCorrection, Trainer
+from agentrl.config.schema import Actor, Critic, Distillation, Model, Optim, PolicyLoss, RolloutCorrection, Trainer
 from agentrl.config.schema.actor import Router
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
@@ -31,7 +31,9 @@ from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.parallel.shards import TensorChunk
 from agentrl.training.roles.frozen import Reference
+from agentrl.training.roles.teachers import RankTeachers
 from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.micro_batches import MicroBatching
 from agentrl.training.update.trainable import Trainable
 from tests.training.tiny import CPU, random_batch, smoothed
@@ -95,6 +97,8 @@ class Case:
     """Whether given experts are replayed."""
     early: bool = False
     """Whether the ranks begin an update with some of its prompts; one process does not."""
+    distilled: bool = False
+    """Whether sequences have teachers: a frozen model, the policy with another prompt, or none."""
 
     def load(self, models: Path) -> Callable[[torch.device], Any]:
         def load(device: torch.device) -> Any:
@@ -126,6 +130,7 @@ class Case:
             total_steps=9,
             reference=self.reference(module, models, ranks) if settings.get("kl_loss_type") == "full" else None,
             rollout_correction=self.correction,
+            distiller=self.distiller(module, models, ranks) if self.distilled else None,
             shares=self.shares and ranks.world > 1,
             ranks=ranks,
         )
@@ -136,6 +141,12 @@ class Case:
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
         own = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
         return Reference(policy if self.lora_rank else own, temperature=0.7, micro_batching=MicroBatching(), device=CPU)
+
+    def distiller(self, policy: Any, models: Path, ranks: Ranks) -> Distiller:
+        frozen = self.reference(policy, models, ranks)
+        own = Reference(policy, temperature=0.7, micro_batching=MicroBatching(), device=CPU, as_is=True)
+        keys = Distillation(reward=False, topk=-1, divergence="jsd")
+        return Distiller(keys, RankTeachers({0: frozen, 1: own}, {}))
 
 
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
@@ -170,6 +181,7 @@ CASES = {
     "bypassed": Case(actor={"loss_agg_mode": "seq-mean-token-sum"}, correction=BYPASSED),
     "sp": Case(seq_world=2, checkpointing=True),
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
+    "distilled-sp": Case(seq_world=2, distilled=True),
     "full-kl-shared": Case(actor=FULL, shares=True),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
     "bfloat16": Case(dtype="bfloat16"),
@@ -190,6 +202,9 @@ CASES = {
 RESUMED = ("fsdp2", "lora", "muon", "experts-on-cpu", "split-experts")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
+    "distilled": Case(distilled=True),
+    "distilled-one-by-one": Case(packed=False, distilled=True),
+    "distilled-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, distilled=True),
     "full-kl": Case(actor=FULL),
     "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
     "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
@@ -251,6 +266,10 @@ def batch_of(case: Case, step: int) -> Any:
         batch.experts[5:9] = 255  # tokens that route by themselves
     if case.shares:  # equal prompts, within groups and across them
         batch.ids = torch.where(batch.mask | (batch.positions > 3), batch.ids, batch.positions + 9)
+    if case.distilled:
+        batch.teacher = torch.arange(batch.num_sequences) % 3 - 1
+        told = torch.tensor([[2, 5, 6, 7, 8, 9], [0, -1, -1, -1, -1, -1], [2, 9, 8, -1, -1, -1]])
+        batch.teacher_prompts = told.repeat(batch.num_sequences, 1)[: batch.num_sequences]
     if case.actor.get("use_kl_loss"):
         batch.ref_logprobs = batch.mask * torch.linspace(-4, -3, batch.num_tokens)
     return batch
@@ -274,6 +293,8 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
             batch = begun(trainable, whole)
         metrics.append(trainable.update(batch))
     weights = {n: t.clone() for n, t in PolicyWeights(trainable.model).tensors()}
+    for name, tensor in PolicyWeights(trainable.model, dtype=torch.bfloat16).tensors():  # gathered in fewer bytes
+        assert torch.equal(tensor, weights[name].to(tensor.dtype)), name
     if case.target_parameters:
         weights |= {n: t.clone() for n, t in gather_adapter(trainable.model).items()}
     elif case.lora_rank:
@@ -305,7 +326,9 @@ def begun(trainable: PolicyActor, whole: Any) -> Any:
 @torch.no_grad()
 def head_error(trainable: PolicyActor, batch: Any) -> float:
     """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
-    hidden, weight, _ = trainable.score.readout(batch)
+    score = trainable.score
+    part, own = score._own(batch, every_token=False)
+    hidden, weight, _ = score.model.run_gathered(lambda: score._kept(score._read(batch, part, own)))
     assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
     exact = (hidden.double() @ weight.double().T * trainable.score.scale).log_softmax(-1)
     wanted = batch.mask & (batch.positions > 0)

@@ -1,5 +1,6 @@
 """The output layer's product in float32 under half-precision layers, beside one in float64 on the same states."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from agentrl.algorithms.kl import kl_of_logits
 from agentrl.config.schema import Actor, Model
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.config.schema.reward import RewardModel, RewardNetwork
@@ -17,7 +19,7 @@ from agentrl.training import PolicyActor, load_model
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs
 from agentrl.training.model.head.float32_head import Float32Linear, in_float32, product
-from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.reward_model import Judge
 from agentrl.training.model.value_model import TokenValues, load_value_model
@@ -100,6 +102,10 @@ def test_its_log_probs_are_those_of_one_in_float64(folder: Path, way: str) -> No
     assert errors[False] > (2 if way == "adapted" else 50) * errors[True]
 
 
+def exact_kl(theirs: Readout, wide: bool, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return kl_of_logits(logits, theirs.logits(tokens, wide=wide) * 0.7)[None]
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("compared", [False, True])
 def test_its_gradients_are_those_of_one_in_float64(bias: bool, compared: bool) -> None:
@@ -109,11 +115,12 @@ def test_its_gradients_are_those_of_one_in_float64(bias: bool, compared: bool) -
         return [torch.randn(50, 64).bfloat16(), torch.randn(97, 64).bfloat16(), torch.randn(97).bfloat16()][: 2 + bias]
 
     mine, targets, by = parts(), torch.randint(97, (50,)), torch.randn(3, 50)
-    other = parts() + [None] * (not bias) if compared else []
+    other = parts()
     errors = {}
     for wide in (True, False):
         leaves = [x.clone().requires_grad_() for x in mine]
-        found = ChunkedLogprobs.apply(*leaves, *([None] * (not bias)), targets, 0.7, "torch", wide, 0, *other)
+        comparison = (partial(exact_kl, Readout(*other), wide), torch.arange(50)) if compared else ()
+        found = ChunkedLogprobs.apply(*leaves, *([None] * (not bias)), targets, 0.7, "torch", wide, 0, *comparison)
         wanted_leaves = [x.double().requires_grad_() for x in mine]
         logprobs = (F.linear(*wanted_leaves) * 0.7).log_softmax(-1)
         wanted = [logprobs.gather(-1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)]

@@ -4,10 +4,11 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.model.attention.choosing import PACKED
 from agentrl.training.model.head import chunked
 from agentrl.training.model.head.chunked import ChunkedLogprobs
-from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
 from tests.training.tiny import random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9]
@@ -162,6 +163,11 @@ def test_a_packed_model_still_generates_and_takes_padded_batches():
     assert torch.equal(packed, module.generate(prompts, max_new_tokens=5, do_sample=False))
 
 
+def exact_kl(theirs):
+    """The comparison with another model, at temperature 1."""
+    return lambda logits, tokens: kl_of_logits(logits, theirs.logits(tokens, wide=False))[None]
+
+
 @pytest.mark.parametrize("compared", [False, True])
 def test_full_logits_are_never_held(compared, monkeypatch):
     """The largest float32 tensor made while scoring, beside another model's too, is a chunk of logits."""
@@ -180,7 +186,8 @@ def test_full_logits_are_never_held(compared, monkeypatch):
     hidden = torch.randn(300, 16, requires_grad=True)
     weight = torch.randn(5000, 16, requires_grad=True)
     with Watch():
-        other = (hidden.detach() + 1, weight.detach(), None) if compared else ()
+        theirs = Readout(hidden.detach() + 1, weight.detach())
+        other = (exact_kl(theirs), torch.arange(300)) if compared else ()
         *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", False, 0, *other)
         last.sum().backward()
     assert largest == chunked.MIN_CHUNK
@@ -194,15 +201,19 @@ def test_kept_logits_give_the_same_gradients(kept, compared, wide, monkeypatch):
     monkeypatch.setitem(chunked.CHUNK_LOGITS, "cpu", 64)
     torch.manual_seed(0)
     inputs = [torch.randn(100, 16), torch.randn(500, 16), torch.randn(500)]
-    other = tuple(x + 0.1 * torch.randn_like(x) for x in inputs) if compared else ()
+    theirs = Readout(*(x + 0.1 * torch.randn_like(x) for x in inputs))
+    other = (exact_kl(theirs), torch.arange(100)) if compared else ()
     targets, factors = torch.randint(500, (100,)), torch.randn(3, 100)
     found, computed = [], []
-    own = chunked._logits
+    own = chunked.logits_of
     for keep in (0, kept):
         calls = []
-        monkeypatch.setattr(
-            chunked, "_logits", lambda rows, *rest, calls=calls, **more: calls.append(rows) or own(rows, *rest, **more)
-        )
+
+        def counted(rows, *rest, calls=calls, **more):
+            calls.append(rows)
+            return own(rows, *rest, **more)
+
+        monkeypatch.setattr(chunked, "logits_of", counted)
         leaves = [x.clone().requires_grad_() for x in inputs]
         columns = ChunkedLogprobs.apply(*leaves, targets, 0.7, "torch", wide, keep, *other)
         loss = sum((factor * column).sum() for factor, column in zip(factors, columns, strict=False))

@@ -124,7 +124,7 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     policy = policy_of()
     sizes = micro_batching_of(Actor(), GPU)
     other = Reference(tiny(), temperature=1.0, micro_batching=sizes, device=CPU)
-    passes.fit_passes(config, [policy], other, ALONE)
+    passes.fit_passes(config, [policy], [other], ALONE)
     chosen = policy.micro_batching.max_tokens
     assert chosen is not None
     assert 2048 < chosen < MOST
@@ -133,10 +133,10 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     said = f"passes of {chosen} tokens, not compiled, attention fa2, head triton with {chosen} kept logits"
     assert passes.description(policy) == said
     monkeypatch.setattr(passes, "free_memory", lambda device: 0.0)
-    passes.fit_passes(config, [policy], None, ALONE)
+    passes.fit_passes(config, [policy], [], ALONE)
     assert policy.micro_batching.max_tokens == 300
     own = policy_of(ppo_max_token_len_per_gpu=50)
-    passes.fit_passes(config, [own], None, ALONE)
+    passes.fit_passes(config, [own], [], ALONE)
     assert own.micro_batching.max_tokens == 50
     assert own.score.keep == 0
 

@@ -23,6 +23,7 @@ from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.sft.conversations import read_conversations
+from agentrl.training.sft.custom_conversations import token_ledger
 from agentrl.training.sft.run import Run
 from tests.training.tiny import CPU
 
@@ -103,6 +104,30 @@ def test_the_gradient_is_that_of_the_assistants_tokens_alone(home):
     assert "It is 1." in trained
     assert "What is" not in trained
     assert "What is" in rest
+
+
+def test_stored_log_probs_of_a_teacher_are_the_target(home, tmp_path):
+    """The loss is KL(teacher || model) over its k tokens and all others as one; rows without a teacher are as usual."""
+    ids, k, weights = [5, 6, 7, 8, 9, 10], 3, [0, 0, 1, 1, 1, 1]
+    best = torch.randn(len(ids), 300, generator=torch.Generator().manual_seed(0)).log_softmax(-1).topk(k)
+    tokens = {"input_ids": ids, "loss_mask": weights}
+    stored = {"teacher_topk_ids": best.indices.tolist(), "teacher_topk_logprobs": best.values.tolist()}
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in (tokens | stored, tokens)))
+    settings = config(home)
+    settings.data.train_files = str(tmp_path / "rows.jsonl")
+    run = Run(settings)
+    taught, plain = run.conversations.ledgers
+    losses = [run.trainable.validation_loss(pack_ledgers(own)) for own in ([taught], [plain], [taught, plain])]
+    with torch.no_grad():
+        logprobs = run.model.module(torch.tensor([ids])).logits[0, 1:-1].float().log_softmax(-1)
+    own, theirs = logprobs.gather(-1, best.indices[2:]), best.values[2:]
+    own, theirs = (torch.cat([x, (1 - x.exp().sum(-1, keepdim=True)).log()], -1) for x in (own, theirs))
+    assert losses[0] == pytest.approx((theirs.exp() * (theirs - own)).sum(-1).mean().item(), abs=1e-5)
+    assert losses[2] == pytest.approx((losses[0] + losses[1]) / 2, abs=1e-5)
+    with pytest.raises(UserError, match="row 3: .* must have k numbers a token"):
+        token_ledger(tokens | stored | {"teacher_topk_logprobs": [[0.0]] * len(ids)}, 300, "row 3")
+    with pytest.raises(UserError, match="ids below 9"):
+        token_ledger(tokens | stored, 9, "row 3")
 
 
 def test_steps_and_micro_batches(home, tmp_path):

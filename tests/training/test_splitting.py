@@ -109,6 +109,24 @@ def test_sequences_of_a_prompt_go_to_one_rank():
         assert max(costs) < 1.1 * min(costs)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("prompts", "typical", "spread", "most"),
+    [(256, 350, 0.5, 512), (1000, 6000, 0.9, 65536), (4096, 300, 0.7, 2048)],
+    ids=["math", "agents", "long prompts"],
+)
+def test_ranks_that_share_prompts_wait_for_each_other_for_a_fiftieth_at_most(ranks, prompts, typical, spread, most):
+    draw = random.Random(0)  # answers as long as those of runs are: many short ones, and a few that are far longer
+    asked = [draw.randint(prompts // 2, 2 * prompts) for _ in range(64)]
+    answers = [min(int(draw.lognormvariate(0, spread) * typical) + 1, most) for _ in range(8 * 64)]
+    lengths = [asked[i // 8] + answer for i, answer in enumerate(answers)]
+    families = [Prompt(i // 8, asked[i // 8]) for i in range(8 * 64)]
+    shares = assign_shares(lengths, [range(8 * 64)], ranks, hidden=2048, prompts=families)
+    costs = [Work(lengths, 2048, families)(share) for share in shares]
+    alone = Work(lengths, 2048, families)(range(8 * 64))
+    assert max(costs) < 1.02 * alone / ranks
+
+
 def test_families_are_split_where_ranks_would_wait():
     assert assign_shares([60] * 8, [range(8)], 4, hidden=64, prompts=[Prompt(0, 50)] * 8) == [
         [0, 4],

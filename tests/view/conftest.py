@@ -11,7 +11,8 @@ from agentrl.tracking import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
-from agentrl.view import Api, ViewServer
+from agentrl.view.api import Api
+from agentrl.view.server import ViewServer
 
 
 def decode(ids: list[int]) -> str:

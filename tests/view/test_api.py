@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking.status import RunStatus
-from agentrl.view import Api
+from agentrl.view.api import Api
 from tests.view.conftest import AHEAD
 
 

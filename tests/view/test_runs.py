@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.view import find_runs
+from agentrl.view.runs import find_runs
 
 
 def test_a_run_and_its_dumps(run):

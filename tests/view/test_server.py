@@ -9,8 +9,8 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.http.serving import json_response
-from agentrl.view import Api, ViewServer
-from agentrl.view.server import STATIC
+from agentrl.view.api import Api
+from agentrl.view.server import STATIC, ViewServer
 
 
 def get(server, path, host=None):

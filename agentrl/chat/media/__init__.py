@@ -3,8 +3,3 @@
 Invariant: an image is processed once. Its `Medium` holds the tokens that stand for it and the tensors that the model
 computes their embeddings from; both travel with the token ledger, in order, from the prompt to the optimizer.
 """
-
-from agentrl.chat.media.processor import Processor
-from agentrl.trajectory.medium import Medium, collapsed, features, media_of, token_types
-
-__all__ = ["Medium", "Processor", "collapsed", "features", "media_of", "token_types"]

@@ -5,6 +5,7 @@ from typing import Any
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.derived import components_of, needs_critic
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
+from agentrl.config.schema.distillation import Distillation
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
@@ -83,14 +84,15 @@ def server_memory(rollout: Rollout) -> None:
         )
 
 
-def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
+def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer, distillation: Distillation) -> None:
     """Check that group estimators get several answers per prompt."""
     at_least("algorithm", algorithm, 1, "min_group_size")
     if algorithm.min_group_size > rollout.n:
         raise UserError(
             f"algorithm.min_group_size={algorithm.min_group_size} with rollout.n={rollout.n}: every group is left out"
         )
-    if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and not trainer.val_only:
+    trained = distillation.use_rewards and not trainer.val_only
+    if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and trained:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
             "is 0; set rollout.n=8, for example, or algorithm.adv_estimator=reinforce_plus_plus"

@@ -10,17 +10,18 @@ actor.clip_ratio actor.clip_ratio_low actor.clip_ratio_high actor.kl_loss_coef a
 actor.optim.lr_warmup_steps algorithm.kl_ctrl.kl_coef critic.optim.weight_decay critic.optim.lr_warmup_steps
 model.lora_rank critic.model.lora_rank optim.weight_decay optim.lr_warmup_steps trainer.critic_warmup
 rollout.multi_turn.max_assistant_turns rollout.multi_turn.max_user_turns rollout.multi_turn.max_consecutive_errors
-actor.router.aux_loss_coef actor.router.bias_update
+actor.router.aux_loss_coef actor.router.bias_update distillation.coef
 """
 ABOVE_0 = """
 actor.grad_clip critic.grad_clip trainer.grad_clip rollout.trajectory_timeout rollout.start_timeout
 rollout.request_timeout reward.timeout reward.num_workers trainer.nccl_timeout algorithm.kl_ctrl.horizon
 actor.fsdp_config.expert_parallel_size fsdp_config.expert_parallel_size
 trainer.total_epochs actor.ulysses_sequence_parallel_size trainer.ulysses_sequence_parallel_size evaluation.k
+distillation.temperature
 """
 SHARES = """
 algorithm.gamma algorithm.lam rollout.max_infra_drop_share actor.optim.min_lr_ratio actor.optim.stable_ratio
-optim.min_lr_ratio optim.stable_ratio evaluation.confidence
+optim.min_lr_ratio optim.stable_ratio evaluation.confidence distillation.beta
 """
 BELOW_1 = "actor.optim.betas optim.betas"
 

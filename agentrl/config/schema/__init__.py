@@ -7,6 +7,7 @@ from agentrl.config.schema.actor import Actor, Optim, PolicyLoss, Profiler
 from agentrl.config.schema.algorithm import PFPPO, Algorithm, KLControl, RolloutCorrection
 from agentrl.config.schema.critic import Critic, Ref
 from agentrl.config.schema.data import CustomClass, Data
+from agentrl.config.schema.distillation import Distillation, Teacher
 from agentrl.config.schema.model import Model, Pretrained
 from agentrl.config.schema.reward import Reward, RewardModel, RewardNetwork
 from agentrl.config.schema.rollout import Rollout
@@ -33,6 +34,11 @@ class Config:
     """Rewards."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     """Advantages."""
+    teachers: dict[str, Teacher] = field(default_factory=dict)
+    """Teachers by name: {model: {path: ...}, engine: sglang, n_gpus: 1}, {base_url: ...}, {where: ranks}, or {model:
+    policy, context: file.py:function}."""
+    distillation: Distillation = field(default_factory=Distillation)
+    """Training on the teachers' probabilities."""
     trainer: Trainer = field(default_factory=Trainer)
     """The run."""
     ray_init: RayInit = field(default_factory=RayInit)
@@ -49,6 +55,7 @@ __all__ = [
     "Critic",
     "CustomClass",
     "Data",
+    "Distillation",
     "KLControl",
     "Model",
     "Optim",
@@ -62,5 +69,6 @@ __all__ = [
     "RewardNetwork",
     "Rollout",
     "RolloutCorrection",
+    "Teacher",
     "Trainer",
 ]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import FinishReason, Sampling
+from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.http.client import Http, serves
 from agentrl.trajectory.medium import Medium
@@ -102,6 +103,12 @@ class ServerBackend(Protocol):
         media: Sequence[Medium] = (),
     ) -> ServerAnswer:
         """Draw tokens after `ids`, which contain those of `media`. Raises UserError when the engine takes no media."""
+
+    async def score(
+        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+    ) -> ServerScores:
+        """The log-probs of the tokens of `ids` from number `first` >= 1 on, and the `k` likeliest in place of each;
+        texts come where k is 0 and the server has a tokenizer."""
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         """End the given requests; they answer with the tokens drawn so far."""

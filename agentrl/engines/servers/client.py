@@ -22,6 +22,7 @@ from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
 from agentrl.engines.experts import checked_experts, joined_experts
+from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
@@ -147,6 +148,18 @@ class ServerClient:
             same_key.discard(request)
         drawn = request.token_ids, request.logprobs, reason, request.versions, request.candidates
         return Generation.of(*drawn, present=self.version, experts=joined_experts(request.experts))
+
+    async def score(self, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, *, key: str) -> ServerScores:
+        """The log-probs of given tokens; see `ServerBackend.score`. Raises InfraError when servers fail."""
+        request = InFlightRequest(ids, Sampling(1))
+        while True:
+            replica = await self.pool.pick(key)
+            try:
+                return await self.backend.score(replica.http, ids, media, first, k, self.request_timeout)
+            except (ServerLost, RequestRefused) as error:
+                await self._lost(request, replica, error)
+            except (TypeError, ValueError, LookupError, AttributeError, StopIteration) as error:  # another's server
+                raise InfraError(f"{replica.url} returns no log-probs of given tokens: {error!r}") from error
 
     async def abort(self) -> None:
         await self._end([request for requests in self._in_flight.values() for request in requests])

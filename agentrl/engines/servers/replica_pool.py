@@ -55,8 +55,9 @@ class ReplicaPool:
         """Restart a replica that did not answer, in the background."""
         if replica in self._restarts:
             return
+        if replica.serving:
+            log.warning("%s went away; %d others serve", replica.url, len(self.serving) - 1)
         replica.serving = False
-        log.warning("%s went away; %d others serve", replica.url, len(self.serving))
         self._restarts[replica] = asyncio.get_running_loop().create_task(self._restart(replica))
 
     async def wait_all_serving(self) -> None:

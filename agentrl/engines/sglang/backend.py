@@ -18,6 +18,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.experts import flat_experts
+from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.backend import (
     CONTROL_SECONDS,
     BroadcastGroup,
@@ -127,6 +128,15 @@ class SGLang(ServerBackend):
         reason = as_finish_reason((meta.get("finish_reason") or {}).get("type"))
         candidates = tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest)
         return ServerAnswer(ids, logprobs, reason, candidates, experts)
+
+    async def score(
+        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+    ) -> ServerScores:
+        body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": first - 1, "top_logprobs_num": k}
+        body |= {"return_text_in_logprobs": not k, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
+        answer = await http.post("/generate", body | (pictures(ids, media) if media else {}), timeout=timeout)
+        meta = answer["meta_info"]
+        return meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:] if k else ()
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))

@@ -22,6 +22,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.experts import saved_experts
+from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.backend import (
     CONTROL_SECONDS,
     BroadcastGroup,
@@ -132,6 +133,15 @@ class VLLM(ServerBackend):
         saved = None if experts is None else saved_experts(experts)
         return ServerAnswer(choice["token_ids"] or [], logprobs, reason, candidates, saved)
 
+    async def score(
+        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+    ) -> ServerScores:
+        if media:
+            raise UserError("a teacher on vLLM reads no images; set its engine to sglang")
+        body = {"model": self._models[http.url], "prompt": ids, "max_tokens": 1, "prompt_logprobs": k}
+        answer = await http.post("/v1/completions", body, timeout=timeout)
+        return await asyncio.to_thread(scores_of, answer["choices"][0]["prompt_logprobs"][first:], ids[first:], k)
+
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
             names = [f"cmpl-{rid}-0" for rid in rids]
@@ -241,6 +251,16 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "routed_experts_prompt_start": sampling.experts_from,
     }
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def scores_of(found: Sequence[Any], ids: Sequence[int], k: int) -> ServerScores:
+    """vLLM's log-probs of a prompt: for each token a mapping of the likeliest ones and itself, by their ids."""
+    rows = [
+        sorted((one["rank"], one["logprob"], int(token), one.get("decoded_token")) for token, one in row.items())
+        for row in found
+    ]
+    given = [next(entry[1:] for entry in row if entry[2] == token) for row, token in zip(rows, ids, strict=True)]
+    return given, [[entry[1:] for entry in row[:k]] for row in rows] if k else ()
 
 
 def packed(bucket: "Bucket") -> tuple["torch.Tensor", list[int]]:

@@ -60,8 +60,8 @@ class RolloutWorker(Worker):
         self._served: dict[str, asyncio.Future[None]] = {}
 
     async def open(self, link: Link, objects: UserObjects, scored: bool) -> None:
-        """Load tools, interactions and rewards. `scored`: whether rewards are computed here. Raises
-        UserError."""
+        """Load tools, interactions and rewards. `scored`: whether rewards are computed here. Raises UserError."""
+        from agentrl.engines.teachers import launch_teachers
         from agentrl.rollout.group_jobs import GroupJobs
         from agentrl.rollout.pausable_engine import PausableEngine
         from agentrl.rollout.rollouts import Rollouts
@@ -71,7 +71,10 @@ class RolloutWorker(Worker):
         self.client = link.open(self._lost)
         self.engine = PausableEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)
-        self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, objects=objects, scored=scored)
+        teachers = launch_teachers(self.config, "cpu", _never)  # their servers run
+        self.rollouts = Rollouts(
+            self.config, tokenizer, self.engine, _never, objects=objects, scored=scored, teachers=teachers
+        )
         self.jobs = GroupJobs(self.rollouts.scheduler, self._emit, self._put)  # type: ignore[arg-type]  # not spread any further
         logging.getLogger("agentrl").addHandler(Forwarding(self._emit, asyncio.get_running_loop()))
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
@@ -157,7 +160,7 @@ def without_rows(objects: UserObjects) -> UserObjects:
     return replace(objects, rows=None, validation=None)
 
 
-def _never(work: Any) -> Any:
+def _never(*work: Any) -> Any:
     raise RuntimeError("a rollout worker runs on Ray's event loop")
 
 

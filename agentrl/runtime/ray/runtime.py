@@ -15,14 +15,15 @@ import ray
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import result_of
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start
+from agentrl.engines.teachers import with_addresses
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.failures import results
@@ -30,7 +31,7 @@ from agentrl.runtime.ray.learner import RayLearner
 from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_workers import start_rollout_workers
-from agentrl.runtime.ray.servers import Workers, start_workers
+from agentrl.runtime.ray.servers import Workers, start_workers, teacher_launcher
 from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
@@ -81,8 +82,11 @@ class RayRuntime(Runtime):
         self.runner = self._open_loop(config)
         own = self._engine(config)
         servers = own if isinstance(own, RemoteEngine) else None
+        kind = "cuda" if self.gpus else "cpu"
+        teachers = self._open_teachers(config, kind, teacher_launcher(config, kind, self.stack))
+        shared = with_addresses(config, teachers)
         spread = config.rollout.agent.num_workers > 0
-        workers = start_rollout_workers(config, own, link_to(own), objects, store, self.stack) if spread else None
+        workers = start_rollout_workers(shared, own, link_to(own), objects, store, self.stack) if spread else None
         engine: Engine = workers or own
         if isinstance(self.runner, LoopThread):
             measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
@@ -103,6 +107,7 @@ class RayRuntime(Runtime):
             check_workers=self._check_workers,
             judge=self.judge,
             objects=objects,
+            teachers=teachers,
         )
 
     def _engine(self, config: Config) -> Engine:

@@ -32,6 +32,7 @@ from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.sleeping import shared
+from agentrl.engines.teachers import Launch
 from agentrl.runtime.ray.cluster import connect, on_gpus, reserve
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
@@ -105,16 +106,15 @@ class Workers:
 
 def start_workers(config: Config) -> Workers:
     """Start them. Raises UserError if the cluster is too small."""
-    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}
-    nsight = trainer.worker_nsight_options
+    trainer, env = config.trainer, BROADCAST_ENVIRONMENT if config.rollout.nnodes else {}  # NCCL reads it once
     with ExitStack() as stack:
         connect(config.ray_init, stack)
-        gpus, size = on_gpus(trainer.device), (trainer.nnodes, trainer.n_gpus_per_node)
-        # NCCL reads the environment once, at a rank's first use.
-        ranks = spawn(Rank, config, "trainer", *size, gpus=gpus, stack=stack, env=env, nsight=nsight)
+        gpus, where = on_gpus(trainer.device), ("trainer", trainer.nnodes, trainer.n_gpus_per_node)
+        ranks = spawn(Rank, config, *where, gpus=gpus, stack=stack, env=env, nsight=trainer.worker_nsight_options)
         joining, kind = ranks.begin_join(), "cuda" if gpus else "cpu"
-        local = in_process(engine_name(config.rollout, kind))
-        servers = None if local else launch_servers(config, kind, ranks, stack)
+        name = engine_name(config.rollout, kind)
+        # hf's module imports transformers, as the main thread does now: Python would give one of them half a module.
+        servers = None if name == "hf" or in_process(name) else launch_servers(config, kind, ranks, stack)
         return Workers(ranks, joining, servers, stack.pop_all())
 
 
@@ -162,6 +162,19 @@ def _placements(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack)
     timeout = trainer.ray_wait_register_center_timeout
     group, _ = reserve(keys, rollout.nnodes, each, gpus=kind == "cuda", timeout=timeout, stack=stack)
     return separate_placements(group, rollout, each, kind)
+
+
+def teacher_launcher(config: Config, kind: str, stack: ExitStack) -> Launch:
+    """Starts teachers on GPUs that Ray gives them, where the `kind` of devices is cuda."""
+    scratch = weight_folder(config.rollout)
+    stack.callback(scratch.remove)
+
+    def launch(backend: ServerBackend, gpus: int, log: Path) -> Replica:
+        placement = Placement("SPREAD", own_gpus=gpus if kind == "cuda" else 0)
+        (server,) = launched(backend, [placement], [log], scratch.path, stack)
+        return Replica(backend, server.url, server)
+
+    return launch
 
 
 def launched(

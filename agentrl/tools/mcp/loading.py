@@ -6,8 +6,9 @@ from typing import Any
 
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError, reported_as
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.plugins import Entry
-from agentrl.tools.mcp.session_pool import LoopThread, SessionPool
+from agentrl.tools.mcp.session_pool import SessionPool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
@@ -40,7 +41,7 @@ class McpServers:
             pool.close()
         self.pools.clear()
         if self._loop is not None:
-            self._loop.stop()
+            self._loop.close()
             self._loop = None
 
 

@@ -5,14 +5,12 @@ Invariant: a trajectory that has its own session has it from its first call unti
 
 import asyncio
 import logging
-import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from agentrl.core.errors import InfraError
 from agentrl.core.json_schema import Unchecked, WrongSchema, compiled
+from agentrl.core.loop_thread import LoopThread
 from agentrl.tools.mcp.connection import Connection
 from agentrl.tools.mcp.spec import ServerSpec
 
@@ -20,26 +18,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 MAX_COMPLAINT_CHARACTERS = 300
 """Characters of a complaint."""
-
-
-class LoopThread:
-    """An event loop in a separate thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run a coroutine there."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def stop(self) -> None:
-        """End the thread and close its loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        if not self._thread.is_alive():
-            self._loop.close()
 
 
 class SessionPool:

@@ -97,12 +97,18 @@ def _sample(ledger: Ledger, texts: TokenTexts, advantages: Values) -> Record:
     """A ledger as text segments and columns."""
     chars: list[int] = []
     segments = list(_segments(ledger, texts, chars))
-    columns = {
+    columns: dict[str, Any] = {
         "ids": ledger.ids.numpy(),
         "mask": ledger.mask.numpy(),
         "logprobs": _rounded(ledger.logprobs.numpy()),
         "chars": chars,
     }
+    if ledger.teacher_logprobs is not None:
+        columns["teacher_logprobs"] = _rounded(ledger.teacher_logprobs)  # NaN is null in JSON
+    if ledger.teacher_topk_ids is not None:
+        columns["teacher_choices"] = ledger.teacher_topk_ids[:, 0]
+        others = columns["teacher_choices"][(columns["teacher_choices"] != columns["ids"]) & (columns["mask"] == 1)]
+        columns["teacher_texts"] = {str(token): texts.decode([token]) for token in np.unique(others).tolist()}
     if len(advantages):
         columns["advantages"] = _runs(_rounded(np.asarray(advantages)))
     return {"prompt_length": ledger.prompt_length, "segments": segments, "columns": columns}

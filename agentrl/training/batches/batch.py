@@ -20,8 +20,8 @@ from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, seque
 from agentrl.training.batches.sources import Sources
 
 _PER_SEQUENCE = (
-    *("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key"),
-    *("media", "sources"),
+    *("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media"),
+    *("teacher", "teacher_prompts", "sources"),
 )
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
@@ -85,6 +85,17 @@ class Batch:
     counts: Tensor | None = None
     """int64 [T]; the tokens that each entry stands for, where the batch has lines (`agentrl.trajectory.outline`) in
     place of tokens; None: one."""
+    teacher: Tensor | None = None
+    """int64 [B]; the sequence's teacher by its number, -1: none; None in a run without teachers."""
+    teacher_prompts: Tensor | None = None
+    """int64 [B, 1 + P]; the number of first tokens that its teacher does not read, and the ids that it reads in their
+    place, -1 after their end."""
+    teacher_logprobs: Tensor | None = None
+    """f32 [T]; a server's log-probs of the tokens, NaN where it has none."""
+    teacher_topk_ids: Tensor | None = None
+    """int32 [T, k]; the likeliest tokens of a server."""
+    teacher_topk_logprobs: Tensor | None = None
+    """f32 [T, k]; their log-probs."""
     media: Media | None = None
     """[B]; images and videos of each sequence; None without any."""
     sources: Sources | None = None

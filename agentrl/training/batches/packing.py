@@ -22,7 +22,7 @@ from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.sources import Source, Sources
 from agentrl.trajectory.column import Column
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import TEACHER_COLUMNS, Ledger
 from agentrl.trajectory.outline import LedgerOutline, Lines
 from agentrl.trajectory.store import Body, Store, Stored
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -92,6 +92,9 @@ def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: Sequence
     if any(trajectory.side_rewards for trajectory in trajectories):
         sides = [trajectories[i].outlines[j].side for i, j in sequences]
         batch.side = torch.tensor(sides, dtype=torch.long)
+    teachers = [trajectories[i].outlines[j].teacher for i, j in sequences]
+    if max(teachers, default=-1) >= 0:
+        batch.teacher = torch.tensor(teachers)
     keys = [_number(trajectories[i], j) for i, j in sequences]
     batch.key = torch.tensor(keys, dtype=torch.long)
     batch.truncated = torch.tensor([owner.finish == "length" for owner in owners], dtype=torch.bool)
@@ -172,10 +175,33 @@ def pack_ledgers(ledgers: Sequence[Ledger], version: int | None = None, *, group
         group=torch.tensor(own if group is None else group, dtype=torch.long),
         media=Media.of([ledger.media for ledger in ledgers]),
         experts=_experts(ledgers),
+        **_teacher_columns(ledgers),
     )
     if version is not None:
         batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
     return batch
+
+
+def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
+    """The columns about the ledgers' teachers; none where no ledger has a teacher."""
+    if not any(ledger.teacher >= 0 for ledger in ledgers):
+        return {}
+    found = {"teacher": torch.tensor([ledger.teacher for ledger in ledgers])}
+    if any(ledger.teacher_prompt for ledger in ledgers):
+        # One without a prompt of its own reads all tokens.
+        pairs = [(len(told) and ledger.prompt_length, told) for ledger in ledgers for told in [ledger.teacher_prompt]]
+        prompts = [torch.tensor([replaced, *told]) for replaced, told in pairs]
+        found["teacher_prompts"] = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=-1)
+    for name in TEACHER_COLUMNS:
+        columns = [getattr(ledger, name) for ledger in ledgers]
+        known = next((column for column in columns if column is not None), None)
+        if known is not None:
+            none = np.nan if known.dtype.kind == "f" else 0
+            shapes = [(len(ledger), *known.shape[1:]) for ledger in ledgers]
+            each = zip(columns, shapes, strict=True)
+            whole = [np.full(shape, none, known.dtype) if column is None else column for column, shape in each]
+            found[name] = torch.from_numpy(np.concatenate(whole))
+    return found
 
 
 def _experts(ledgers: Sequence[Ledger]) -> Tensor | None:

@@ -113,7 +113,7 @@ def _runs(part: Sequence[int], count: int) -> list[list[int]]:
 def _balanced_shares(part: Sequence[int], loads: Sequence[float], work: Work) -> list[list[int]]:
     """The sequences of a part for each rank, which has `loads` already.
 
-    Families are whole, or split where they are more than a fair share, a half or a quarter of it: the way with the
+    Families are whole, or split where they are more than a fair share, or than some part of it: the way with the
     lightest heaviest share, for each part of a family computes the prompt again.
     """
     families = work.families(part)
@@ -124,7 +124,7 @@ def _balanced_shares(part: Sequence[int], loads: Sequence[float], work: Work) ->
         units = [u for f, cost in zip(families, costs, strict=True) for u in _split(f, ceil(cost * pieces / fair))]
         return [[i for u in own for i in units[u]] for own in _even([work(unit) for unit in units], loads)]
 
-    ways = (0, 1, 2, 4) if work.prompts else (0,)
+    ways = (0, 1, 2, 4, 8, 16) if work.prompts else (0,)
     return min((dealt(pieces) for pieces in ways), key=lambda shares: max(map(work, shares)))
 
 

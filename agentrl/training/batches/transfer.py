@@ -21,22 +21,21 @@ from agentrl.trajectory.store import Body
 
 Columns = dict[str, NDArray[Any]]
 """By name."""
-OF_SEQUENCES = ("trajectory", "group", "index", "side", "truncated", "key", "counts")
+OF_SEQUENCES = ("trajectory", "group", "index", "side", "truncated", "key", "counts", "teacher")
 OF_TOKENS = ("mask", "advantages", "returns", "rejected", "importance", "capped")
 """Columns of the whole batch that ranks read: one entry a token, or a line."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The sequences of a rank. All sequences of a batch with images have one, or none has: a rank without any gets the
-    first sequence, and computes its images for nothing."""
+    """The sequences of a rank, and as a pattern one more, after which all shares have the same columns."""
 
     columns: Columns
     sources: tuple[Source, ...] | None
     """Their tokens; None where the rank has them."""
     version: int | None
-    idle: bool
-    """Whether the one sequence is another rank's."""
+    own: int
+    """The number of sequences without the pattern."""
     computed: Sequence[Any] = ()
     """References of the `computed_columns` of all ranks, where the shares were others."""
     wanted: Collection[str] = ()
@@ -46,11 +45,12 @@ class Share:
     def of(cls, batch: Batch, sequences: Sequence[int], *, held: bool = False, **given: Any) -> "Share":
         """The share of these sequences, whose tokens are in a store. `held`: whether the rank has them."""
         assert batch.sources is not None
-        first = next((i for i, images in enumerate(batch.sources.images) if images), 0)
-        share = batch.share(sequences or [first])
+        optional = [source.outline.columns for source in batch.sources.each]
+        pattern = [] if held or (sequences and not max(optional)) else [optional.index(max(optional))]
+        share = batch.share([*sequences, *pattern])
         columns = {name: share.columns[name].numpy() for name in (*OF_SEQUENCES, *OF_TOKENS) if name in share.columns}
         assert share.sources is not None
-        return cls(columns, None if held else share.sources.each, share.sources.version, not sequences, **given)
+        return cls(columns, None if held else share.sources.each, share.sources.version, len(sequences), **given)
 
     @property
     def references(self) -> list[Any]:
@@ -69,7 +69,9 @@ class Share:
         batch = replace(held, **given)
         if self.sources is not None and self.computed:
             batch = with_computed(batch, values[-len(self.computed) :])
-        return batch.share([]) if self.idle else batch
+        if self.own == batch.num_sequences:
+            return batch
+        return batch.select(range(self.own)) if self.own else batch.share([])
 
     def _packed(self, bodies: Sequence[Body]) -> Batch:
         references = dict.fromkeys(source.body for source in self.sources or ())
@@ -79,7 +81,7 @@ class Share:
 
 def computed_columns(batch: Batch, before: Batch, wanted: Collection[str] = ()) -> Columns:
     """The columns of `batch` that `before` had not, and those `wanted`; with the keys and bounds of its sequences."""
-    names = {"key", "cu_seqlens", *wanted, *(batch.columns.keys() - before.columns.keys())}
+    names = {"key", "cu_seqlens", "teacher_logprobs", *wanted, *(batch.columns.keys() - before.columns.keys())}
     return {name: batch.columns[name].cpu().numpy() for name in names if name in batch.columns}
 
 
@@ -87,7 +89,7 @@ def with_computed(batch: Batch, parts: Sequence[Columns]) -> Batch:
     """The batch, which has tokens, with the columns [T, ...] that ranks computed for its sequences."""
     spans = {key: (part, start, end) for part in parts for key, start, end in _spans(part)}
     mine = [spans[key] for key in batch.keys]
-    names = dict.fromkeys(name for part in parts for name in part if name not in ("key", "cu_seqlens"))
+    names = set.intersection(*(part.keys() - {"key", "cu_seqlens"} for part in parts))
     found = {n: np.concatenate([part[n][start:end] for part, start, end in mine]) for n in names}
     given: dict[str, Any] = {name: torch.from_numpy(column).to(batch.ids.device) for name, column in found.items()}
     return replace(batch, **given)

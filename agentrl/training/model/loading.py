@@ -23,8 +23,8 @@ from transformers import (
 from transformers.models.auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from agentrl.chat.media import Processor
 from agentrl.chat.media.loading import load_processor as processor_of
+from agentrl.chat.media.processor import Processor
 from agentrl.config.schema import Model, Pretrained
 from agentrl.core import resources
 from agentrl.core.dtypes import STORED, torch_dtype

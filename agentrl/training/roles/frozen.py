@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.head.logprobs import Readout, TokenLogprobs
+from agentrl.training.model.head.logprobs import Logits, TokenLogprobs
 from agentrl.training.parallel.shards import local
 from agentrl.training.update.micro_batches import MicroBatching, score_batch
 
@@ -25,16 +25,18 @@ class Reference:
         micro_batching: MicroBatching,
         device: torch.device,
         offload: bool = False,
+        as_is: bool = False,
     ) -> None:
         """`model`: the policy where it has an adapter, else a separate model.
 
-        `offload`: keep it in CPU memory when unused.
+        `offload`: keep it in CPU memory when unused. `as_is`: its weights are not touched and an adapter is part of it:
+        another model, or the policy of the present.
         """
-        self.model = ModelHandle.of(model)
+        self.model, self.as_is = ModelHandle.of(model), as_is
         self.micro_batching = micro_batching
         self.device = device
         self.offload = offload and not self.model.adapted
-        if not self.model.adapted:
+        if not (self.model.adapted or as_is):
             self.model.module.requires_grad_(False).eval()
         self.score = TokenLogprobs(self.model, temperature=temperature)
         if self.offload:
@@ -50,11 +52,15 @@ class Reference:
             return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=2)[0]
 
     @torch.no_grad()
-    def copy_from(self, policy: ModelHandle) -> None:
-        """Take over the policy's weights, which are sharded in the same way."""
+    def copy_from(self, policy: ModelHandle, keep: float = 0.0) -> None:
+        """Take over the policy's weights, which are sharded in the same way, but for a share to `keep`."""
         theirs = policy.shards() | policy.fixed_shards()
         for name, shard in self.model.fixed_shards().items():
-            local(shard.parameter).copy_(local(theirs[name].parameter))
+            mine, new = local(shard.parameter), local(theirs[name].parameter)
+            if keep and mine.is_floating_point():
+                mine.lerp_(new.to(mine), 1 - keep)
+            else:
+                mine.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's chunks of the model."""
@@ -65,10 +71,10 @@ class Reference:
         for name, shard in self.model.fixed_shards().items():
             shard.fill(shard.parameter, state["parameters"][name])
 
-    def readout(self, micro: Batch) -> Readout:
-        """Factors of its logits of a micro-batch, for the policy's exact KL to it."""
+    def logits(self, batch: Batch, targets: Tensor | None = None, size: int = 0) -> Logits:
+        """Its logits, for a comparison of the policy with it; arguments as of `TokenLogprobs.logits`."""
         with self._base():
-            return self.score.readout(micro)
+            return self.score.logits(batch, targets, size)
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -86,7 +92,8 @@ class Reference:
         """In the body, a policy computes without its adapter, and routes by itself: it is another policy."""
         routing, self.model.routing = self.model.routing, None
         try:
-            with self.model.module.disable_adapter() if self.model.adapted else nullcontext():
+            without = self.model.adapted and not self.as_is
+            with self.model.module.disable_adapter() if without else nullcontext():
                 yield
         finally:
             self.model.routing = routing

@@ -9,7 +9,7 @@ import torch
 
 from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.derived import full_kl_in, inherited
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Model, Teacher
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
@@ -20,8 +20,10 @@ from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.roles.frozen import Reference
+from agentrl.training.roles.teachers import RankTeachers
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.critic import ValueCritic
+from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.expert_load import freeze_routers
 from agentrl.training.update.micro_batches import check_shares, for_ranks, micro_batching_of, shares_by_default
 
@@ -41,7 +43,9 @@ class Roles:
             model.routing = routing_of(model, self.device, f"actor.router_replay.mode={mode}")
         return model
 
-    def actor(self, model: ModelHandle, reference: Reference | None, total_steps: int) -> PolicyActor:
+    def actor(
+        self, model: ModelHandle, reference: Reference | None, distiller: Distiller | None, total_steps: int
+    ) -> PolicyActor:
         """The actor of the policy."""
         config = self.config
         cut = changed_distribution(config.rollout)
@@ -54,6 +58,7 @@ class Roles:
             max_response_length=config.data.max_response_length,
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
+            distiller=distiller,
             ranks=self.ranks,
             shares=self.shares(model),
             seed=config.trainer.seed,
@@ -61,23 +66,56 @@ class Roles:
 
     def reference(self, policy: ModelHandle) -> Reference:
         """The reference: initial weights again, or the policy without its adapter."""
-        ref, fsdp_config = self.config.ref, self.config.actor.fsdp_config
+        ref = self.config.ref
         if policy.adapted and ref.update_freq > 0:
             raise UserError("ref.update_freq: the reference is the model without its adapter, which never changes")
-        offload = ref.fsdp_config.param_offload
+        return self._frozen(policy, ref.fsdp_config.param_offload)
+
+    def distiller(self, policy: ModelHandle) -> Distiller | None:
+        """The comparison with teachers, and those that the ranks hold; None without teachers."""
+        if not self.config.teachers:
+            return None
+        held = {i: each for i, each in enumerate(self.config.teachers.values()) if each.on_ranks}
+        models = {i: self._teacher(each, policy) for i, each in held.items()}
+        ema = {i: each.ema for i, each in held.items() if each.ema is not None}
+        return Distiller(self.config.distillation, RankTeachers(models, ema) if held else None)
+
+    def _teacher(self, teacher: Teacher, policy: ModelHandle) -> Reference:
+        if teacher.path:
+            network = replace(self.config.model, path=teacher.path, lora_rank=0, override_config={})
+            return self._frozen(policy, teacher.param_offload, network)
+        return self._frozen(policy, teacher.param_offload, as_is=teacher.model == "policy" and teacher.ema is None)
+
+    def _frozen(
+        self, policy: ModelHandle, offload: bool, network: Model | None = None, *, as_is: bool = False
+    ) -> Reference:
+        """A model that is not trained: `network`, else the policy's initial weights, or `as_is` the policy."""
+        fsdp_config = self.config.actor.fsdp_config
         sharded = replace(
             fsdp_config,
             offload_policy=offload or fsdp_config.offload_policy,
             reshard_after_forward=True,  # it has no backward pass
         )
         sizes = replace(micro_batching_of(self.config.actor, self.device), shares=self.shares(policy))
+        model = policy
+        if network is not None:
+            model = match_trained_precision(self._other(network, sharded))
+        elif not (as_is or policy.adapted):
+            model = match_trained_precision(self._load(sharded))
         return Reference(
-            policy if policy.adapted else match_trained_precision(self._load(sharded)),
+            model,
             temperature=self._temperature,
-            micro_batching=for_ranks(sizes, policy, ranks=self.ranks),
+            micro_batching=for_ranks(sizes, model, ranks=self.ranks),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
+            as_is=as_is or network is not None,
         )
+
+    def _other(self, network: Model, fsdp_config: FsdpConfig) -> ModelHandle:
+        """Another model than the policy: its experts, if any, are not split."""
+        roles = replace(self, ranks=replace(self.ranks, expert_mesh=None))
+        seed = self.config.trainer.seed
+        return roles._load_on_ranks(lambda device: load_model(network, device=device, seed=seed), fsdp_config)
 
     def critic(self, total_steps: int) -> ValueCritic:
         """The critic, from `critic.model.path` or from the policy's initial weights."""

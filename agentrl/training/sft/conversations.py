@@ -19,7 +19,7 @@ from agentrl.data.files import paths, read_records
 from agentrl.data.media import with_media
 from agentrl.data.overlong import truncate
 from agentrl.data.plain import mapping, plain
-from agentrl.training.sft.custom_conversations import custom_ledgers
+from agentrl.training.sft.custom_conversations import custom_ledgers, token_ledger
 from agentrl.training.sft.rollouts import answered, is_answered, is_trajectory, trajectory_ledgers
 from agentrl.trajectory.ledger import NO_VERSION, Ledger, Source
 
@@ -83,6 +83,8 @@ def _ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple
 def _of_row(record: Record, data: SftData, chat: Chat, where: str) -> Iterator[Ledger | None]:
     if is_trajectory(record):
         yield from trajectory_ledgers(record, data, chat, where)
+    elif "input_ids" in record:
+        yield token_ledger(record, len(chat.tokenizer), where)
     elif is_answered(record):
         rows = answered(record, data, where)
         yield from (None if row is None else _ledger(row, data, chat, where=where) for row in rows)
@@ -181,10 +183,10 @@ def _fitted(ledger: Ledger, data: SftData, *, where: str) -> Ledger | None:
             f"{where}: a conversation of {size} tokens is over data.max_length={limit}; raise it, or set "
             "data.truncation=left, right or middle, or null to leave such rows out"
         )
-    if ledger.media:
+    if ledger.media or ledger.teacher >= 0:
         raise UserError(
-            f"{where}: a conversation of {size} tokens with images is over data.max_length={limit} and cannot be cut; "
-            "raise it, or set data.truncation=null to leave such rows out"
+            f"{where}: a conversation of {size} tokens with images or a teacher is over data.max_length={limit} and "
+            "cannot be cut; raise it, or set data.truncation=null to leave such rows out"
         )
     kept = _select(ledger, truncate(range(size), limit, side))
     return kept if kept.model_tokens else None

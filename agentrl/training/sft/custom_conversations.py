@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from agentrl.chat import Chat
 from agentrl.config.derived import with_custom
 from agentrl.config.schema.sft import SftData
@@ -20,6 +22,8 @@ from agentrl.data.plain import plain
 from agentrl.trajectory.ledger import Ledger, Source
 
 SECTION = "data.custom_cls"
+STORED = {"teacher_topk_ids": np.int32, "teacher_topk_logprobs": np.float32}
+"""Columns with a teacher's likeliest tokens, and their types."""
 
 
 def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
@@ -30,7 +34,7 @@ def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator
         raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
     for i in range(len(dataset)):
         where = f"{SECTION}: {cls.__name__}[{i}]"
-        yield _ledger(dataset[i], where), where
+        yield token_ledger(dataset[i], len(chat.tokenizer), where), where
 
 
 def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
@@ -47,7 +51,8 @@ def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
     return cls(**arguments)
 
 
-def _ledger(item: Any, where: str) -> Ledger:
+def token_ledger(item: Any, vocabulary: int, where: str) -> Ledger:
+    """Tokens with a mask, and a teacher's likeliest ones, ids below `vocabulary`, where stored. Raises UserError."""
     if not isinstance(item, Mapping) or not {"input_ids", "loss_mask"} <= item.keys():
         raise UserError(f"{where} must be a mapping with input_ids and loss_mask")
     if item.get("multi_modal_inputs"):
@@ -59,7 +64,18 @@ def _ledger(item: Any, where: str) -> Ledger:
     ids, mask = ([value for value, real in zip(column, shown, strict=True) if real] for column in (ids, mask))
     if not any(mask[1:]):
         raise UserError(f"{where} has no token to train on: loss_mask is 0 after the first")
-    return recorded_ledger(ids, [False, *map(bool, mask[1:])])
+    ledger = recorded_ledger(ids, [False, *map(bool, mask[1:])])
+    if "teacher_topk_ids" in item:
+        try:
+            columns = (np.array(plain(item[name]), kind) for name, kind in STORED.items())
+            tokens, logprobs = (column[np.flatnonzero(shown)] for column in columns)
+            fits = 0 <= tokens.min() <= tokens.max() < vocabulary and (tokens.ndim, tokens.shape) == (2, logprobs.shape)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):  # the user's data
+            fits = False
+        if not fits:
+            raise UserError(f"{where}: {' and '.join(STORED)} must have k numbers a token, ids below {vocabulary}")
+        ledger.teacher, ledger.teacher_topk_ids, ledger.teacher_topk_logprobs = 0, tokens, logprobs
+    return ledger
 
 
 def recorded_ledger(ids: Sequence[int], trained: Sequence[bool]) -> Ledger:

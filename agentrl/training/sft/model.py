@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agentrl.algorithms.distillation import Distance
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.chunked import Compare
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.update.trainable import Trainable
 
@@ -30,8 +32,19 @@ class SftReport:
         self.grad_norm = grad_norm or 0.0
 
 
+def _stored(micro: Batch) -> Compare | None:
+    """KL(teacher || model) over the tokens that are stored with their log-probs, all others as one."""
+    ids, theirs = micro.teacher_topk_ids, micro.teacher_topk_logprobs
+    if ids is None or theirs is None:
+        return None
+    distance = Distance("forward_kl", topk=ids.shape[1])
+    return lambda own, tokens: distance.of_tokens(own, ids[tokens], theirs[tokens].nan_to_num()).distance[None]
+
+
 class SftModel(Trainable):
     """Trains a causal LM on finished conversations."""
+
+    score: TokenLogprobs
 
     def __init__(self, model: nn.Module | ModelHandle, **settings: Any) -> None:
         """`settings`: keywords of Trainable."""
@@ -43,10 +56,13 @@ class SftModel(Trainable):
         return self.token_weights(mini, "token-mean")
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
-        """The micro-batch's part of the mean cross-entropy: a scalar."""
+        """The micro-batch's part of the mean cross-entropy, or distance to stored log-probs of a teacher: a scalar."""
         assert micro.weights is not None
-        logprobs, _ = self.score(micro)
-        loss = -(logprobs * micro.weights).sum()
+        logprobs, _, *distance = self.score(micro, compare=_stored(micro))
+        losses = -logprobs
+        if distance and micro.teacher_topk_logprobs is not None:  # NaN: a conversation without a teacher
+            losses = torch.where(micro.teacher_topk_logprobs[:, 0].isnan(), losses, distance[0])
+        loss = (losses * micro.weights).sum()
         report.value = report.value + loss.detach().double()
         return loss
 

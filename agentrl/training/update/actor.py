@@ -6,7 +6,7 @@ Invariants:
 - with a built-in loss, no KL loss and no entropy term, sequences of advantage 0 get no backward pass.
 """
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import OptimizerStep, PolicyLoss, bind_loss, kl_penalty
-from agentrl.algorithms.kl import GRADIENT
+from agentrl.algorithms.kl import GRADIENT, kl_of_logits
 from agentrl.algorithms.ratios import ratio_of
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
@@ -24,10 +24,12 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, choose_tokens, prompts_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
+from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.off_policy import (
@@ -37,7 +39,7 @@ from agentrl.training.update.off_policy import (
     needs_batch_correction,
 )
 from agentrl.training.update.optimizer import Optimizer
-from agentrl.training.update.report import PolicyReport
+from agentrl.training.update.report import Figures, PolicyReport
 from agentrl.training.update.trainable import Split, Steps, Trainable
 
 
@@ -57,6 +59,7 @@ class PolicyActor(Trainable):
         max_response_length: int | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
+        distiller: Distiller | None = None,
         ranks: Ranks = ALONE,
         shares: bool = False,
         seed: int = 0,
@@ -65,7 +68,8 @@ class PolicyActor(Trainable):
 
         `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
-        `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `model` is sharded
+        `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `distiller`: of a run with
+        teachers. `ranks`: `model` is sharded
         over them. `shares`: passes compute equal prompts once. `seed`: `trainer.seed`.
         """
         divisor = actor.loss_scale_factor or max_response_length
@@ -92,7 +96,7 @@ class PolicyActor(Trainable):
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
-        self.reference = reference
+        self.reference, self.distiller = reference, distiller
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
@@ -111,7 +115,7 @@ class PolicyActor(Trainable):
             batch.experts = routing.unknown(batch.num_tokens)
 
         def score(micro: Batch) -> tuple[Tensor, ...]:
-            return self.score(micro, other=reference.readout(micro) if reference else None)
+            return self.score(micro, compare=_exact_kl(reference, micro) if reference else None)
 
         with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.micro_batching, columns=3 if reference else 2)
@@ -127,6 +131,7 @@ class PolicyActor(Trainable):
     def is_additive(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
         alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
+        alone = alone and (self.distiller is None or self.distiller.ranks is None)
         alone = alone and not self.actor.router.aux_loss_coef  # its passes have shares of the whole mini-batch
         return alone and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
@@ -147,7 +152,9 @@ class PolicyActor(Trainable):
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
         report = self._report(batch)
-        with self.reference.on_device() if self.reference else nullcontext():
+        with ExitStack() as loaded:
+            for held in (self.reference, self.distiller):
+                loaded.enter_context(held.on_device() if held else nullcontext())
             report = self.train_on(batch, report)
         routing = self.model.routing
         replayed = {} if routing is None else routing.take_metrics(ranks)
@@ -200,16 +207,19 @@ class PolicyActor(Trainable):
         actor = self.actor
         assert micro.advantages is not None
         assert micro.weights is not None
-        other = self.reference.readout(micro) if self.reference else None
+        exact_kl = _exact_kl(self.reference, micro) if self.reference else None
+        compare = self.distiller.compare(micro) if self.distiller and micro.teacher is not None else None
         self.load.begin_pass(micro.mask)
-        logprobs, entropy, *exact = self.score(micro, other=other)
+        logprobs, entropy, *figures = self.score(micro, compare=joined(exact_kl, compare))
+        exact = [figures.pop(0)] if exact_kl else []
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
         importance, capped = micro_batch_importance(micro, drawn_by, self.rollout_correction)
+        advantages, distance, told = self._distilled(micro, logprobs, figures)
         losses, details = self.policy_loss(
             logprobs,
             old,
-            micro.advantages,
+            advantages,
             mask=micro.mask,
             cu_seqlens=micro.cu_seqlens,
             chosen=micro.chosen,
@@ -227,9 +237,25 @@ class PolicyActor(Trainable):
         if actor.use_kl_loss:
             details["kl_loss"] = drawn * exact[0] if exact else sampled * self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
-        report.micro_batch(micro, details)
+        if distance is not None:
+            losses = losses + (distance if importance is None else distance * importance)
+        report.micro_batch(micro, details, told)
         balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
         return (losses * micro.weights).sum() + balance
+
+    def _distilled(
+        self, micro: Batch, logprobs: Tensor, figures: list[Tensor]
+    ) -> tuple[Tensor, Tensor | None, list[Figures]]:
+        """(advantages, the distance to teachers as a term of the loss, what is reported of it)."""
+        assert micro.advantages is not None
+        if self.distiller is None or micro.teacher is None:
+            return micro.advantages, None, []
+        distillation = self.distiller.distillation
+        distance, told = self.distiller.columns(micro, logprobs, figures)
+        advantages = micro.advantages if distillation.use_rewards else torch.zeros_like(micro.advantages)
+        if not distillation.reward:
+            return advantages, distillation.coef * distance, told
+        return advantages - distillation.coef * distance.detach(), None, told
 
     def _importance_of_terms(
         self, logprobs: Tensor, old: Tensor, importance: Tensor | None
@@ -258,7 +284,7 @@ class PolicyActor(Trainable):
     def _all_have_gradients(self) -> bool:
         """Whether sequences of advantage 0 have a gradient too."""
         terms = self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or self.actor.router.aux_loss_coef != 0
-        return terms or not self.policy_loss.built_in
+        return terms or self.distiller is not None or not self.policy_loss.built_in
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
@@ -271,6 +297,11 @@ class PolicyActor(Trainable):
             moving = moving | mini.chosen  # their penalty has a gradient even with advantage 0
         counts = sum_by(moving.long(), sequence_of(mini.cu_seqlens), mini.num_sequences).tolist()
         return [i for i in everything if counts[i]], [i for i in everything if not counts[i]]
+
+
+def _exact_kl(reference: Reference, micro: Batch) -> Compare:
+    logits = reference.logits(micro)
+    return lambda own, tokens: kl_of_logits(own, logits(tokens))[None]
 
 
 def loss_of(actor: Actor) -> PolicyLoss:

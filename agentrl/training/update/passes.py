@@ -1,5 +1,6 @@
 """The sizes of forward and backward passes on a GPU that no key sets, and a line that describes an update."""
 
+from collections.abc import Sequence
 from math import ceil
 
 from agentrl.config.derived import state_bytes
@@ -20,11 +21,11 @@ from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.trainable import Trainable
 
 
-def fit_passes(config: Config, trainables: list[Trainable], reference: Reference | None, ranks: Ranks) -> None:
+def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Reference], ranks: Ranks) -> None:
     """Set the sizes of passes that no key sets, to the tokens that fit into the memory that is free now, and how many
     logits a pass keeps.
 
-    The passes of a `reference`, without a backward pass, take the size of the policy's. Collective.
+    The passes of `frozen` models, without a backward pass, take the size of the policy's. Collective.
     """
     device, alone = trainables[0].device, ranks.world == 1
     room = free_memory(device) - sum(moment_bytes(t) for t in trainables)
@@ -35,8 +36,8 @@ def fit_passes(config: Config, trainables: list[Trainable], reference: Reference
         trainable.limit_passes(-ranks.max_over_ranks(-fitting))
         if each.logits:
             trainable.score.keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
-    if reference is not None:
-        reference.limit_passes(trainables[0].micro_batching.max_tokens)
+    for model in frozen:
+        model.limit_passes(trainables[0].micro_batching.max_tokens)
 
 
 def pass_tokens(trainable: Trainable, longest: int) -> int:

@@ -1,5 +1,6 @@
 """Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
 
+from collections.abc import Sequence
 from copy import copy
 from math import isfinite
 from typing import Protocol, Self
@@ -13,6 +14,11 @@ from agentrl.training.update.gap import gap_metrics
 
 WEIGHTED = "pg_loss"
 """The figure of a token that contains its weight in the loss."""
+
+Figures = tuple[Tensor, dict[str, Tensor]]
+"""(tokens, bool [T]; their figures [T] by name)"""
+COUNT = "#"
+"""After the name of a figure: the number of its tokens, where it is not that of all."""
 
 
 class AnyReport(Protocol):
@@ -87,16 +93,20 @@ class Report:
             figures["grad_norm"] = sum(finite) / max(len(finite), 1)
         return {f"{self._section}/{name}": value for name, value in figures.items()}
 
-    def add(self, mask: Tensor, details: dict[str, Tensor]) -> None:
-        """Sum each of `details` [T] over the mask."""
+    def add(self, mask: Tensor, details: dict[str, Tensor], where: Tensor | None = None) -> None:
+        """Sum each of `details` [T] over the mask; `where` bool [T]: over its part of the mask, which is counted."""
+        there = mask if where is None else mask & where
         for name, value in details.items():
-            self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
-        self._scored = self._scored + mask.sum()
+            self._sums[name] = self._sums.get(name, 0.0) + torch.where(there, value.detach().double(), 0.0).sum()
+            if where is not None:
+                self._sums[name + COUNT] = self._sums.get(name + COUNT, 0.0) + there.sum()
+        self._scored = self._scored + (mask.sum() if where is None else 0)
 
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
-        scored = float(self._scored)
-        return {n: float(total) / (self._mini_batches if n in losses else scored) for n, total in self._sums.items()}
+        sums = {name: float(total) for name, total in self._sums.items()}
+        over = {n: sums.get(n + COUNT, self._mini_batches if n in losses else float(self._scored)) for n in sums}
+        return {n: total / over[n] for n, total in sums.items() if over[n] and not n.endswith(COUNT)}
 
 
 NAMES = {
@@ -129,14 +139,16 @@ class PolicyReport(Report):
         made._gaps = list(self._gaps)
         return made
 
-    def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
-        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES."""
+    def micro_batch(self, micro: Batch, details: dict[str, Tensor], told: Sequence[Figures] = ()) -> None:
+        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES. `told`: figures of some tokens."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:
             # The minimised loss: the weights of one mini-batch sum to its mean.
             details[WEIGHTED] = details[WEIGHTED].double() * micro.weights.double()
         self.add(micro.mask, details)
+        for where, figures in told:
+            self.add(micro.mask, figures, where)
         drawn = micro.mask
         if micro.rejected is not None:
             drawn = drawn | micro.rejected

@@ -3,7 +3,7 @@
 import { bubbles } from "./chat.js";
 import { count, facts, figure, h, hideTip, plural, seconds, showTip, signed } from "./dom.js";
 
-export const MODES = ["chat", "probability", "advantage", "trained"];
+export const MODES = ["chat", "probability", "advantage", "teacher", "trained"];
 const WHO = { prompt: "prompt", model: "model", tool: "tool", user: "user", template: "template" };
 const LONG = 900; // characters of a text that the model did not write, before it is folded
 const MANY = 4000; // tokens drawn at once
@@ -175,6 +175,9 @@ export class Conversation {
     if (this.mode === "probability") {
       const doubt = 1 - Math.exp(columns.logprobs[i]);
       if (doubt > 0.02) token.style.background = `rgb(var(--doubt) / ${(0.06 + doubt * 0.6).toFixed(3)})`;
+    } else if (this.mode === "teacher") {
+      const gap = apart(columns, i);
+      if (Math.abs(gap) > 0.05) token.style.background = `rgb(var(--${gap > 0 ? "loss" : "gain"}) / ${(0.06 + Math.min(Math.abs(gap) / PARTED, 1) * 0.5).toFixed(3)})`;
     } else if (columns.advantages) {
       const value = columns.advantages[i];
       if (value) token.style.background = `rgb(var(--${value > 0 ? "gain" : "loss"}) / ${(0.08 + Math.abs(value) / this.top * 0.42).toFixed(3)})`;
@@ -200,6 +203,7 @@ export class Conversation {
       ["token", `${columns.ids[i]}, place ${i}`],
       trained && ["probability", `${(Math.exp(logprob) * 100).toFixed(logprob > -0.001 ? 2 : 1)}%`],
       trained && ["log-prob", figure(logprob)],
+      ...(trained ? ofTeacher(columns, i) : []),
       trained && ["advantage", columns.advantages ? signed(columns.advantages[i]) : "not recorded"],
       ["trained", trained ? "yes" : "no: not the model's"],
     ];
@@ -212,6 +216,26 @@ export class Conversation {
     }
   }
 }
+
+// Where student and teacher part: log p(student) - log p(teacher) of a token; 0 where no teacher has scored it.
+const PARTED = 3;
+const apart = (columns, i) => {
+  const theirs = columns.teacher_logprobs?.[i] ?? null;
+  return theirs === null ? 0 : columns.logprobs[i] - theirs;
+};
+
+// What the teacher says of a token: [name, value].
+const ofTeacher = (columns, i) => {
+  const theirs = columns.teacher_logprobs?.[i] ?? null;
+  if (theirs === null) return [];
+  const choice = columns.teacher_choices?.[i];
+  const other = choice !== undefined && choice !== columns.ids[i] && columns.teacher_texts?.[choice];
+  return [
+    ["teacher", `${(Math.exp(theirs) * 100).toFixed(1)}%, log-prob ${figure(theirs)}`],
+    ["apart by", signed(apart(columns, i))],
+    choice !== undefined && ["teacher's choice", other ? shownAs(other) : "this token"],
+  ];
+};
 
 // Why a sample is one of several.
 const why = (record, i) => {
@@ -237,6 +261,10 @@ function legend(mode, top, record) {
   const swatch = (name, alpha) => { const box = h("i", { className: "swatch" }); box.style.background = `rgb(var(--${name}) / ${alpha})`; return box; };
   if (mode === "trained") return [h("span", { className: "trained" }, "underlined: the model's own tokens, trained on"), "the rest is read only"];
   if (mode === "probability") return [[0.12, "90% likely"], [0.36, "50%"], [0.63, "5%; no shade: certain"]].map(([alpha, text]) => h("span", {}, swatch("doubt", alpha), text));
+  if (mode === "teacher") {
+    if (!record.samples.some((sample) => sample.columns.teacher_logprobs)) return ["No teacher's server has scored this conversation."];
+    return [h("span", {}, swatch("loss", 0.4), "likelier than for the teacher: made less likely"), h("span", {}, swatch("gain", 0.4), "likelier for the teacher")];
+  }
   if (!record.samples.some((sample) => sample.columns.advantages)) return ["This dump has no advantages: validation, a sample that was not trained on, or an older version."];
   if (top <= 1e-9) return ["All advantages are 0: its group has equal rewards, so nothing is learned from it."];
   return [h("span", {}, swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`), h("span", {}, swatch("loss", 0.4), "below 0: made less likely")];

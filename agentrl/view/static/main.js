@@ -17,7 +17,7 @@ const KEYS = [
   ["j k", "next, previous conversation"],
   ["c", "a second conversation beside the first"],
   ["s", "save the conversation as a file"],
-  ["m", "as a chat, or tokens by probability, advantage or what is trained"],
+  ["m", "as a chat, or tokens by probability, advantage, teacher or what is trained"],
   ["/", "search"],
   ["t", "light or dark"],
   ["Esc", "close, or leave a field"],

@@ -18,6 +18,7 @@ from agentrl.config.keys import Key, ancestors, schema_keys
 from agentrl.config.names import destination, written
 from agentrl.core.compatibility import Written
 from agentrl.core.errors import UserError
+from agentrl_verl.reading.distilling import distill
 from agentrl_verl.reading.program_settings import Source
 from agentrl_verl.reading.versions import VERSIONS, Version, find_version
 
@@ -122,6 +123,7 @@ class VerlDefaults:
         In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here. Raises
         UserError where verl would start a server for a generative reward model.
         """
+        distill(config, self.given)
         self._require_server(config)
         self._require_detached()
         alpha = self._plain().get("model.lora.alpha")

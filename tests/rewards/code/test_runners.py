@@ -116,7 +116,8 @@ EXITS = [
 
 @pytest.mark.parametrize("hack", EXITS)
 def test_a_solution_ends_no_test(verdict: Grade, hack: str) -> None:
-    found = verdict(hack, {"assert_case": [*ENDS[::5], *NUMPY[::5]]}, total=1000.0)
+    one_of_each = [UNITTEST[0], PYTEST[0], DOCTEST[0], NUMPY[-4]]
+    found = verdict(hack, {"assert_case": one_of_each}, total=1000.0)
     assert found.score == 0.0, found.results
     assert not found.forgeable
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from agentrl.cli.main import main
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError
-from agentrl.tasks.harbor import HarborTask
 from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
+from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.harbor.table import CheckTable
 from tests.tasks.harbor.fake import FakeContainer, FakeProvider
 from tests.tasks.harbor.test_reading import PLAIN, write

@@ -9,8 +9,9 @@ from agentrl.cli.main import main
 from agentrl.containers import Container
 from agentrl.containers.docker.provider import DockerProvider
 from agentrl.tasks.format import Verdict
-from agentrl.tasks.harbor import HarborTask, find_tasks
 from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
+from agentrl.tasks.harbor.folder import find_tasks
+from agentrl.tasks.harbor.format import HarborTask
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 

@@ -8,8 +8,8 @@ import pytest
 from agentrl.cli.main import main
 from agentrl.config.schema.rollout import Containers
 from agentrl.core.errors import UserError
-from agentrl.tasks.harbor import HarborTask, find_tasks, read_task
-from agentrl.tasks.harbor.folder import task_rows
+from agentrl.tasks.harbor.folder import find_tasks, read_task, task_rows
+from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.harbor.task import Copy
 from agentrl.tasks.runner import TaskRunner, task_for
 from tests.tasks.harbor.unpack import HERE, unpack

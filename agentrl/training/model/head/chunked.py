@@ -2,11 +2,11 @@
 
 The [N, V] logits exist for one chunk of tokens at a time. Those of as many tokens as the caller says stay for the
 backward pass, in the dtype of the head; backward computes the others again. On a GPU one kernel reads a chunk, and
-another computes its gradient. The KL to another model needs the logits of both for the same tokens, so its chunks are
-smaller.
+another computes its gradient. A comparison with another model needs the logits of both for the same tokens, so its
+chunks are smaller.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,17 +19,27 @@ from agentrl.training.model.head.float32_head import product
 # Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
 CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 MIN_CHUNK = 32
-# With another model's logits a chunk is this many times smaller: PyTorch's operations make float32 copies.
-COMPARED = 4
+# With a comparison a chunk is this many times smaller: PyTorch's operations make float32 copies.
+COMPARED = 8
+
+Compare = Callable[[Tensor, Tensor], Tensor]
+"""(logits f32 [C, V] divided by the temperature, their tokens int64 [C]) -> f32 [M, C]: figures of the tokens."""
+
+
+def joined(*compares: Compare | None) -> Compare | None:
+    """One comparison with the figures of several, in their order; None where there are none."""
+    found = [compare for compare in compares if compare is not None]
+    return (lambda logits, tokens: torch.cat([compare(logits, tokens) for compare in found])) if found else None
 
 
 class ChunkedLogprobs(torch.autograd.Function):
     """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, kernels on a GPU[, whether
-    products are in float32[, tokens whose logits stay for the backward pass]]]) -> (f32 [N], f32 [N]).
+    products are in float32[, tokens whose logits stay for the backward pass[, a comparison, tokens int64 [N]]]]])
+    -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
-    nats. Softmax runs in float32 for every dtype of the head. With another model's (hidden, weight, bias) at the end
-    there is a third output: the exact KL to that model in nats; the other model gets no gradient.
+    nats. Softmax runs in float32 for every dtype of the head. With a comparison its figures follow, f32 [N] each;
+    those that depend on the logits have a gradient.
     """
 
     @staticmethod
@@ -43,33 +53,36 @@ class ChunkedLogprobs(torch.autograd.Function):
         kernels: str = "triton",
         wide: bool = False,
         keep: int = 0,
-        *other: Any,
+        compare: Compare | None = None,
+        tokens: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        kl = torch.empty_like(logprobs) if other else None
+        figures: list[Tensor] = []
         row_statistics, _ = _kernels(hidden, kernels)
         kept: dict[int, Tensor] = {}
-        for rows in _chunks(hidden, weight, other, wide):
-            logits = _logits(rows, hidden, weight, bias, wide=wide)
+        for rows in _chunks(hidden, weight, compare, wide):
+            logits = logits_of(rows, hidden, weight, bias, wide=wide)
             if min(rows.stop, len(hidden)) <= keep:
                 kept[rows.start] = logits
                 # PyTorch's operations overwrite float32 logits.
                 logits = logits.clone() if row_statistics is _row_statistics else logits
-            if kl is not None:
-                kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
+            if compare is not None and tokens is not None:
+                figures.append(compare(logits.float() * scale, tokens[rows]))
             lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
-        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
+        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, tokens)
+        ctx.compare = compare
         ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.target = scale, kernels, wide, kept, gradient_target_of(weight)
         ctx.set_materialize_grads(False)
-        return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
+        return logprobs, entropy, *(torch.cat(figures, 1) if figures else ())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
-        grad_logprobs, grad_entropy, grad_kl = (*gradients, None)[:3]
-        no_gradients = [None] * (5 + len(other))
-        if grad_logprobs is None and grad_entropy is None and grad_kl is None:
+        hidden, weight, bias, targets, lse, entropy, tokens = ctx.saved_tensors
+        grad_logprobs, grad_entropy, *others = gradients
+        no_gradients = [None] * 7
+        compared = any(gradient is not None for gradient in others)
+        if grad_logprobs is None and grad_entropy is None and not compared:
             return None, None, None, *no_gradients
         if grad_logprobs is None and grad_entropy is None:
             grad_logprobs = torch.zeros_like(lse)
@@ -79,18 +92,14 @@ class ChunkedLogprobs(torch.autograd.Function):
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
-        for rows in _chunks(hidden, weight, other, ctx.wide):
+        for rows in _chunks(hidden, weight, ctx.compare, ctx.wide):
             logits = _once_more(ctx, rows, hidden, weight, bias)
             # Before `logits_gradient`, which overwrites the logits.
-            kl_gradient = None
-            if grad_kl is not None:
-                kl_gradient = _kl_gradient(
-                    logits, _logits(rows, *other, wide=ctx.wide), kl[rows], grad_kl[rows], ctx.scale
-                )
+            slope = _slope(ctx, logits, tokens[rows], [_at(g, rows) for g in others]) if compared else None
             incoming = _at(grad_logprobs, rows), _at(grad_entropy, rows)
             d_logits = logits_gradient(logits, targets[rows], lse[rows], entropy[rows], *incoming, ctx.scale)
-            if kl_gradient is not None:
-                d_logits += kl_gradient
+            if slope is not None:
+                d_logits += slope
             if d_hidden is not None:
                 d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
             if d_weight is not None and ctx.target is not None and not ctx.wide:
@@ -110,7 +119,7 @@ class ChunkedLogprobs(torch.autograd.Function):
 def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
     """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
     kept: Tensor | None = ctx.kept.pop(rows.start, None)
-    return _logits(rows, *head, wide=ctx.wide) if kept is None else kept
+    return logits_of(rows, *head, wide=ctx.wide) if kept is None else kept
 
 
 def _weight_gradient(weight: Tensor, target: GradientTarget | None) -> Tensor:
@@ -160,26 +169,17 @@ def _logits_gradient(
     return gradient.mul_(scale).to(dtype)
 
 
-def _kl(logits: Tensor, others: Tensor, scale: float) -> Tensor:
-    """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
-    probs, gap = _probs_and_gap(logits, others, scale)
-    return torch.linalg.vecdot(probs, gap)
+def _slope(ctx: Any, logits: Tensor, tokens: Tensor, gradients: list[Tensor | None]) -> Tensor:
+    """Gradient [C, V] of a comparison's figures with respect to the logits, in their dtype."""
+    with torch.enable_grad():
+        own = (logits.float() * ctx.scale).detach().requires_grad_()
+        figures = ctx.compare(own, tokens)
+    incoming = torch.stack([torch.zeros_like(figures[0]) if g is None else g for g in gradients])
+    (slope,) = torch.autograd.grad(figures, own, incoming)
+    return slope.mul_(ctx.scale).to(logits.dtype)
 
 
-def _kl_gradient(logits: Tensor, others: Tensor, kl: Tensor, grad_kl: Tensor, scale: float) -> Tensor:
-    """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
-    probs, gap = _probs_and_gap(logits, others, scale)
-    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * grad_kl[:, None]).to(logits.dtype)
-
-
-def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """(p, log p - log q), f32 [C, V] each."""
-    logprobs = torch.log_softmax(logits.float() * scale, -1)
-    gap = torch.log_softmax(others.float() * scale, -1).neg_().add_(logprobs)
-    return logprobs.exp_(), gap
-
-
-def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
+def logits_of(rows: slice | Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
     own = hidden[rows].to(weight.dtype)
     if not wide:
         return F.linear(own, weight, bias)
@@ -187,8 +187,8 @@ def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *,
     return logits if bias is None else logits.add_(bias)
 
 
-def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any], wide: bool) -> Iterator[slice]:
-    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1 + wide)
+def _chunks(hidden: Tensor, weight: Tensor, compare: Compare | None, wide: bool) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if compare else 1 + wide)
     size = max(most // len(weight), MIN_CHUNK)
     return (slice(i, i + size) for i in range(0, len(hidden), size))
 

@@ -7,6 +7,7 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
-from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.forward import run
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.head.chunked import ChunkedLogprobs
+from agentrl.training.model.head.chunked import ChunkedLogprobs, Compare, logits_of
 from agentrl.training.model.head.float32_head import Float32Linear
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
@@ -38,6 +38,16 @@ class Readout(NamedTuple):
     weight: Tensor | None = None
     """[V, H]."""
     bias: Tensor | None = None
+
+    def logits(self, rows: Tensor, *, wide: bool) -> Tensor:
+        """The logits f32 [C, V] of some tokens; `wide`: by a product in float32."""
+        if self.weight is None:
+            return self.hidden[rows].float()
+        return logits_of(rows, self.hidden, self.weight, self.bias, wide=wide).float()
+
+
+Logits = Callable[[Tensor], Tensor]
+"""Tokens int64 [C] of a batch -> their logits f32 [C, V] under a model, divided by the temperature."""
 
 
 class TokenLogprobs:
@@ -64,22 +74,36 @@ class TokenLogprobs:
         vocabulary: int = self.model.config.get_text_config().vocab_size
         return vocabulary * (4 if self.wide else self.model.dtype.itemsize)
 
-    def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
+    def __call__(
+        self, batch: Batch, *, every_token: bool = False, compare: Compare | None = None
+    ) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
 
-        Only model tokens are scored, the rest is 0; `every_token` scores all except each sequence's first. With
-        `other`, another model's `readout` of the same batch, a third column is the exact KL to it, in nats per token.
+        Only model tokens are scored, the rest is 0; `every_token` scores all except each sequence's first. The figures
+        of `compare`, which gets indices of the batch's tokens, are further columns.
         """
         part, own = self._own(batch, every_token)
-        columns = self.model.run_gathered(lambda: self._score(batch, part, own, other))
+        columns = self.model.run_gathered(lambda: self._score(batch, part, own, compare))
         empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
         return tuple(part.gather(empty.index_copy(0, own, column)) for column in columns)
 
     @torch.no_grad()
-    def readout(self, batch: Batch) -> Readout:
-        """Factors of the logits of the model tokens, kept until the backward pass of another model."""
+    def logits(self, batch: Batch, targets: Tensor | None = None, size: int = 0) -> Logits:
+        """A function that computes logits of the model tokens, in comparisons of another model with this one.
+
+        `targets`: the model tokens as int64 [N] indices into the other model's batch of `size` tokens; None: it has
+        this batch. Collective.
+        """
         part, own = self._own(batch, every_token=False)
-        return self.model.run_gathered(lambda: self._kept(self._read(batch, part, own)))
+        read = self.model.run_gathered(lambda: self._kept(self._read(batch, part, own)))
+        rows = torch.arange(len(own), device=own.device)
+        if targets is not None and part.group is not None:  # another rank may compare a token there
+            whole = read.hidden.new_zeros(batch.num_tokens, read.hidden.shape[1])
+            read = read._replace(hidden=part.gather(whole.index_copy(0, own, read.hidden[: len(own)])))
+            rows = batch.scored
+        at = own if targets is None else targets
+        row_of = torch.zeros(size or batch.num_tokens, dtype=torch.long, device=own.device).index_copy(0, at, rows)
+        return lambda tokens: read.logits(row_of[tokens], wide=self.wide) * self.scale
 
     def _kept(self, read: Readout) -> Readout:
         """Copy the head of a sharded model, which reshards it after the forward pass."""
@@ -94,18 +118,19 @@ class TokenLogprobs:
         part = token_shard_of(batch, self.model.ranks)
         return part, part.owned(targets)
 
-    def _score(self, batch: Batch, part: TokenShard, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
+    def _score(self, batch: Batch, part: TokenShard, targets: Tensor, compare: Compare | None) -> tuple[Tensor, ...]:
         """The columns of the tokens at `targets`: f32 [N] each."""
         ids, read = batch.ids[targets], self._read(batch, part, targets)
         if read.weight is not None:
             keep = self.keep if torch.is_grad_enabled() else 0
-            ids = F.pad(ids, (0, len(read.hidden) - len(ids)))
-            found = ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, keep, *(other or ()))
+            ids, tokens = (F.pad(x, (0, len(read.hidden) - len(x))) for x in (ids, targets))
+            options = self.scale, self.kernels, self.wide, keep, compare, tokens
+            found = ChunkedLogprobs.apply(*read, ids, *options)
             return tuple(column[: len(targets)] for column in found)
         logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
-        columns = logprobs, entropy_from_logits(logits)
-        return columns if other is None else (*columns, kl_of_logits(logits, other.hidden.float() * self.scale))
+        figures = () if compare is None else compare(logits, targets)
+        return logprobs, entropy_from_logits(logits), *figures
 
     def _read(self, batch: Batch, part: TokenShard, targets: Tensor) -> Readout:
         """Factors of the logits of the tokens at `targets` [N], each from the position before it."""

@@ -1,7 +1,7 @@
-"""The event loop of a run whose conversations continue while the policy trains.
+"""An event loop in a separate thread: of a run whose conversations continue while the policy trains, of MCP servers.
 
 Invariants:
-- all coroutines of the run run on one event loop, in a separate thread; the training thread only waits;
+- all coroutines given to it run on one event loop, in a separate thread; the thread that gives them only waits;
 - a wait notices within a fraction of a second that a user's function stopped the loop, and raises the error;
 - an interrupt of the training thread cancels the work that it waits for, and nothing else.
 """
@@ -37,6 +37,10 @@ class LoopThread:
         except BaseException:
             started.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begin `work`, for callers that wait on an event loop of their own."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def start(self, work: Coroutine[Any, Any, T]) -> "LoopFuture[T]":
         """Begin `work`; other work continues."""

@@ -1,0 +1,73 @@
+"""The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.distillation import Compared, Distance
+from agentrl.config.schema import Distillation
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.head.chunked import Compare
+from agentrl.training.roles.teachers import RankTeachers
+from agentrl.training.update.report import Figures
+
+TURNS = 4
+"""Turns with a distance of their own in the metrics; the last one stands for all later ones."""
+
+
+class Distiller:
+    """Compares the policy with the teachers of a batch's sequences."""
+
+    def __init__(self, distillation: Distillation, ranks: RankTeachers | None = None) -> None:
+        """`ranks`: teachers that the ranks hold."""
+        self.distillation, self.ranks = distillation, ranks
+        self.distance = Distance(**{f.name: getattr(distillation, f.name) for f in fields(Distance)})
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Keep teachers whose logits passes read on the device while the body runs."""
+        return self.ranks.on_device() if self.ranks is not None and self.distillation.topk else nullcontext()
+
+    def compare(self, micro: Batch) -> Compare | None:
+        """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""
+        if self.distillation.topk == 0:
+            return None
+        if self.ranks is not None:
+            logits = self.ranks.logits(micro)
+            return lambda own, tokens: torch.stack(self._of_logits(own, logits(tokens)))
+        ids, known = micro.teacher_topk_ids, micro.teacher_topk_logprobs
+        if ids is None or known is None:
+            raise ValueError("distillation.topk: no teacher has given its likeliest tokens")
+        return lambda own, tokens: torch.stack(self.distance.of_tokens(own, ids[tokens], known[tokens].nan_to_num()))
+
+    def _of_logits(self, own: Tensor, theirs: Tensor) -> Compared:
+        both = min(own.shape[1], theirs.shape[1])  # vocabularies may be filled up by unused rows
+        return self.distance.of_logits(*(logits[:, :both] / self.distillation.temperature for logits in (own, theirs)))
+
+    def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, list[Figures]]:
+        """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
+        assert micro.teacher is not None
+        known = micro.mask & (micro.teacher >= 0).repeat_interleave(micro.cu_seqlens.diff())
+        theirs, found = micro.teacher_logprobs, {}
+        if theirs is not None:
+            known = known & ~theirs.isnan()
+            theirs = torch.where(known, theirs, 0.0)
+            found["distill/kl"] = logprobs - theirs
+        if not figures:
+            if theirs is None:
+                raise ValueError("distillation: the batch has no teacher_logprobs")
+            figures = [self.distance.of_sampled(logprobs, theirs)]
+        found |= {f"distill/{name}": column for name, column in zip(Compared._fields, figures, strict=False)}
+        distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
+        turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]
+        return distance, [(known, found), (micro.mask, {"distill/share": known}), *turns]
+
+
+def turns_of(batch: Batch) -> Tensor:
+    """The turn of each model token within its sequence, from 1: int64 [T]."""
+    before = torch.cat([batch.mask.new_zeros(1), batch.mask[:-1]]) & (batch.positions > 0)
+    begun = (batch.mask & ~before).cumsum(0)
+    starts = batch.cu_seqlens[:-1].long()
+    earlier = torch.cat([begun.new_zeros(1), begun])[starts]
+    return begun - earlier.repeat_interleave(batch.cu_seqlens.diff(), output_size=batch.num_tokens)
