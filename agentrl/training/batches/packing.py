@@ -182,7 +182,7 @@ def pack_ledgers(ledgers: Sequence[Ledger], version: int | None = None, *, group
     return batch
 
 
-def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
+def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Any]:
     """The columns about the ledgers' teachers; none where no ledger has a teacher."""
     if not any(ledger.teacher >= 0 for ledger in ledgers):
         return {}
