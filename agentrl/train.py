@@ -20,7 +20,7 @@ from agentrl.runtime.opening import open_runtime, read_splits
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training import ComputeAdvantages
 from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.recovery import recovery
@@ -57,7 +57,7 @@ class Trainer:
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
         groups = self.take_groups(step)
-        batch = pack_tokens(groups.trained, groups.version)
+        batch = self.runtime.pack(groups.trained, groups.version)
         batch = self.runtime.compute_logprobs(batch)
         batch, metrics = self.compute_advantages(batch, groups.trained, groups.baselines, step)
         self.updated = step
@@ -143,7 +143,8 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
     rollouts, phases = runtime.rollouts, runtime.phases
     total, tokenizer = splits.total_steps, runtime.tokenizer
     record = record_text(contents, total)
-    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record) as tracker:
+    makes = runtime.isolated
+    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record, isolated=makes) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)

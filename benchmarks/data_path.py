@@ -3,16 +3,14 @@
     python benchmarks/data_path.py --out before.json            # on one tree
     python benchmarks/data_path.py --against before.json        # on another: the ratios
 
-No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, read from a
-rollout worker's bytes, packed, scored, made ready for eight ranks of a Ray run and dumped as a step does it, after a
-few of them that do not count. CPU seconds are those of this process, all threads together. Run it on a quiet machine.
-Bytes are exact on any machine.
+No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, packed,
+scored and dumped as a step does it, after a few of them that do not count. CPU seconds are those of this process, all
+threads together. Run it on a quiet machine. Bytes are exact on any machine.
 """
 
 import argparse
 import json
 import logging
-import pickle
 import sys
 import tempfile
 import time
@@ -37,16 +35,12 @@ from agentrl.training.batches.packing import advantages_by_key, pack_tokens, pla
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Span, Trajectory
-from agentrl.trajectory.wire import pack, unpack
 
 VOCABULARY = 50_000
 GROUP, TURNS, PROMPT, MODEL, REPLY = 8, 6, 200, 180, 60
 STEPS = 2
 """The second counts: the first starts processes and fills caches."""
 
-RANKS = 8
-THROUGH, EACH = "bytes through", "bytes to a rank"
-"""The controller, for each token: in all, and those that one rank receives."""
 
 Figures = dict[str, float]
 
@@ -110,44 +104,6 @@ def advantages(batch: Batch, name: str) -> torch.Tensor:
     return estimate(name, *columns, values=batch.rollout_logprobs, gamma=0.99, lam=0.95)[0]
 
 
-def shipped(sent: Batch, scored: Batch) -> tuple[int, int]:
-    """Bytes between controller and ranks in one step: the packed batch, its log-probs, then advantages; those of them
-    that one rank receives, at most."""
-    try:
-        return shipped_shares(sent, scored)
-    except ImportError:  # older trees send a batch to every rank
-        pass
-    computed = replace(sent, old_logprobs=scored.old_logprobs)
-    try:
-        from agentrl.training.batches.transfer import computed_columns, of_columns, to_columns
-    except ImportError:  # still older ones send whole batches
-        sizes = [len(pickle.dumps(batch, 5)) for batch in (sent, computed, scored)]
-        return sum(sizes), sizes[0] + sizes[2]
-    back = computed_columns(computed, sent)
-    parts = [to_columns(sent), back, to_columns(scored, replace(scored, rewards=None, advantages=None))]
-    of_columns(back, sent)
-    sizes = [len(pickle.dumps(columns, 5)) for columns in parts]
-    return sum(sizes), sizes[0] + sizes[2]
-
-
-def shipped_shares(sent: Batch, scored: Batch) -> tuple[int, int]:
-    from agentrl.training.batches.outline import BatchOutline
-    from agentrl.training.batches.splitting import assign_shares
-    from agentrl.training.batches.transfer import changed_columns, packed, share_columns, with_columns
-
-    outline = BatchOutline.of(sent)
-    shares = assign_shares(outline.lengths, [range(len(outline.lengths))], RANKS, hidden=2048)
-    first = [pickle.dumps(share_columns(sent, share), 5) for share in shares]
-    computed = [scored.columns_of(share, ["old_logprobs"]) for share in shares]  # by the ranks
-    back = [pickle.dumps({name: packed(column) for name, column in own.items()}, 5) for own in computed]
-    held = with_columns(sent, shares, [pickle.loads(columns) for columns in back])
-    final = replace(held, rewards=scored.rewards, advantages=scored.advantages)
-    names = changed_columns(final, held)
-    last = [pickle.dumps(share_columns(final, share, names), 5) for share in shares]
-    received = [len(a) + len(b) for a, b in zip(first, last, strict=True)]
-    return sum(received) + sum(map(len, back)), max(received)
-
-
 def measured(tokens: int, folder: Path) -> Figures:
     """CPU seconds by stage."""
     stages, fast = Stages(), tokenizer()
@@ -163,15 +119,10 @@ def measured(tokens: int, folder: Path) -> Figures:
     with stages("check"):
         for ledger in ledgers:
             ledger.check()
-    sent = [pack(each) for each in trajectories]
-    with stages("from a worker"):
-        for data, each in zip(sent, trajectories, strict=True):
-            unpack(data, each.row)
     with stages("metrics"):
         rollout_metrics(trajectories)
     with stages("pack"):
         batch = pack_tokens(trajectories)
-    packed = batch
     batch = replace(batch, old_logprobs=batch.rollout_logprobs * 0.99)
     with stages("place rewards"):
         batch = place_rewards(batch, trajectories, tool_turn_weight=1.0, interaction_turn_weight=1.0)
@@ -179,15 +130,12 @@ def measured(tokens: int, folder: Path) -> Figures:
         batch.advantages = advantages(batch, "grpo")
     with stages("gae"):
         advantages(batch, "gae")
-    with stages("to the ranks"):
-        through, each = shipped(packed, batch)
     with tracker(folder, decode) as tracking:
         for step in range(1, STEPS + 1):
             with stages("dump"):
                 tracking.record_rollouts(step, trajectories)
                 tracking.record_advantages(lambda: advantages_by_key(trajectories, batch))
                 tracking.wait_for_dumps()
-    stages.seconds |= {THROUGH: through / 1e6, EACH: each / 1e6}  # figures of a million tokens, like the others
     return stages.seconds
 
 
@@ -222,8 +170,7 @@ def main() -> None:
     lengths = PROMPT + TURNS * (MODEL + REPLY)
     count = max(GROUP, args.tokens // lengths // GROUP * GROUP) * lengths
     found = {name: value / count * 1e6 for name, value in seconds.items()}
-    size = {name: found.pop(name) for name in (THROUGH, EACH)}
-    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens)} | size
+    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens)}
     before = json.loads(args.against.read_text()) if args.against else {}
     for name, value in found.items():
         ratio = f"{before[name] / max(value, 1e-9):8.1f} times less" if name in before else ""

@@ -36,7 +36,7 @@ from agentrl.data import Loader
 from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.stream import AdmittedBatch
-from agentrl.training import Batch
+from agentrl.training import Batch, pack_tokens
 from agentrl.training.update.finished_groups import FinishedGroups
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
@@ -234,6 +234,9 @@ class Updates:
     """Tokens of the present batch that it has computed."""
     total: int = 0
     """Tokens of all batches that were begun early."""
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        return pack_tokens(trajectories, version)
 
     def can_accumulate_early(self) -> bool:
         return self.early

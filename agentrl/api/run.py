@@ -24,6 +24,7 @@ from agentrl.train import Trainer, open_trainer
 from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
 from agentrl.training.checkpoint.run_start import run_folder
+from agentrl.trajectory.store import fetch
 from agentrl.trajectory.trajectory import Trajectory
 
 KEY = "trainer.default_local_dir"
@@ -199,6 +200,7 @@ class TrainingRun:
         config, objects = self._restarts.config, self._objects
         with ExitStack() as undo:
             runtime = undo.enter_context(closing(open_runtime(config, objects)))
+            undo.callback(lambda: fetch(self.trajectories))
             trainer = undo.enter_context(open_trainer(config, runtime, objects))
             return undo.pop_all(), trainer
 

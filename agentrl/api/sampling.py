@@ -23,6 +23,7 @@ from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.opening import open_runtime
 from agentrl.runtime.runtime import Runtime
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.store import fetch
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -64,7 +65,7 @@ def rollout(
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     with sampler(settled, objects) as runtime:
         chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
-        return runtime.rollouts.sample(chosen, 0, lambda _: None)
+        return fetch(runtime.rollouts.sample(chosen, 0, lambda _: None))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError, UserError
@@ -19,8 +20,8 @@ from agentrl.rollout.batch_scheduler import UNSCORED, BatchRun
 from agentrl.rollout.gc_control import deferred_collection, trim_heap
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.store import Body, Outline
 from agentrl.trajectory.trajectory import Outcome, Trajectory
-from agentrl.trajectory.wire import Packed, pack
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Done:
     """A finished trajectory, or the error that ended its job."""
 
     job: int
-    packed: Packed | None = None
+    outline: Outline | None = None
     error: BaseException | None = None
 
 
@@ -56,6 +57,8 @@ class GroupJobs:
     scheduler: Scheduler
     emit: Emit
     """Gets each trajectory as it finishes."""
+    put: Callable[[Body], Any]
+    """Stores its body, and gives the reference."""
     stack: ExitStack = field(default_factory=ExitStack)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _pulse: Heartbeat | None = None
@@ -107,10 +110,10 @@ class GroupJobs:
     def _send(self, number: int, trajectory: Trajectory) -> None:
         trajectory.loop_lag = 0.0 if self._pulse is None else self._pulse.longest
         try:
-            packed = pack(trajectory)
+            outline = Outline.of(trajectory, self.put)
         except InfraError as error:
-            packed = pack(failed(trajectory, str(error)))
-        self.emit(Done(number, packed))
+            outline = Outline.of(failed(trajectory, str(error)), self.put)
+        self.emit(Done(number, outline))
 
 
 def failed(job: Trajectory, error: str) -> Trajectory:

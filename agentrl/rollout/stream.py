@@ -27,8 +27,6 @@ from typing import Any, Protocol
 
 from agentrl.data import Loader
 from agentrl.rollout.window import MIN_BATCHES, StalenessWindow
-from agentrl.trajectory.medium import Medium
-from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -68,10 +66,10 @@ class AdmittedBatch:
         if self.future is not None and self.future.done():
             self.future, self.finished = None, self._sound()
 
-    def state_dict(self, media: MediaTable) -> dict[str, Any]:
-        """Plain data; images and videos go to `media`."""
-        finished = {i: to_plain(t, media) for i, t in self._sound().items()}
-        return {"number": self.number, "places": self.places, "finished": finished, "returned": self.returned}
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data, but for the trajectories that are finished."""
+        found = {"number": self.number, "places": self.places, "returned": self.returned}
+        return found | {"finished": self._sound()}
 
     def _sound(self) -> dict[int, Trajectory]:
         """Without infrastructure failures, which a later start may not meet."""
@@ -147,11 +145,11 @@ class Stream:
         return following is not None and following.done()
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's position and the rows that are admitted and not trained on, for an exact resume."""
-        media = MediaTable()
-        queue = [batch.state_dict(media) for batch in (*self._queue, *self._restored)]
+        """The loader's position and the rows that are admitted and not trained on, for an exact resume: plain data by
+        `saved_groups`."""
+        queue = [batch.state_dict() for batch in (*self._queue, *self._restored)]
         state = {"queue": queue, "bound": self.bound, "numbered": self._numbered, "n": self.n}
-        return self.loader.state_dict() | state | {"media": media.to_plain(), "window": self.window.size}
+        return self.loader.state_dict() | state | {"window": self.window.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at `state`. With a smaller bound than before, finished trajectories may be too old, and with another
@@ -161,9 +159,8 @@ class Stream:
         """
         self.loader.load_state_dict(state)
         valid = self.bound >= state.get("bound", 0) and self.n == state.get("n", self.n)
-        media = media_from_plain(state.get("media", ()))
         queue = state.get("queue", ())
-        self._restored = deque(chain.from_iterable(self._batches(saved, media, valid) for saved in queue))
+        self._restored = deque(chain.from_iterable(self._batches(saved, valid) for saved in queue))
         self._numbered = state.get("numbered", 0)
         self.window = StalenessWindow(self.bound + 1, self.loader.batch_size * self.n, state.get("window", MIN_BATCHES))
 
@@ -192,14 +189,15 @@ class Stream:
         wanted = sum(not batch.returned for batch in self._queue) < self.window.size
         return (fits and wanted) or not (self.bound or self._queue)
 
-    def _batches(self, saved: dict[str, Any], media: Sequence[Medium], valid: bool) -> Iterator[AdmittedBatch]:
+    def _batches(self, saved: dict[str, Any], valid: bool) -> Iterator[AdmittedBatch]:
         """A saved batch, in parts no larger than a batch is now."""
         kept, size = saved["finished"] if valid else {}, self.loader.batch_size
         for start in range(0, len(saved["places"]), size):
             places, first = saved["places"][start : start + size], start * self.n
             rows = [self.loader.rows[place] for place in places]
-            plain = {i: kept[first + i] for i in range(len(rows) * self.n) if first + i in kept}
-            finished = {i: from_plain(each, rows[i // self.n], media) for i, each in plain.items()}
+            finished = {i: kept[first + i] for i in range(len(rows) * self.n) if first + i in kept}
+            for i, trajectory in finished.items():
+                trajectory.row = rows[i // self.n]
             yield AdmittedBatch(saved["number"], places, rows, finished, returned=saved.get("returned", False))
 
 

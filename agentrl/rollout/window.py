@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from agentrl.trajectory.trajectory import Trajectory
 
 MIN_BATCHES = 2
@@ -99,8 +97,6 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
 def _ages(trajectory: Trajectory, version: int) -> Counter[int]:
     """Number of the model's tokens by their age."""
     ages = Counter[int]()
-    for ledger in trajectory.ledgers:
-        drawn = ledger.versions.numpy()[ledger.mask.numpy() != 0]
-        found, tokens = np.unique(version - drawn, return_counts=True)
-        ages.update(dict(zip(found.tolist(), tokens.tolist(), strict=True)))
+    for ledger in trajectory.outlines:
+        ages.update({version - drawn_by: tokens for drawn_by, tokens in ledger.drawn_by().items()})
     return ages

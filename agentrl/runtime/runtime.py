@@ -7,12 +7,13 @@ changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Config
+from agentrl.core.isolated import IsolatedFunction
 from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
@@ -25,10 +26,14 @@ from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
+from agentrl.trajectory.trajectory import Trajectory
 
 
 class PolicyLearner(Protocol):
     """The trained models, in this process or on all ranks: see `agentrl.training.learner.Learner`."""
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories, scored or not; `version`: as in `pack_tokens`."""
 
     def prepare(self, total_steps: int) -> None:
         """Create the trained models for a run of so many steps."""
@@ -71,6 +76,8 @@ class Runtime(ABC):
     learner: PolicyLearner
     """Trains the policy."""
 
+    isolated: type[Any] = IsolatedFunction
+    """Makes functions of other processes of this machine."""
     runner: LoopRunner | LoopThread
     """Carries out coroutines."""
 
@@ -97,6 +104,10 @@ class Runtime(ABC):
         with self.start_times.phase("compile"):
             self.learner.warm_up(self._servers_answer)
 
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories: see `PolicyLearner.pack`."""
+        return self.learner.pack(trajectories, version)
+
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns of `PolicyLearner.compute_logprobs`. Rewards that are still being computed arrive
         meanwhile. Raises TooManyDrops, and Interrupted where a stop was requested."""
@@ -122,7 +133,7 @@ class Runtime(ABC):
             return {"rollout/nothing_to_learn": 1.0}
         early = {"perf/early_share": 0.0} if self.can_accumulate_early() else {}
         changing = nullcontext() if self.async_sampling is None else self.async_sampling.updating()
-        with self.phases("update", tokens=batch.num_tokens), changing:
+        with self.phases("update", tokens=sum(batch.token_lengths)), changing:
             return early | self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:

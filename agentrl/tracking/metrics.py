@@ -80,7 +80,7 @@ def _validation(trajectories: Sequence[Trajectory], threshold: float) -> Metrics
         **_scores(trajectories, threshold),
         **_shape(trajectories),
         **_drops(trajectories),
-        **_under("tools", _call_shares([call for t in trajectories for call in t.tool_calls], len(trajectories))),
+        **_under("tools", _call_shares([call for t in trajectories for call in t.calls], len(trajectories))),
         **_under("reward", _extras(trajectories)),
     }
 
@@ -115,12 +115,12 @@ def _flat(rewards: list[float]) -> bool:
 
 def _shape(trajectories: Sequence[Trajectory]) -> Metrics:
     alive = [t for t in trajectories if t.outcome is not Outcome.INFRA_ERROR]
-    response = [sum(ledger.response_length for ledger in t.ledgers) for t in alive]
-    model = [sum(ledger.model_tokens for ledger in t.ledgers) for t in alive]
+    response = [sum(ledger.response_length for ledger in t.outlines) for t in alive]
+    model = [sum(ledger.model_tokens for ledger in t.outlines) for t in alive]
     return {
         **_mean_max("turns", [t.turns for t in alive]),
         **_mean("user_turns", [t.user_turns for t in alive]),
-        **_mean("samples_per_trajectory", [len(t.ledgers) for t in alive]),
+        **_mean("samples_per_trajectory", [len(t.outlines) for t in alive]),
         **_mean_max("response_tokens", response),
         **_mean("model_tokens_mean", model),
         "model_tokens": float(sum(model)),
@@ -155,7 +155,7 @@ def _finishes(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def _tools(trajectories: Sequence[Trajectory]) -> Metrics:
-    calls = [call for t in trajectories for call in t.tool_calls]
+    calls = [call for t in trajectories for call in t.calls]
     reached = {call.name for call in calls if call.outcome is not Outcome.MODEL_ERROR}
     by_tool: dict[str, list[ToolCallRecord]] = defaultdict(list)
     for call in calls:
@@ -197,7 +197,7 @@ def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
-    tool_seconds = sorted(call.seconds for t in trajectories for call in t.tool_calls if call.seconds)  # 0: unknown
+    tool_seconds = sorted(call.seconds for t in trajectories for call in t.calls if call.seconds)  # 0: unknown
     lives = [max(s.end for s in t.spans) - min(s.start for s in t.spans) for t in trajectories if t.spans]
     by_kind: dict[str, list[float]] = defaultdict(list)
     for span in (span for t in trajectories for span in t.spans):

@@ -14,6 +14,7 @@ from typing import Any, Self
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.core.errors import plural
+from agentrl.core.isolated import IsolatedFunction
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
 from agentrl.tracking.dumps.jsonl import dump_file
 from agentrl.tracking.dumps.writer import DumpWriter
@@ -44,10 +45,11 @@ class RunTracker:
         tokenizer: Any = None,
         *,
         record: str = "",
+        isolated: type[Any] = IsolatedFunction,
     ) -> None:
         """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. `phases`: the
         runtime's. With the `tokenizer` of `decode` another process can write large dumps. `record`: as in
-        `open_loggers`."""
+        `open_loggers`; `isolated`: as in `DumpWriter`."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -77,7 +79,7 @@ class RunTracker:
         self.validated: list[Trajectory] = []
         """Trajectories of the last validation."""
         self._unwritten_rollouts: tuple[int, Sequence[Trajectory]] | None = None
-        self._dumps = DumpWriter(decode, tokenizer)
+        self._dumps = DumpWriter(decode, tokenizer, isolated)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
         self._background: list[Future[None]] = []
         self._start: Metrics = {}
@@ -113,7 +115,7 @@ class RunTracker:
         def count(trajectory: Trajectory) -> None:
             nonlocal done, tokens
             done += 1
-            tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
+            tokens += sum(ledger.model_tokens for ledger in trajectory.outlines)
             self.view.progress(done, total)
 
         with self.phase(name):

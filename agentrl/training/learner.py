@@ -5,7 +5,7 @@ and the metrics of the whole. So one process, whose share is all, and many run t
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, tune_cpu
+from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, pack_tokens, tune_cpu
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
@@ -35,6 +35,8 @@ from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.passes import description, fit_passes
 from agentrl.training.update.trainable import Trainable
 from agentrl.training.update.warm_up import warm_up
+from agentrl.trajectory.plain import restored_groups, saved_groups
+from agentrl.trajectory.trajectory import Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,10 @@ class Learner:
         taught = self._teachers is not None and self.config.distillation.topk == 0
         scores = referred or taught or self.critic is not None or self._needs_old_logprobs(outline.prompts)
         return BatchPlan(self._require_actor().assign_shares(outline), scores and outline.prompts > 0)
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories."""
+        return pack_tokens(trajectories, version)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
@@ -233,6 +239,8 @@ class Learner:
         contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
         mine = {name: chosen(trainable.state_dict(), contents) for name, trainable in self._trainables().items()}
         mine |= {name: chosen(model.state_dict(), contents) for name, model in self._frozen().items()}
+        if "rows" in state:
+            state = state | {"rows": saved_groups(state["rows"])}
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
         self.saver.save(folder, step, mine, lambda out: write_model(self.model, self.processor, out, weights=whole))
@@ -254,6 +262,8 @@ class Learner:
         for name, model in self._frozen().items():
             if saved := chosen(state.pop(name, {}), contents):
                 model.load_state_dict(saved)
+        if "rows" in state and self.ranks.first:
+            state["rows"] = restored_groups(state["rows"])
         return step, state if "extra" in contents else {}
 
     def score(self, ids: list[int]) -> Tensor:

@@ -106,6 +106,13 @@ class Ledger:
         """Tokens whose experts are known: the first ones."""
         return sum(map(len, self.experts))
 
+    @property
+    def optional(self) -> list[str]:
+        """Names of its columns that not every ledger has."""
+        taught = ["teacher"] if self.teacher >= 0 else []
+        names = ("media", "experts", "teacher_prompt", *TEACHER_COLUMNS)
+        return taught + [n for n in names if (own := getattr(self, n)) is not None and len(own)]
+
     def unknown_experts(self, like: NDArray[Any]) -> NDArray[Any]:
         """Rows of all other tokens, of ids that are no experts, in the form of other rows."""
         none = np.iinfo(np.uint8).max if like.dtype == np.uint8 else -1
@@ -142,6 +149,11 @@ class Ledger:
         turns = self.turns.numpy()[made]
         last = np.append(turns[1:] != turns[:-1], True)[: len(turns)]
         return dict(zip(turns[last].tolist(), made[last].tolist(), strict=True))
+
+    def drawn_by(self) -> dict[int, int]:
+        """Number of the model's tokens by the version of the weights that drew them."""
+        versions, tokens = np.unique(self.versions.numpy()[self._made()], return_counts=True)
+        return dict(zip(versions.tolist(), tokens.tolist(), strict=True))
 
     def append_prompt(self, ids: Sequence[int], media: Sequence[Medium] = ()) -> None:
         """Start the ledger with everything before the model's first token."""

@@ -6,7 +6,7 @@ repr: training reads none of them.
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from io import BytesIO
 from typing import Any
@@ -24,6 +24,7 @@ from agentrl.trajectory.trajectory import Message, Outcome, Span, ToolCallRecord
 NUMBERS = ("prompt_length", "side", "teacher", "teacher_prompt")
 """Plain fields of a ledger."""
 RECORDS = {"tool_calls": ToolCallRecord, "turn_rewards": TurnReward, "spans": Span}
+NO_ROW = Row("", [])
 FAST = 1
 """Compression of PNG: the higher levels take several times as long."""
 
@@ -50,6 +51,27 @@ class MediaTable:
 def media_from_plain(plain: Sequence[dict[str, Any]]) -> list[Medium]:
     """The media of a `MediaTable`, by number."""
     return [_medium(**each) for each in plain]
+
+
+def saved_groups(rows: dict[str, Any]) -> dict[str, Any]:
+    """The state of a stream of rows with its finished trajectories as plain data."""
+    media = MediaTable()
+    return changed_groups(rows, lambda trajectory: to_plain(trajectory, media)) | {"media": media.to_plain()}
+
+
+def restored_groups(rows: dict[str, Any]) -> dict[str, Any]:
+    """The state that `saved_groups` made plain; the trajectories have no row."""
+    media = media_from_plain(rows.get("media", ()))
+    return changed_groups(rows, lambda plain: from_plain(plain, NO_ROW, media))
+
+
+def changed_groups(rows: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The state of a stream with each finished trajectory changed."""
+
+    def changed(batch: dict[str, Any]) -> dict[str, Any]:
+        return batch | {"finished": {i: change(each) for i, each in batch["finished"].items()}}
+
+    return rows | {"queue": [changed(batch) for batch in rows.get("queue", ())]}
 
 
 def to_plain(trajectory: Trajectory, media: MediaTable) -> dict[str, Any]:

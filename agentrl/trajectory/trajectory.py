@@ -1,11 +1,13 @@
 """One conversation as it happened: messages, ledgers, rewards, outcome, timings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from agentrl.core.errors import plural
 from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.outline import LedgerOutline
 from agentrl.trajectory.row import Row
 
 Message = dict[str, Any]
@@ -132,9 +134,20 @@ class Trajectory:
 
     def __repr__(self) -> str:
         reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
-        made = sum(ledger.model_tokens for ledger in self.ledgers)
+        made = sum(ledger.model_tokens for ledger in self.outlines)
         facts = f"{plural(self.turns, 'turn')}, {plural(made, 'model token')}, {reward}"
         return f"Trajectory({self.key!r}, {self.outcome}, {self.finish}, {facts})"
+
+    @property
+    def outlines(self) -> Sequence[Ledger | LedgerOutline]:
+        """Facts about the tokens of each ledger: the ledgers themselves, or their outlines where these are in a
+        store."""
+        return self.ledgers
+
+    @property
+    def calls(self) -> list[ToolCallRecord]:
+        """Facts about all tool calls; without their texts where these are in a store."""
+        return self.tool_calls
 
     @property
     def validates(self) -> bool:
@@ -149,4 +162,4 @@ class Trajectory:
     @property
     def trainable(self) -> bool:
         """Whether it can be trained on: scored, with tokens of the model."""
-        return self.scored and any(ledger.model_tokens for ledger in self.ledgers)
+        return self.scored and any(ledger.model_tokens for ledger in self.outlines)

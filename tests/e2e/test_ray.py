@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 import agentrl
 from agentrl.config import compose
@@ -27,6 +27,7 @@ from agentrl.training.checkpoint.restarts import WorkerDied
 from agentrl.training.sft.contract import SftResult
 from tests.e2e.conftest import figures
 from tests.e2e.fragile import Fragile
+from tests.training.tiny import ledger, trajectory
 
 pytestmark = pytest.mark.integration
 
@@ -92,17 +93,47 @@ def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cl
     assert len(expected) == STEPS + 1
     assert expected[1]["actor/grad_norm"] > 0.1
     both = changed(whole, tmp_path, n_gpus_per_node=2, total_training_steps=STEPS - 1)
+    both = replace(both, rollout=replace(both.rollout, agent=replace(both.rollout.agent, num_workers=1)))
     rows, held_out = (list(read_rows(files)) for files in (whole.data.train_files, whole.data.val_files))
     # Objects of this process, a function of this test's among them, do what files do.
     result = agentrl.train(
         both, reward=lambda **given: score(given["solution_str"]), rows=rows, validation_rows=held_out
     )
     assert len(result.trajectories) == len({t.key for t in result.trajectories}) == 16
+    assert all(t.messages[-1]["content"] and t.ledgers for t in result.trajectories)  # the worker is gone by now
     # The last step of a run is validated: the shorter run's step 2 has more figures than the longer one's.
     for mine, theirs in zip(figures_of(both), expected, strict=False):
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     train(changed(whole, tmp_path))  # alone, from the checkpoint of the two
     assert figures_of(both)[-1] == pytest.approx(expected[-1], rel=1e-4, abs=1e-5)
+
+
+def test_stored_trajectories_are_written_where_their_bodies_are_read(
+    cluster: None, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a Ray process that gets references: the bytes on the disk are those that this process writes."""
+    from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
+    from agentrl.tracking.dumps import writer
+    from agentrl.trajectory.outline import Lines
+    from agentrl.trajectory.store import stored
+
+    monkeypatch.setattr(writer, "LARGE_TOKENS", 0)
+    send_references()
+    tokenizer = AutoTokenizer.from_pretrained(task / "model")
+    whole = [trajectory(ledger(3, 4, seed=i), sample=i) for i in range(4)]
+    outlined = [stored(each, RayStore()) for each in whole]
+    advantages = {whole[1].key: [Lines([0.0, 0.5, 0.0, 0.25], [3, 3, 2, 4])]}
+    files = []
+    for name, made, isolated in (("mine", whole, writer.IsolatedFunction), ("ray", outlined, RayFunction)):
+        dumps = writer.DumpWriter(tokenizer.decode, tokenizer, isolated)
+        files.append(tmp_path / f"{name}.jsonl")
+        dumps.write(files[-1], 1, made, advantages)
+        dumps.wait()
+        dumps.close()
+        assert not dumps.failures
+        assert dumps._sends
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not any("ledgers" in vars(each) for each in outlined)
 
 
 def supervised(

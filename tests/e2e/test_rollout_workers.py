@@ -131,6 +131,35 @@ def test_a_killed_worker_costs_only_its_unfinished_conversations(
     assert all(step.get("rollout/infra_drops", 0) == 0 for step in steps)
 
 
+ESTIMATOR = """
+def own(rewards, mask, cu_seqlens, trajectory, group):
+    assert len(rewards) == len(mask) == int(cu_seqlens[-1]) > 100  # tokens, not lines
+    scores = rewards.new_zeros(len(trajectory)).index_add(0, trajectory.repeat_interleave(cu_seqlens.diff()), rewards)
+    return (scores - scores.mean()).repeat_interleave(cu_seqlens.diff()) * mask
+"""
+
+
+def test_a_killed_run_resumes_with_the_groups_under_way(tmp_path: Path, overrides: list[str]) -> None:
+    """Their bodies are in the checkpoint, though the controller never had them; a user's estimator gets tokens."""
+    (tmp_path / "own.py").write_text(ESTIMATOR)
+    own = ["trainer.max_staleness=2", f"algorithm.adv_estimator={tmp_path / 'own.py'}:own"]
+    settings = [*rewarded(tmp_path, overrides), *own]
+    process = started(tmp_path, *settings)
+    process.kill()
+    process.communicate(timeout=60)
+    train(
+        compose(
+            [*settings[1:], "rollout.agent.num_workers=2", f"trainer.default_local_dir={tmp_path}"], config_name="tiny"
+        )
+    )
+    steps = read_metrics(tmp_path / "metrics.jsonl")
+    assert [step["step"] for step in steps] == list(range(7))
+    assert any(step["actor/grad_norm"] > 0.01 for step in steps[1:])
+    records = [each for step in range(1, 7) for each in load_trajectories(tmp_path / f"rollouts/{step}.jsonl")]
+    assert len({each["key"] for each in records}) == len(records) == 6 * 4 * 4
+    assert all(each["messages"] and each["samples"][0]["columns"]["ids"] for each in records)
+
+
 def test_an_interrupt_ends_the_conversations_of_all_workers(tmp_path: Path, overrides: list[str]) -> None:
     process = started(tmp_path, *rewarded(tmp_path, overrides))
     workers = [pid for pid in descendants(process.pid) if title(pid).startswith("ray::RolloutWorker")]

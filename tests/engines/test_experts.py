@@ -22,9 +22,10 @@ from agentrl.training.model.routing_probe import routing_of
 from agentrl.trajectory.ledger import Ledger, LedgerError, Source
 from agentrl.trajectory.plain import MediaTable, from_plain, to_plain
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.store import stored
 from agentrl.trajectory.trajectory import Trajectory
-from agentrl.trajectory.wire import pack, unpack
 from tests.training.test_routing import moe
+from tests.training.tiny import MemoryStore
 
 
 def rows_of(ids: Any, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
@@ -117,7 +118,7 @@ def test_a_ledger_of_many_turns_has_the_rows_of_one_pass(seed: int) -> None:
     assert np.array_equal(np.concatenate([np.empty((0, 2, 2)), *ledger.experts]), rows_of(ledger.ids)[: ledger.routed])
     trajectory = Trajectory(Row("r", []), "k", 0, ledgers=[ledger])
     media = MediaTable()
-    for copy in (unpack(pack(trajectory), trajectory.row), from_plain(to_plain(trajectory, media), trajectory.row, [])):
+    for copy in (stored(trajectory, MemoryStore()), from_plain(to_plain(trajectory, media), trajectory.row, [])):
         assert [*map(np.ndarray.tolist, copy.ledgers[0].experts)] == [*map(np.ndarray.tolist, ledger.experts)]
 
 

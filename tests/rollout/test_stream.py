@@ -23,7 +23,7 @@ from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.window import StalenessWindow, staleness_metrics
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium
-from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
+from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, restored_groups, saved_groups, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
@@ -199,9 +199,14 @@ def resumed(sample, workers, bound=2, *overrides, **options):
 
 
 def stored(state):
-    """The state as a checkpoint returns it: loading it runs no code."""
+    """The state as a checkpoint returns it."""
+    return restored_groups(loaded(saved_groups(state)))
+
+
+def loaded(plain):
+    """Plain data as a file returns it: loading it runs no code."""
     file = io.BytesIO()
-    torch.save(state, file)
+    torch.save(plain, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
@@ -319,7 +324,7 @@ def test_a_trajectory_comes_back_as_it_was():
     whole.turn_rewards.append(TurnReward(0, 0.25, "tool"))
     whole.spans.append(Span("generate", 1.0, 2.0))
     whole.outcome, whole.reward, whole.reward_extra = Outcome.MODEL_ERROR, 1 / 3, {"acc": 1.0}
-    assert from_plain(stored(to_plain(whole, MediaTable())), row, []) == whole
+    assert from_plain(loaded(to_plain(whole, MediaTable())), row, []) == whole
 
 
 def test_images_come_back_once_for_a_group():
@@ -330,7 +335,7 @@ def test_images_come_back_once_for_a_group():
     ledger = Ledger(media=[medium])
     ledger.append_prompt([1, 9, 9])
     plain = [to_plain(Trajectory(row, f"3/a/{i}", i, messages, ledgers=[ledger]), table) for i in range(2)]
-    plain, media = stored([plain, table.to_plain()])
+    plain, media = loaded([plain, table.to_plain()])
     (back,) = media_from_plain(media)
     for trajectory in (from_plain(each, row, [back]) for each in plain):
         assert trajectory.messages[0]["content"][1]["image"] is back

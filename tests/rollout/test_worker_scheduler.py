@@ -15,10 +15,12 @@ from agentrl.rollout.loops import SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.worker_scheduler import WorkerLost, WorkerScheduler
 from agentrl.trajectory.drops import TooManyDrops
+from agentrl.trajectory.store import Stored
 from agentrl.trajectory.trajectory import Outcome, Trajectory
-from agentrl.trajectory.wire import unpack
 from tests.rollout.scripted import ScriptedEngine, environment, row
+from tests.training.tiny import MemoryStore
 
+STORE = MemoryStore()
 SAMPLING = Sampling(max_new_tokens=32, seed=7)
 ROWS = [row(f"r:{i}", f"What is {i} + 3 ?") for i in range(6)]
 
@@ -62,7 +64,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.scheduler, self.engine = scheduler(self.script)
-        self.end = GroupJobs(self.scheduler, self.receive)
+        self.end = GroupJobs(self.scheduler, self.receive, STORE.put)
 
     async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
         if self.lives <= 0:
@@ -89,8 +91,8 @@ class Worker:
         elif done.error is not None:
             over.set_exception(done.error)
         else:
-            assert done.packed is not None
-            trajectory = unpack(done.packed, job.row)
+            assert done.outline is not None
+            trajectory = Stored(done.outline, job.row, STORE)
             take(trajectory)
             job.trajectories.pop(trajectory.key)
             if not job.trajectories:
@@ -155,7 +157,6 @@ async def test_workers_make_what_one_scheduler_makes(start: Start, here: bool, s
     assert facts(made) == facts(expected)
     assert sorted(finished) == sorted(t.key for t in expected)
     assert all(t.row is ROWS[i // 3] for i, t in enumerate(made))
-    assert made[0].schemas is made[1].schemas
     on_workers = sum(worker.scheduler.scorer.calls for worker in workers)  # type: ignore[attr-defined]
     assert (on_workers, spread.scorer.expected) == ((18, 0) if scored and not here else (0, 18))  # type: ignore[attr-defined]
     for worker in workers:  # whole groups, divided, and never more than the limit

@@ -1,11 +1,13 @@
 """While a batch is waited for, finished groups are begun: once, in parts of a useful size, without the last ones."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
-from agentrl.training import Batch
+from agentrl.training import Batch, pack_tokens
 from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups, known_early
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -21,6 +23,9 @@ class Begun:
 
     def __init__(self, use: bool = True) -> None:
         self.use, self.parts = use, list[Batch]()
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        return pack_tokens(trajectories, version)
 
     def can_accumulate_early(self) -> bool:
         return self.use

@@ -14,7 +14,6 @@ from agentrl.config.schema import Actor, Algorithm, Config, Optim, Rollout, Roll
 from agentrl.config.schema.actor import RouterReplay
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, pack_ledgers
-from agentrl.training.batches.transfer import of_columns, share_columns
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.routing import Routing, routing_in
 from agentrl.training.model.routing_probe import routing_of
@@ -174,9 +173,8 @@ def test_several_optimizer_steps_replay_the_first_routing() -> None:
 def test_columns_reach_ranks_and_micro_batches() -> None:
     batch = random_batch([7, 12, 4])
     batch.experts = random_experts(batch.num_tokens)
-    first, second, third = batch.experts.split(batch.lengths)
+    first, _, third = batch.experts.split(batch.lengths)
     assert torch.equal(batch.select([2, 0]).experts, torch.cat([third, first]))
-    assert torch.equal(of_columns(share_columns(batch, [1])).experts, second)
     assert batch.dummy().experts.shape == (2, 2, 2)
 
 

@@ -1,5 +1,6 @@
 """Tiny random models of real architectures, and random batches."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -108,3 +109,17 @@ def smoothed(trainable: Any, epsilon: float = 1e-2) -> Any:
     for group in trainable.optimizer.rules[0].param_groups:
         group["eps"] = epsilon
     return trainable
+
+
+class MemoryStore:
+    """The store of one process: a reference is a number."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def put(self, value: Any) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def get(self, references: Sequence[int]) -> list[Any]:
+        return [self.values[number] for number in references]

@@ -5,7 +5,8 @@ further inputs as keyword-only parameters. They return advantages f32 [T], 0 off
 Invariants:
 - a trajectory's score is the sum of its token rewards over all of its sequences;
 - statistics are over the trajectories in the batch; dropped ones do not count;
-- scores that differ only by the rounding of token rewards are equal.
+- scores that differ only by the rounding of token rewards are equal;
+- where the mark `lines` says so, an entry may stand for several tokens, as many as `counts` int64 [T] says.
 """
 
 from collections.abc import Callable

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
     EPSILON,
+    Counts,
     comparable,
     group_statistics,
     groups_of,
@@ -20,7 +21,7 @@ from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.core.points import advantage_estimator
 
 
-@advantage_estimator("grpo", grouped=True)
+@advantage_estimator("grpo", grouped=True, lines=True)
 def grpo(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -36,7 +37,7 @@ def grpo(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("gdpo", grouped=True)
+@advantage_estimator("gdpo", grouped=True, lines=True)
 def gdpo(
     rewards: Tensor,
     mask: Tensor,
@@ -47,6 +48,7 @@ def gdpo(
     components: Tensor | None = None,
     component_weights: Tensor | None = None,
     norm_by_std: bool = True,
+    counts: Counts = None,
 ) -> Tensor:
     """Sum of the advantages by each part of the reward, whitened over the batch's tokens (GDPO, arXiv 2601.05242).
 
@@ -65,10 +67,10 @@ def gdpo(
         count, mean, std = group_statistics(part, owner, groups)
         advantages = (part - mean) / (std + EPSILON) if norm_by_std else part - mean
         total += weight * comparable(advantages, count, std, mean)
-    return whiten(spread(total, index, mask, cu_seqlens), mask)
+    return whiten(spread(total, index, mask, cu_seqlens), mask, counts)
 
 
-@advantage_estimator("grpo_passk", grouped=True)
+@advantage_estimator("grpo_passk", grouped=True, lines=True)
 def grpo_passk(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -90,7 +92,7 @@ def grpo_passk(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("rloo", grouped=True)
+@advantage_estimator("rloo", grouped=True, lines=True)
 def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
@@ -100,8 +102,10 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("opo", grouped=True)
-def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+@advantage_estimator("opo", grouped=True, lines=True)
+def opo(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
+) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 
     That baseline has the least variance where a trajectory's gradient grows with its length. For strictly
@@ -110,12 +114,13 @@ def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, g
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     owner, groups = groups_of(index, group, scores.numel())
     count, mean, std = group_statistics(scores, owner, groups)
-    lengths = sum_by(mask.double(), index[sequence_of(cu_seqlens)], scores.numel())
+    made = mask.double() if counts is None else (mask * counts).double()
+    lengths = sum_by(made, index[sequence_of(cu_seqlens)], scores.numel())
     baseline = sum_by(lengths * scores, owner, groups) / sum_by(lengths, owner, groups).clamp(min=1)
     return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("gpg", grouped=True)
+@advantage_estimator("gpg", grouped=True, lines=True)
 def gpg(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean, scaled up for groups of equal scores (GPG, arXiv 2504.02546).
 

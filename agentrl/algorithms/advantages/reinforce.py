@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
+    Counts,
     comparable,
     discounted_returns,
     group_statistics,
@@ -15,21 +16,28 @@ from agentrl.algorithms.segments import sequence_of
 from agentrl.core.points import advantage_estimator
 
 
-@advantage_estimator("reinforce_plus_plus")
+@advantage_estimator("reinforce_plus_plus", lines="undiscounted")
 def reinforce_plus_plus(
-    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, gamma: float = 1.0
+    rewards: Tensor,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    trajectory: Tensor,
+    group: Tensor,
+    *,
+    gamma: float = 1.0,
+    counts: Counts = None,
 ) -> Tensor:
     """Discounted return of each model token, whitened over the batch (REINFORCE++, arXiv 2501.03262).
 
     Returns are carried across tool and user tokens (mask 0), which neither reset nor discount them, and from a
     trajectory's later sequences into its earlier ones. Needs no groups: works with `rollout.n=1`.
     """
-    return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask)
+    return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask, counts)
 
 
-@advantage_estimator("reinforce_plus_plus_baseline", grouped=True)
+@advantage_estimator("reinforce_plus_plus_baseline", grouped=True, lines=True)
 def reinforce_plus_plus_baseline(
-    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
 ) -> Tensor:
     """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
 
@@ -37,10 +45,10 @@ def reinforce_plus_plus_baseline(
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
+    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask, counts)
 
 
-@advantage_estimator("remax")
+@advantage_estimator("remax", lines="undiscounted")
 def remax(
     rewards: Tensor,
     mask: Tensor,
@@ -60,7 +68,7 @@ def remax(
     return (returns - baselines[sequence_of(cu_seqlens)]).nan_to_num(nan=0.0).float() * mask
 
 
-@advantage_estimator("reward")
+@advantage_estimator("reward", lines=True)
 def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The trajectory's score on each of its model tokens, without a baseline (REINFORCE, Williams 1992).
 
@@ -70,7 +78,7 @@ def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor
     return spread(scores, index, mask, cu_seqlens)
 
 
-@advantage_estimator("none")
+@advantage_estimator("none", lines=True)
 def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The rewards of the model tokens, unchanged.
 

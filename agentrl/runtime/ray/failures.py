@@ -23,6 +23,8 @@ def plain_error(error: BaseException, who: str) -> Exception:
     if isinstance(error, RayActorError | ObjectLostError):
         return WorkerDied(f"{who} died: killed, out of memory, or its machine is down")
     cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, ObjectLostError):
+        return WorkerDied(f"{who} lost tokens: the machine that had them is down")
     if isinstance(cause, DamagedCheckpoint):
         return cause
     for kind in (UserError, WorkerDied, ServerLost, InfraError):  # the engine restarts a lost server, and retries

@@ -1,31 +1,21 @@
 """The learners of all ranks as one. Each rank gets its share of a batch.
 
-Invariants: a rank gets no token of another share; a column that a rank has is not sent again; an object of Ray's store
-holds one share, so a machine receives only the shares of its ranks.
+Invariants: no token passes through here: a rank takes those of its share from the store, and leaves there the columns
+that it computes; they come here only where the advantages are computed from them.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, BatchPlan
-from agentrl.training.batches.transfer import Columns, changed_columns, share_columns, with_columns
-
-
-@dataclass(frozen=True)
-class Held:
-    """The shares that the ranks have."""
-
-    batch: Batch
-    shares: list[list[int]]
-
-    def columns(self, batch: Batch, number: int, sequences: list[int]) -> Columns:
-        """Columns of the share of `sequences` that its ranks lack; the batch may have other columns now."""
-        names = changed_columns(batch, self.batch)
-        same = "ids" not in names and sequences and sequences == self.shares[number]
-        return share_columns(batch, sequences, names if same else None)
+from agentrl.training.batches.packing import pack_lines
+from agentrl.training.batches.transfer import Share, with_computed
+from agentrl.trajectory.store import Store
+from agentrl.trajectory.trajectory import Trajectory
 
 
 @dataclass
@@ -33,11 +23,17 @@ class RayLearner:
     """Sends shares to the ranks, and puts together what these compute; other calls go to all of them."""
 
     ranks: WorkerGroup
+    store: Store
     each: int
     """Ranks that split the tokens of a share."""
     shares: bool = False
     """Whether a rank computes equal prompts once."""
-    held: Held | None = None
+    reads: frozenset[str] | None = None
+    """Columns of tokens that advantages are computed from; None: lines are enough."""
+    held: list[list[int]] = field(default_factory=list)
+    """Keys of the sequences of each share that ranks have."""
+    computed: list[Any] = field(default_factory=list)
+    """References of the columns that they computed."""
     accumulated: set[int] = field(default_factory=set)
     """Keys of the sequences whose gradients are accumulated."""
 
@@ -50,16 +46,22 @@ class RayLearner:
         """Compile the passes of a step, all of them."""
         self.ranks.call("call", "warm_up")
 
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of all sound trajectories, without their tokens: of lines, or where `reads` says so of tokens."""
+        batch = pack_lines(trajectories, version, self.store)
+        return batch if self.reads is None else batch.expanded()
+
     def compute_logprobs(self, batch: Batch) -> Batch:
         """`Learner.compute_logprobs` on all ranks; nothing is sent where it would compute nothing."""
-        plan, self.held = self._plan(batch), None
+        plan, self.held, self.computed = self._plan(batch), [], []
         if not plan.scores_first:
             return batch
-        shares = (share_columns(batch, sequences) for sequences in plan.shares)
-        computed = self.ranks.scatter("compute_logprobs", shares, self.each)
-        batch = with_columns(batch, plan.shares, computed[:: self.each])
-        self.held = Held(replace(batch), plan.shares)
-        return batch
+        shares = (Share.of(batch, sequences, wanted=self.reads or ()) for sequences in plan.shares)
+        answers = self.ranks.scatter("compute_logprobs", shares, self.each)[:: self.each]
+        keys = batch.keys
+        self.held = [[keys[i] for i in sequences] for sequences in plan.shares]
+        self.computed = [answer for answer, sequences in zip(answers, plan.shares, strict=True) if sequences]
+        return with_computed(batch, self.store.get(self.computed)) if self.reads else batch
 
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use."""
@@ -69,18 +71,19 @@ class RayLearner:
     def accumulate_early(self, part: Batch) -> None:
         """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
-        self.ranks.scatter("accumulate_early", (share_columns(part, sequences) for sequences in plan.shares), self.each)
-        if part.key is not None:
-            self.accumulated.update(part.key.tolist())
+        self.ranks.scatter("accumulate_early", (Share.of(part, sequences) for sequences in plan.shares), self.each)
+        self.accumulated.update(part.keys)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """`Learner.update` on all ranks, by the advantages in new shares."""
-        plan, held = self._plan(batch), self.held
-        self.held, self.accumulated = None, set()
-        shares = (
-            share_columns(batch, sequences) if held is None else held.columns(batch, number, sequences)
-            for number, sequences in enumerate(plan.shares)
-        )
+        """`Learner.update` on all ranks."""
+        plan, held, computed, keys = self._plan(batch), self.held, self.computed, batch.keys
+        self.held, self.computed, self.accumulated = [], [], set()
+
+        def share(number: int, sequences: list[int]) -> Share:
+            same = bool(sequences and held) and held[number] == [keys[i] for i in sequences]
+            return Share.of(batch, sequences, held=same, computed=() if same else computed)
+
+        shares = (share(number, sequences) for number, sequences in enumerate(plan.shares))
         metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
         return metrics
 
@@ -90,11 +93,13 @@ class RayLearner:
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
         """Write the checkpoint of `step`; each rank writes its share."""
-        self.ranks.call("call", "save", folder.absolute(), step, state, last, model_only)
+        others = {name: part for name, part in state.items() if name != "rows"}  # with trajectories: rank 0 writes them
+        states = [state, *[others] * (len(self.ranks.actors) - 1)]
+        self.ranks.each("call", [("save", folder.absolute(), step, own, last, model_only) for own in states])
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
-        loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
+        loaded: tuple[int, dict[str, Any]] = self.ranks.call("load_checkpoint", path.absolute())
         return loaded
 
     def _plan(self, batch: Batch) -> BatchPlan:

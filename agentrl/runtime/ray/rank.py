@@ -1,21 +1,26 @@
 """Ray workers that train together; a rank of `agentrl train` also runs an engine if engines share its GPU."""
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.engines.starting import start_kernels
 from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.store import RayStore, send_references
 from agentrl.runtime.ray.worker import Worker
+from agentrl.trajectory.plain import changed_groups
+from agentrl.trajectory.store import stored
 
-Columns = dict[str, Any]
-"""Columns of a batch; see `agentrl.training.batches.transfer`."""
+if TYPE_CHECKING:
+    from agentrl.training.batches.transfer import Share
+
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
@@ -69,38 +74,47 @@ class Rank(TrainingWorker, EngineWorker):
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
         super().__init__(config, folder, env, threads)
+        send_references()
         self._batch: Any = None
+        self._store = RayStore()
         self._export: Iterator[Any] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
 
-    async def compute_logprobs(self, columns: Columns) -> Columns | None:
-        """`Learner.compute_logprobs` of the share with these columns; returns those that it computed, of ranks that
+    async def compute_logprobs(self, share: "Share") -> Any:
+        """`Learner.compute_logprobs` of a share; returns the reference of the columns that it computed, of ranks that
         split its tokens the first one.
 
         The share stays here for `update`.
         """
-        from agentrl.training.batches.transfer import computed_columns, of_columns
+        from agentrl.training.batches.transfer import computed_columns
 
-        self._batch = None
-        batch = of_columns(columns)
+        batch = await self._received(share)
         self._batch = self.learner.compute_logprobs(batch)
-        return computed_columns(self._batch, batch) if self.learner.ranks.leads else None
+        leads = self.learner.ranks.leads
+        return self._store.put(computed_columns(self._batch, batch, share.wanted)) if leads else None
 
-    async def accumulate_early(self, columns: Columns) -> None:
-        """`Learner.accumulate_early` of the share with these columns."""
-        from agentrl.training.batches.transfer import of_columns
+    async def accumulate_early(self, share: "Share") -> None:
+        """`Learner.accumulate_early` of a share."""
+        self.learner.accumulate_early(await self._received(share))
 
-        self.learner.accumulate_early(of_columns(columns))
-
-    async def update(self, columns: Columns) -> dict[str, float] | None:
-        """`Learner.update` of that share, whose columns these replace, or of another share."""
-        from agentrl.training.batches.transfer import of_columns
-
-        batch, self._batch = of_columns(columns, self._batch), None
-        metrics: dict[str, float] = self.learner.update(batch)
+    async def update(self, share: "Share") -> dict[str, float] | None:
+        """`Learner.update` of that share, or of another one."""
+        metrics: dict[str, float] = self.learner.update(await self._received(share))
         return metrics if self.first else None
+
+    async def load_checkpoint(self, path: Path) -> Any:
+        """`Learner.load`; the bodies of trajectories go to the store."""
+        step, state = self.learner.load(path)
+        if self.first and "rows" in state:
+            state |= {"rows": changed_groups(state["rows"], lambda each: stored(each, self._store))}
+        return to_cpu((step, state)) if self.first else None
+
+    async def _received(self, share: "Share") -> Any:
+        """A share as a batch; the one before is given up."""
+        batch, self._batch = self._batch, None
+        return share.batch(await asyncio.gather(*share.references), batch)
 
     async def sync(self, version: int) -> None:
         """Copy the current weights to the engine in this worker."""

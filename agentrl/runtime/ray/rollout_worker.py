@@ -3,10 +3,12 @@
 Invariants:
 - it sends requests to the engine itself; the controller starts servers and sends weights, and no request is under way
   while they change;
-- all that it reports goes out in order by `events`, the only call that waits.
+- all that it reports goes out in order by `events`, the only call that waits;
+- the body of a trajectory is taken apart from its outline, and goes to the ranks that train on it.
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import sys
@@ -52,6 +54,8 @@ class RolloutWorker(Worker):
         sys.path.extend(entry for entry in path if entry not in sys.path)
         super().__init__(config, folder, env, threads)
         self._pending: list[Event] = []
+        self._bodies: dict[int, Any] = {}
+        self._numbers = itertools.count()
         self._any = asyncio.Event()
         self._served: dict[str, asyncio.Future[None]] = {}
 
@@ -71,7 +75,7 @@ class RolloutWorker(Worker):
         self.rollouts = Rollouts(
             self.config, tokenizer, self.engine, _never, objects=objects, scored=scored, teachers=teachers
         )
-        self.jobs = GroupJobs(self.rollouts.scheduler, self._emit)  # type: ignore[arg-type]  # not spread any further
+        self.jobs = GroupJobs(self.rollouts.scheduler, self._emit, self._put)  # type: ignore[arg-type]  # not spread any further
         logging.getLogger("agentrl").addHandler(Forwarding(self._emit, asyncio.get_running_loop()))
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
@@ -90,6 +94,15 @@ class RolloutWorker(Worker):
         events, self._pending = self._pending, []
         self._any.clear()
         return events
+
+    def _put(self, body: Any) -> int:
+        """Keep the body of a trajectory until it is taken."""
+        self._bodies[number := next(self._numbers)] = body
+        return number
+
+    async def take(self, number: int) -> tuple[None, Any]:
+        """Give a body to Ray's store, of which the caller gets the reference. It outlives this process there."""
+        return None, self._bodies.pop(number)
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue; returns when no halted request is under way."""

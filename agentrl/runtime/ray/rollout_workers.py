@@ -28,7 +28,10 @@ from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
 from agentrl.runtime.ray.rollout_worker import RolloutWorker, without_rows
 from agentrl.runtime.ray.worker_handle import WorkerHandle
+from agentrl.trajectory.store import Store
 
+SMALL_ANSWERS = {"RAY_max_direct_call_object_size": "4096"}
+"""Larger answers, such as bodies of trajectories, stay on the machine of the worker until they are read."""
 KEPT = ("RAY_", "CUDA_", "NVIDIA_", "PYTHON", "LD_")
 """Prefixes of environment variables that belong to a machine; tools may need any other."""
 
@@ -97,11 +100,12 @@ class WorkerEngine(EngineWrapper):
 
 
 def start_rollout_workers(
-    config: Config, own: Engine, link: Link, objects: UserObjects, stack: ExitStack
+    config: Config, own: Engine, link: Link, objects: UserObjects, store: Store, stack: ExitStack
 ) -> WorkerEngine:
     """Start `rollout.agent.num_workers` workers on the machines with most free CPUs; `stack` ends them.
 
-    `link`: how they reach the engine. Raises UserError for an object in `objects` that cannot be pickled.
+    `link`: how they reach the engine. `store`: has their trajectories. Raises UserError for an object in `objects` that
+    cannot be pickled.
     """
     count = config.rollout.agent.num_workers
     nodes = shared_out(free_cpus(), count)
@@ -115,7 +119,9 @@ def start_rollout_workers(
             free = free_cpus()
             node = nodes[number] if nodes[number] in free else shared_out(free, 1)[0]
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)  # a soft one does not hold without a CPU
-            kind: Any = ray.remote(RolloutWorker).options(num_cpus=0, scheduling_strategy=strategy)
+            kind: Any = ray.remote(RolloutWorker).options(
+                num_cpus=0, scheduling_strategy=strategy, runtime_env={"env_vars": SMALL_ANSWERS}
+            )
             actor = kind.remote(config, os.getcwd(), env | {VARIABLE: f"{number}/{count}"}, 1, sys.path)
             stack.callback(ray.kill, actor)
             return actor
@@ -129,7 +135,7 @@ def start_rollout_workers(
                 ) from error
 
         name = f"rollout worker {number}"
-        return WorkerHandle(name, make, prepare, lambda url: confirm(own, url), lambda: engine.state)
+        return WorkerHandle(name, make, prepare, lambda url: confirm(own, url), lambda: engine.state, store)
 
     engine = WorkerEngine(own, [handle(number) for number in range(count)])
     for worker in engine.handles:

@@ -32,16 +32,19 @@ from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_workers import start_rollout_workers
 from agentrl.runtime.ray.servers import Workers, start_workers, teacher_launcher
+from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking import Waiting
 from agentrl.training import load_tokenizer
+from agentrl.training.update.advantages import columns_read
 
 
 class RayRuntime(Runtime):
     """Starts the workers. Raises UserError if the cluster is too small."""
 
     learner: RayLearner
+    isolated = RayFunction
 
     def __init__(self, config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> None:
         """`start`: the workers that are starting already; without any, they are started now."""
@@ -73,7 +76,9 @@ class RayRuntime(Runtime):
 
     def _open(self, config: Config, objects: UserObjects, started: Workers, waiting: Waiting) -> None:
         """Open the engine and the rollouts; closed in reverse order."""
-        self.learner = RayLearner(self.ranks, config.actor.ulysses_sequence_parallel_size)
+        send_references()
+        store, each = RayStore(), config.actor.ulysses_sequence_parallel_size
+        self.learner = RayLearner(self.ranks, store, each, reads=columns_read(config))
         self.runner = self._open_loop(config)
         own = self._engine(config)
         servers = own if isinstance(own, RemoteEngine) else None
@@ -81,7 +86,7 @@ class RayRuntime(Runtime):
         teachers = self._open_teachers(config, kind, teacher_launcher(config, kind, self.stack))
         shared = with_addresses(config, teachers)
         spread = config.rollout.agent.num_workers > 0
-        workers = start_rollout_workers(shared, own, link_to(own), objects, self.stack) if spread else None
+        workers = start_rollout_workers(shared, own, link_to(own), objects, store, self.stack) if spread else None
         engine: Engine = workers or own
         if isinstance(self.runner, LoopThread):
             measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)

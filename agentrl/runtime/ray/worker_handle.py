@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -20,8 +20,8 @@ from agentrl.rollout.worker_scheduler import WorkerLost
 from agentrl.runtime.ray.failures import plain_error
 from agentrl.runtime.ray.links import State
 from agentrl.runtime.ray.rollout_worker import Logged, Lost
+from agentrl.trajectory.store import Store, Stored
 from agentrl.trajectory.trajectory import Trajectory
-from agentrl.trajectory.wire import unpack
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class WorkerHandle:
     confirm: Callable[[str], Any]
     """Waits until a server serves again."""
     state: Callable[[], State]
+    store: Store
+    """Has the bodies of its trajectories."""
     actor: Any = None
     load: int = 0
     starts: int = 0
@@ -125,7 +127,7 @@ class WorkerHandle:
     async def _listen(self) -> None:
         while True:
             try:
-                events = await self.actor.events.remote()
+                events = await asyncio.gather(*map(self._with_body, await self.actor.events.remote()))
             except RayError:
                 break
             for event in events:
@@ -137,6 +139,14 @@ class WorkerHandle:
             if not sent.ended.done():
                 sent.ended.set_exception(WorkerLost(f"{self.name} died"))
         self._background(self._revive())
+
+    async def _with_body(self, event: Any) -> Any:
+        """The event; the body of its trajectory is in the store."""
+        if not isinstance(event, Done) or event.outline is None:
+            return event
+        there, body = self.actor.take.options(num_returns=2).remote(event.outline.body)
+        await there
+        return replace(event, outline=replace(event.outline, body=body))
 
     async def _revive(self) -> None:
         try:
@@ -172,8 +182,8 @@ class WorkerHandle:
     def _taken(self, sent: Sent, event: Done) -> None:
         if event.error is not None:
             raise event.error
-        assert event.packed is not None
-        trajectory = unpack(event.packed, sent.job.row)
+        assert event.outline is not None
+        trajectory = Stored(event.outline, sent.job.row, self.store)
         sent.take(trajectory)
         sent.job.trajectories.pop(trajectory.key)
 

@@ -20,10 +20,11 @@ from agentrl.core.json_text import to_json
 from agentrl.tracking.dumps.text import Decode, TokenTexts
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.outline import Lines
 from agentrl.trajectory.trajectory import Trajectory
 
 Record = dict[str, Any]
-Values = Sequence[float] | NDArray[Any]
+Values = Sequence[float] | NDArray[Any] | Lines
 """One value a token; empty for a ledger that was not trained on."""
 Advantages = Mapping[str, Sequence[Values]]
 """By trajectory key: one entry for each of its ledgers."""

@@ -37,10 +37,11 @@ CONTINUES = (
 class DumpWriter:
     """One thread that writes dumps."""
 
-    def __init__(self, decode: Decode, tokenizer: Any = None) -> None:
-        """`decode` decodes with `tokenizer`, special tokens included; without a tokenizer no other process writes."""
+    def __init__(self, decode: Decode, tokenizer: Any = None, isolated: type[Any] = IsolatedFunction) -> None:
+        """`decode` decodes with `tokenizer`, special tokens included; without a tokenizer no other process writes.
+        `isolated`: makes the function of the other process."""
         self._tokenizer, self._sends = tokenizer, True
-        self._process = IsolatedFunction(__name__, write_sent.__name__, timeout=WRITE_SECONDS, at_once=1)
+        self._process = isolated(__name__, write_sent.__name__, timeout=WRITE_SECONDS, at_once=1)
         self.failures: list[str] = []
         """One line for each dump that could not be written."""
         self.texts = TokenTexts(decode)
@@ -88,7 +89,7 @@ class DumpWriter:
 
     def _sent(self, path: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> bool:
         """Whether another process has written the dump."""
-        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.ledgers)
+        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.outlines)
         if tokens < LARGE_TOKENS or not self._sends or (tokenizer := self._sendable) is None:
             return False
         try:

@@ -5,7 +5,7 @@ itself; `logprobs[t]` is log p(token t | the tokens before it in its sequence). 
 several where its history was rewritten; those are adjacent.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
+from agentrl.training.batches.sources import Sources
 
 _PER_SEQUENCE = (
     *("trajectory", "group", "index", "side", "baselines", "components", "truncated", "key", "media"),
-    *("teacher", "teacher_prompts"),
+    *("teacher", "teacher_prompts", "sources"),
 )
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
@@ -82,6 +82,9 @@ class Batch:
     """f32 [T]; 1 where the cap of importance weights acts."""
     experts: Tensor | None = None
     """uint8 or int16 [T, L, k]; the experts that each token met in each layer, see `Routing`; None: none is known."""
+    counts: Tensor | None = None
+    """int64 [T]; the tokens that each entry stands for, where the batch has lines (`agentrl.trajectory.outline`) in
+    place of tokens; None: one."""
     teacher: Tensor | None = None
     """int64 [B]; the sequence's teacher by its number, -1: none; None in a run without teachers."""
     teacher_prompts: Tensor | None = None
@@ -95,6 +98,8 @@ class Batch:
     """f32 [T, k]; their log-probs."""
     media: Media | None = None
     """[B]; images and videos of each sequence; None without any."""
+    sources: Sources | None = None
+    """[B]; where the tokens of each sequence are, if they are in a store: then `ids` and `rollout_logprobs` are 0."""
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -128,6 +133,23 @@ class Batch:
         lengths: list[int] = self.cu_seqlens.diff().tolist()
         return lengths
 
+    @property
+    def token_lengths(self) -> list[int]:
+        """Tokens of each sequence, also where the batch has lines."""
+        return self.lengths if self.counts is None else [int(own.sum()) for own in self.counts.split(self.lengths)]
+
+    @property
+    def keys(self) -> list[int]:
+        """`key` as a list."""
+        return [] if self.key is None else self.key.tolist()
+
+    def expanded(self) -> "Batch":
+        """The batch of lines with tokens in place of them."""
+        assert self.counts is not None
+        names = self.columns.keys() - {*_PER_SEQUENCE, "cu_seqlens", "counts"}
+        tokens = {name: getattr(self, name).repeat_interleave(self.counts) for name in names}
+        return replace(self, **tokens, cu_seqlens=bounds_of(self.token_lengths), counts=None)
+
     @cached_property
     def positions(self) -> Tensor:
         """int64 [T]; begins at 0 in every sequence."""
@@ -141,6 +163,8 @@ class Batch:
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The prompt of each sequence. Read from the device once, as `lengths`."""
+        if self.sources is not None:
+            return self.sources.prompts
         return sequence_prompts(self.ids.cpu().numpy(), self.mask.cpu().numpy(), self.lengths)
 
     @cached_property
@@ -160,41 +184,24 @@ class Batch:
 
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""
-        chunks = [np.arange(start, end) for start, end in self._spans(sequences)]
+        bounds = [0, *accumulate(self.lengths)]
+        chunks = [np.arange(bounds[i], bounds[i + 1]) for i in sequences]
         return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *chunks])).to(self.ids.device)
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
-        chosen = replace(self, **self.columns_of(sequences, self.columns))
-        chosen.lengths = [self.lengths[i] for i in sequences]
+        rows = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
+        tokens, lengths = self.tokens_of(sequences), [self.lengths[i] for i in sequences]
+        picked = {
+            name: column[rows if name in _PER_SEQUENCE else tokens]
+            for name, column in self.columns.items()
+            if name != "cu_seqlens"
+        }
+        chosen = replace(self, **picked, cu_seqlens=bounds_of(lengths).to(self.ids.device))
+        chosen.lengths = lengths
         if "prompts" in vars(self):
             chosen.prompts = [self.prompts[i] for i in sequences]
         return chosen
-
-    def columns_of(self, sequences: Sequence[int], names: Collection[str]) -> dict[str, Any]:
-        """The columns `names` of the given sequences, in the given order."""
-        device = self.ids.device
-        rows = torch.tensor(sequences, dtype=torch.long, device=device)
-        take = self._taking(sequences)
-        found = {name: column for name, column in self.columns.items() if name in names}
-        picked = {n: c[rows] if n in _PER_SEQUENCE else take(c) for n, c in found.items() if n != "cu_seqlens"}
-        if "cu_seqlens" in found:
-            picked["cu_seqlens"] = bounds_of([self.lengths[i] for i in sequences]).to(device)
-        return picked
-
-    def _taking(self, sequences: Sequence[int]) -> Callable[[Tensor], Tensor]:
-        """A function that takes the tokens of the given sequences out of a column: on a CPU as runs of memory, which
-        costs a quarter of an index."""
-        if self.ids.device.type != "cpu":
-            tokens = self.tokens_of(sequences)
-            return lambda column: column[tokens]
-        spans = self._spans(sequences)
-        return lambda column: torch.from_numpy(_runs(column.numpy(), spans))
-
-    def _spans(self, sequences: Sequence[int]) -> list[tuple[int, int]]:
-        """The first token of each sequence, and the one after its last."""
-        bounds = [0, *accumulate(self.lengths)]
-        return [(bounds[i], bounds[i + 1]) for i in sequences]
 
     def share(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences as the share of a rank, which knows their indices here."""
@@ -218,10 +225,6 @@ class Batch:
         moved = replace(self, **{name: column.to(device) for name, column in self.columns.items()})
         moved.lengths = self.lengths
         return moved
-
-
-def _runs(column: NDArray[Any], spans: Iterable[tuple[int, int]]) -> NDArray[Any]:
-    return np.concatenate([column[:0], *(column[start:end] for start, end in spans)])
 
 
 def bounds_of(lengths: Sequence[int]) -> Tensor:

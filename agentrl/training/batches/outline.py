@@ -41,15 +41,15 @@ class BatchOutline:
         """The outline of a whole batch, whose advantages may be missing. `shares`: passes compute equal prompts once,
         but for those with images. `accumulated`: keys of sequences."""
         images = [bool(media) for media in batch.media.held] if batch.media else [False]
-        shared = batch.prompts if shares and batch.media is None else None
-        keys = batch.key.tolist() if accumulated and batch.key is not None else []
+        images = batch.sources.images if batch.sources else images
+        shared = batch.prompts if shares and not any(images) else None
         return cls(
-            lengths=batch.lengths,
+            lengths=batch.token_lengths,
             group=batch.group.tolist(),
             zero_advantage=_zero_advantage(batch),
             mixed=any(images) and not all(images),
             shared=shared,
-            accumulated=frozenset(i for i, key in enumerate(keys) if key in accumulated),
+            accumulated=frozenset(i for i, key in enumerate(batch.keys if accumulated else ()) if key in accumulated),
         )
 
     @property

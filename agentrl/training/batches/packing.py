@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import fsum
 from typing import Any
 
@@ -20,10 +20,14 @@ from torch import Tensor
 
 from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.batches.media import Media
+from agentrl.training.batches.sources import Source, Sources
 from agentrl.trajectory.column import Column
 from agentrl.trajectory.ledger import TEACHER_COLUMNS, Ledger
+from agentrl.trajectory.outline import LedgerOutline, Lines
+from agentrl.trajectory.store import Body, Store, Stored
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
+Values = NDArray[np.float32] | Lines
 Spot = tuple[int, int]
 """(ledger, token within it)"""
 
@@ -47,24 +51,65 @@ def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) 
 
     `version`: of the policy that is trained, where older ones may have drawn tokens; sets `Batch.stale`.
     """
-    ledgers: list[Ledger] = []
-    owners: list[int] = []
-    groups: list[int] = []
-    numbers: dict[str, int] = {}
-    for i, trajectory in enumerate(trajectories):
-        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _trained_ledgers(trajectory)
-        ledgers += kept
-        owners += [i] * len(kept)
-        groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
-    batch = pack_ledgers(ledgers, trajectory=owners, group=groups)
-    if version is not None:
-        batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
+    sequences = _sequences(trajectories)
+    batch = pack_ledgers([trajectories[i].ledgers[j] for i, j in sequences], version)
+    return _owned(batch, trajectories, sequences)
+
+
+def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: Store) -> Batch:
+    """`pack_tokens` as lines, without the tokens: these stay in `store`, or go there."""
+    sequences = _sequences(trajectories)
+    bodies = {i: _body(trajectories[i], store) for i in dict.fromkeys(i for i, _ in sequences)}
+    outlines = [_outline(trajectories[i].outlines[j]) for i, j in sequences]
+    places = zip(sequences, outlines, strict=True)
+    counts = torch.tensor([count for outline in outlines for count in outline.counts], dtype=torch.long)
+    batch = Batch(
+        ids=torch.zeros_like(counts),
+        mask=torch.tensor([made for outline in outlines for made in outline.mask], dtype=torch.bool),
+        rollout_logprobs=torch.zeros(len(counts)),
+        rewards=torch.zeros(len(counts)),
+        cu_seqlens=bounds_of([len(outline.counts) for outline in outlines]),
+        trajectory=torch.empty(0),
+        group=torch.empty(0),
+        counts=counts,
+        sources=Sources(tuple(Source(bodies[i], j, outline) for (i, j), outline in places), version),
+    )
+    return _owned(batch, trajectories, sequences)
+
+
+def _sequences(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """(trajectory, ledger of it) of each sequence that can be trained on."""
+    sound = [(i, t) for i, t in enumerate(trajectories) if t.outcome is not Outcome.INFRA_ERROR]
+    return [(i, j) for i, t in sound for j, ledger in enumerate(t.outlines) if ledger.model_tokens]
+
+
+def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: Sequence[tuple[int, int]]) -> Batch:
+    """The batch with the columns that tell what its sequences belong to."""
+    owners, numbers = [trajectories[i] for i, _ in sequences], dict[str, int]()
+    batch.trajectory = torch.tensor([i for i, _ in sequences], dtype=torch.long)
+    groups = [numbers.setdefault(owner.row.uid, len(numbers)) for owner in owners]
+    batch.group = torch.tensor(groups, dtype=torch.long)
     if any(trajectory.side_rewards for trajectory in trajectories):
-        batch.side = torch.tensor([ledger.side for ledger in ledgers], dtype=torch.long)
-    keys = [_number(trajectories[i], ledger) for i, ledger in zip(owners, ledgers, strict=True)]
+        sides = [trajectories[i].outlines[j].side for i, j in sequences]
+        batch.side = torch.tensor(sides, dtype=torch.long)
+    teachers = [trajectories[i].outlines[j].teacher for i, j in sequences]
+    if max(teachers, default=-1) >= 0:
+        batch.teacher = torch.tensor(teachers)
+    keys = [_number(trajectories[i], j) for i, j in sequences]
     batch.key = torch.tensor(keys, dtype=torch.long)
-    batch.truncated = torch.tensor([trajectories[i].finish == "length" for i in owners], dtype=torch.bool)
+    batch.truncated = torch.tensor([owner.finish == "length" for owner in owners], dtype=torch.bool)
     return batch
+
+
+def _body(trajectory: Trajectory, store: Store) -> Any:
+    """The reference of a trajectory's tokens."""
+    if isinstance(trajectory, Stored):
+        return trajectory.outline.body
+    return store.put(Body.of(trajectory, texts=False))
+
+
+def _outline(ledger: Ledger | LedgerOutline) -> LedgerOutline:
+    return LedgerOutline.of(ledger) if isinstance(ledger, Ledger) else ledger
 
 
 def place_rewards(
@@ -77,13 +122,15 @@ def place_rewards(
     if len(kept) < len(owners):
         batch = batch.select(kept)
         batch.group = batch.group.unique(return_inverse=True)[1]
-    placed, bounds = defaultdict[int, float](float), batch.cu_seqlens.tolist()
+    placed, bounds = defaultdict[int, float](float), [0, *accumulate(batch.token_lengths)]
     for owner, sequences in groupby(range(batch.num_sequences), key=batch.trajectory.tolist().__getitem__):
         first = next(sequences)
         for (ledger, token), reward in _rewards(trajectories[owner], weights):
             placed[bounds[first + ledger] + token] += reward
-    rewards = torch.zeros(batch.num_tokens)
-    rewards[list(placed)] = torch.tensor(list(placed.values()))
+    rewards, spots = torch.zeros(batch.num_tokens), torch.tensor([*placed], dtype=torch.long)
+    if batch.counts is not None:
+        spots = torch.searchsorted(batch.counts.cumsum(0), spots, right=True)
+    rewards[spots] = torch.tensor([*placed.values()])
     return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
@@ -92,8 +139,8 @@ def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction
     weights = _weights(tool_turn_weight, interaction_turn_weight)
     turns = trajectory.turn_rewards
     if trajectory.side_rewards:
-        first = min(ledger.side for ledger in trajectory.ledgers)
-        mine = {turn for ledger in trajectory.ledgers if ledger.side == first for turn in ledger.turn_ends()}
+        first = min(ledger.side for ledger in trajectory.outlines)
+        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends()}
         turns = [turn for turn in turns if turn.turn in mine]
     return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in turns)])
 
@@ -103,41 +150,39 @@ def _weights(tool_turn_weight: float, interaction_turn_weight: float) -> dict[st
     return {"tool": tool_turn_weight, "interaction": interaction_turn_weight, "environment": 1.0}
 
 
-def _number(trajectory: Trajectory, ledger: Ledger) -> int:
+def _number(trajectory: Trajectory, index: int) -> int:
     """A number of a ledger that any process finds, and no other ledger of a run has."""
-    index = next(i for i, other in enumerate(trajectory.ledgers) if other is ledger)
     digest = blake2b(f"{trajectory.key}#{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _trained_ledgers(trajectory: Trajectory) -> list[Ledger]:
-    return [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
+def _trained_ledgers(trajectory: Trajectory) -> list[Ledger | LedgerOutline]:
+    return [ledger for ledger in trajectory.outlines if ledger.model_tokens]
 
 
-def pack_ledgers(
-    ledgers: Sequence[Ledger],
-    *,
-    trajectory: Sequence[int] | None = None,
-    group: Sequence[int] | None = None,
-) -> Batch:
-    """Pack ledgers as they are, rewards 0. `trajectory`, `group`: one per ledger; None: its index."""
+def pack_ledgers(ledgers: Sequence[Ledger], version: int | None = None, *, group: Sequence[int] | None = None) -> Batch:
+    """Pack ledgers as they are, rewards 0, each a trajectory. `version`: as in `pack_tokens`. `group`: one per ledger;
+    None: its index."""
     lengths = [len(ledger) for ledger in ledgers]
     own = list(range(len(ledgers)))
-    return Batch(
+    batch = Batch(
         ids=_joined((ledger.ids for ledger in ledgers), np.int64),
         mask=_joined((ledger.mask for ledger in ledgers), np.bool_),
         rollout_logprobs=_joined((ledger.logprobs for ledger in ledgers), np.float32),
         rewards=torch.zeros(sum(lengths)),
         cu_seqlens=bounds_of(lengths),
-        trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
+        trajectory=torch.tensor(own, dtype=torch.long),
         group=torch.tensor(own if group is None else group, dtype=torch.long),
         media=Media.of([ledger.media for ledger in ledgers]),
         experts=_experts(ledgers),
         **_teacher_columns(ledgers),
     )
+    if version is not None:
+        batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
+    return batch
 
 
-def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Tensor]:
+def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Any]:
     """The columns about the ledgers' teachers; none where no ledger has a teacher."""
     if not any(ledger.teacher >= 0 for ledger in ledgers):
         return {}
@@ -183,7 +228,7 @@ def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Sp
 
 
 def _final_rewards(
-    trajectory: Trajectory, ledgers: list[Ledger], ends: dict[int, Spot]
+    trajectory: Trajectory, ledgers: Sequence[Ledger | LedgerOutline], ends: dict[int, Spot]
 ) -> Iterator[tuple[Spot, float]]:
     """The final reward on the last turn; where the policy plays several sides, each side's on its own last turn."""
     if not trajectory.side_rewards:
@@ -194,7 +239,7 @@ def _final_rewards(
             yield ends[max(turns)], reward + trajectory.length_penalty
 
 
-def _turn_ends(ledgers: list[Ledger]) -> dict[int, Spot]:
+def _turn_ends(ledgers: Sequence[Ledger | LedgerOutline]) -> dict[int, Spot]:
     """The last model token of each turn; a later ledger overrides."""
     return {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends().items()}
 
@@ -207,18 +252,19 @@ def _spot(ends: dict[int, Spot], turn: int) -> Spot:
     return ends[max(earlier) if earlier else min(ends)]
 
 
-def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[NDArray[np.float32]]]:
+def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[Values]]:
     """Trajectory key -> advantages of each ledger; an empty array for a ledger that `pack` left out.
 
     `batch`: packed from some or all `trajectories`, with advantages.
     """
     assert batch.advantages is not None
-    columns: dict[int, list[NDArray[np.float32]]] = defaultdict(list)
-    for i, column in zip(batch.trajectory.tolist(), batch.advantages.cpu().split(batch.lengths), strict=True):
-        columns[i].append(column.numpy())
-    return {trajectories[i].key: _of_ledgers(trajectories[i].ledgers, own) for i, own in columns.items()}
+    columns: dict[int, list[Values]] = defaultdict(list)
+    parts = [column.cpu().split(batch.lengths) for column in (batch.advantages, batch.counts) if column is not None]
+    for i, *own in zip(batch.trajectory.tolist(), *parts, strict=True):
+        columns[i].append(own[0].numpy() if batch.counts is None else Lines(*own))
+    return {trajectories[i].key: _of_ledgers(trajectories[i].outlines, own) for i, own in columns.items()}
 
 
-def _of_ledgers(ledgers: Sequence[Ledger], columns: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+def _of_ledgers(ledgers: Sequence[Ledger | LedgerOutline], columns: Sequence[Values]) -> list[Values]:
     trained, none = iter(columns), np.empty(0, np.float32)
     return [next(trained) if ledger.model_tokens else none for ledger in ledgers]

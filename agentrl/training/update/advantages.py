@@ -6,9 +6,7 @@ from functools import partial
 from math import isfinite, nan
 from numbers import Real
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
@@ -17,14 +15,15 @@ from agentrl.config.checks.fit import changed_distribution
 from agentrl.config.derived import components_of
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
+from agentrl.core.points import ADVANTAGES
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.packing import advantages_by_key, place_rewards
+from agentrl.training.batches.packing import Values, advantages_by_key, place_rewards
 from agentrl.training.update.off_policy import correct_batch, needs_batch_correction
 from agentrl.trajectory.trajectory import Trajectory
 
 LEDGER_WEIGHTS = "ledger_weights"
 """The value of a reward function's dict with a weight for each ledger."""
-OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], object]
+OnAdvantages = Callable[[Callable[[], dict[str, list[Values]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 
@@ -38,6 +37,20 @@ def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages)
         on_advantages=on_advantages,
         kl=kl,
     )
+
+
+def columns_read(config: Config) -> frozenset[str] | None:
+    """Columns of tokens, besides the mask, that advantages are computed from; None: lines are enough."""
+    algorithm, correction = config.algorithm, config.algorithm.rollout_correction
+    name, key = algorithm.adv_estimator, "algorithm.adv_estimator"
+    read = set(ADVANTAGES.keywords(name, key) & {"values"})
+    if algorithm.use_kl_in_reward:
+        read |= {"old_logprobs", "ref_logprobs", "kl"}
+    if needs_batch_correction(correction):
+        read |= {"old_logprobs", "rollout_logprobs"}
+    lines = ADVANTAGES.mark(name, "lines", key)
+    fits = (lines == "undiscounted" and algorithm.gamma == 1) or lines is True
+    return None if fits and not read else frozenset(read)
 
 
 def kl_of(algorithm: Algorithm) -> KLController:
@@ -136,6 +149,7 @@ class ComputeAdvantages:
             baselines=batch.baselines,
             components=batch.components,
             component_weights=torch.tensor([*self.components.values()]),
+            **{} if batch.counts is None else {"counts": batch.counts},
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
             gamma=algorithm.gamma,
             lam=algorithm.lam,
@@ -245,7 +259,7 @@ def _ledger_weights(batch: Batch, trajectories: Sequence[Trajectory], credit: st
 
 def _given_weights(trajectory: Trajectory) -> list[float]:
     """The weights of a trajectory's trained ledgers, as its reward function gave them; 1 without any."""
-    ledgers = trajectory.ledgers
+    ledgers = trajectory.outlines
     given = trajectory.reward_extra.get(LEDGER_WEIGHTS)
     weights = {} if given is None else given
     if isinstance(weights, Mapping):

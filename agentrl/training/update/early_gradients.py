@@ -63,8 +63,8 @@ class EarlyGradients:
 
     def indices_in(self, batch: Batch) -> list[int] | None:
         """The indices of all sequences in a batch, in their order; None where it lacks one. In one process."""
-        indices = {key: i for i, key in enumerate(_keys(batch))}
-        found = [indices[key] for part in self.parts for key in _keys(part) if key in indices]
+        indices = {key: i for i, key in enumerate(batch.keys)}
+        found = [indices[key] for part in self.parts for key in part.keys if key in indices]
         return found if len(found) == sum(part.num_sequences for part in self.parts) else None
 
     def ref_logprobs(self) -> Tensor:
@@ -177,12 +177,6 @@ class EarlyAccumulation:
         self._pause = min(2 ** (self._refusals - 1), MAX_PAUSE)
 
 
-def _keys(batch: Batch) -> list[int]:
-    assert batch.key is not None
-    keys: list[int] = batch.key.tolist()
-    return keys
-
-
 def _facts(batch: Batch) -> list[tuple[int, Facts]]:
     """(key, facts) of each sequence."""
     assert batch.advantages is not None
@@ -191,7 +185,7 @@ def _facts(batch: Batch) -> list[tuple[int, Facts]]:
     ids, advantages = batch.ids.double(), batch.advantages.double()
     columns = batch.weights.double(), torch.ones_like(ids), batch.mask.double(), ids, ids * batch.positions
     sums = [sum_by(column, owner, batch.num_sequences) for column in (*columns, advantages, advantages**2)]
-    return list(zip(_keys(batch), map(tuple, torch.stack(sums, dim=1).tolist()), strict=True))
+    return list(zip(batch.keys, map(tuple, torch.stack(sums, dim=1).tolist()), strict=True))
 
 
 def _same(now: Facts, then: Facts) -> bool:

@@ -3,7 +3,7 @@
 Invariant: it changes when gradients are computed, not what a step trains on: `EarlyGradients` compares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -11,7 +11,6 @@ from agentrl.algorithms import ADVANTAGES
 from agentrl.config.derived import deterministic, has_baselines
 from agentrl.config.schema import Config
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.packing import pack_tokens
 from agentrl.training.update.advantages import ComputeAdvantages
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -20,7 +19,10 @@ MAX_PARTS = 8
 
 
 class EarlyTrainer(Protocol):
-    """The two methods of `Runtime` that are used here."""
+    """The methods of `Runtime` that are used here."""
+
+    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
+        """A batch of trajectories."""
 
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use."""
@@ -53,7 +55,7 @@ class FinishedGroups:
             return
         self._accumulated.update(ready)
         trajectories = [finished[i] for i in chain.from_iterable(map(self._indices, ready))]
-        batch = self.advantages.of_groups(pack_tokens(trajectories, step - 1), trajectories)
+        batch = self.advantages.of_groups(self.runtime.pack(trajectories, step - 1), trajectories)
         if batch.num_sequences:
             self.runtime.accumulate_early(batch)
 
