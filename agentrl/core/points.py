@@ -43,12 +43,12 @@ ADVANTAGES: Registry[Any] = Registry(
     places=("algorithms/advantages",),
     contract=FunctionContract(
         ESTIMATOR_COLUMNS,
-        ("values", "baselines", "components", "component_weights", "gamma", "lam", "norm_by_std", "counts", "config"),
+        ("values", "baselines", "components", "component_weights", "gamma", "lam", "norm_by_std", "config"),
     ),
     marks=("grouped", "lines"),
 )
 """`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its
-advantages are 0. Mark `lines`: it works on lines too, entries that stand for `counts` tokens each
+advantages are 0. Mark `lines`: it works on lines too, entries that stand for several tokens each
 (`agentrl.trajectory.outline`); "undiscounted": only with `gamma` 1."""
 
 POLICY_LOSS_OPTIONS = {

@@ -6,7 +6,7 @@ Invariants:
 - a trajectory's score is the sum of its token rewards over all of its sequences;
 - statistics are over the trajectories in the batch; dropped ones do not count;
 - scores that differ only by the rounding of token rewards are equal;
-- where the mark `lines` says so, an entry may stand for several tokens, as many as `counts` int64 [T] says.
+- where the mark `lines` says so, an entry may stand for several tokens: their number makes no difference.
 """
 
 from collections.abc import Callable

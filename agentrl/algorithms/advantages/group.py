@@ -9,7 +9,6 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
     EPSILON,
-    Counts,
     comparable,
     group_statistics,
     groups_of,
@@ -37,7 +36,7 @@ def grpo(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("gdpo", grouped=True, lines=True)
+@advantage_estimator("gdpo", grouped=True)
 def gdpo(
     rewards: Tensor,
     mask: Tensor,
@@ -48,7 +47,6 @@ def gdpo(
     components: Tensor | None = None,
     component_weights: Tensor | None = None,
     norm_by_std: bool = True,
-    counts: Counts = None,
 ) -> Tensor:
     """Sum of the advantages by each part of the reward, whitened over the batch's tokens (GDPO, arXiv 2601.05242).
 
@@ -67,7 +65,7 @@ def gdpo(
         count, mean, std = group_statistics(part, owner, groups)
         advantages = (part - mean) / (std + EPSILON) if norm_by_std else part - mean
         total += weight * comparable(advantages, count, std, mean)
-    return whiten(spread(total, index, mask, cu_seqlens), mask, counts)
+    return whiten(spread(total, index, mask, cu_seqlens), mask)
 
 
 @advantage_estimator("grpo_passk", grouped=True, lines=True)
@@ -102,10 +100,8 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
-@advantage_estimator("opo", grouped=True, lines=True)
-def opo(
-    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
-) -> Tensor:
+@advantage_estimator("opo", grouped=True)
+def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 
     That baseline has the least variance where a trajectory's gradient grows with its length. For strictly
@@ -114,8 +110,7 @@ def opo(
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     owner, groups = groups_of(index, group, scores.numel())
     count, mean, std = group_statistics(scores, owner, groups)
-    made = mask.double() if counts is None else (mask * counts).double()
-    lengths = sum_by(made, index[sequence_of(cu_seqlens)], scores.numel())
+    lengths = sum_by(mask.double(), index[sequence_of(cu_seqlens)], scores.numel())
     baseline = sum_by(lengths * scores, owner, groups) / sum_by(lengths, owner, groups).clamp(min=1)
     return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
 

@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
-    Counts,
     comparable,
     discounted_returns,
     group_statistics,
@@ -16,28 +15,21 @@ from agentrl.algorithms.segments import sequence_of
 from agentrl.core.points import advantage_estimator
 
 
-@advantage_estimator("reinforce_plus_plus", lines="undiscounted")
+@advantage_estimator("reinforce_plus_plus")
 def reinforce_plus_plus(
-    rewards: Tensor,
-    mask: Tensor,
-    cu_seqlens: Tensor,
-    trajectory: Tensor,
-    group: Tensor,
-    *,
-    gamma: float = 1.0,
-    counts: Counts = None,
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, gamma: float = 1.0
 ) -> Tensor:
     """Discounted return of each model token, whitened over the batch (REINFORCE++, arXiv 2501.03262).
 
     Returns are carried across tool and user tokens (mask 0), which neither reset nor discount them, and from a
     trajectory's later sequences into its earlier ones. Needs no groups: works with `rollout.n=1`.
     """
-    return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask, counts)
+    return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask)
 
 
-@advantage_estimator("reinforce_plus_plus_baseline", grouped=True, lines=True)
+@advantage_estimator("reinforce_plus_plus_baseline", grouped=True)
 def reinforce_plus_plus_baseline(
-    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, counts: Counts = None
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor
 ) -> Tensor:
     """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
 
@@ -45,7 +37,7 @@ def reinforce_plus_plus_baseline(
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask, counts)
+    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
 
 
 @advantage_estimator("remax", lines="undiscounted")

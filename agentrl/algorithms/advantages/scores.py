@@ -5,8 +5,6 @@ from torch import Tensor
 
 from agentrl.algorithms.segments import dense, discounted_sums, sequence_of, sum_by
 
-Counts = Tensor | None
-"""Tokens that each entry stands for, int64 [T]; None: one."""
 EPSILON = 1e-6
 # Scores nearer than this, relative to their size, are equal: sums of float32 token rewards have rounding errors.
 EQUAL = 1e-6
@@ -44,15 +42,12 @@ def spread(values: Tensor, index: Tensor, mask: Tensor, cu_seqlens: Tensor) -> T
     return values[index].float().repeat_interleave(cu_seqlens.diff()) * mask
 
 
-def whiten(values: Tensor, mask: Tensor, counts: Counts = None) -> Tensor:
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
     """Zero mean, unit (unbiased) deviation over the mask; all 0 where the values do not differ. f32 [T]."""
     kept = values[mask].double()
     if kept.numel() < 2 or (kept.max() - kept.min()) <= EQUAL * (1 + kept.abs().max()):
         return torch.zeros_like(values, dtype=torch.float32)
-    weights = torch.ones_like(kept) if counts is None else counts[mask].double()
-    mean = (weights * kept).sum() / weights.sum()
-    std = ((weights * (kept - mean) ** 2).sum() / (weights.sum() - 1)).sqrt()
-    whitened = (values.double() - mean) / (std + EPSILON)
+    whitened = (values.double() - kept.mean()) / (kept.std() + EPSILON)
     return (whitened * mask).float()
 
 

@@ -149,7 +149,6 @@ class ComputeAdvantages:
             baselines=batch.baselines,
             components=batch.components,
             component_weights=torch.tensor([*self.components.values()]),
-            **{} if batch.counts is None else {"counts": batch.counts},
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
             gamma=algorithm.gamma,
             lam=algorithm.lam,
