@@ -113,14 +113,14 @@ class FixedKL:
         """Do nothing: the configuration sets the coefficient."""
 
 
-class AdaptiveKL:
+class AdaptiveKL(FixedKL):
     """A coefficient that adapts to keep the KL at a target (arXiv 1909.08593)."""
 
     # A step changes the coefficient by at most this share per horizon.
     MAX_ERROR = 0.2
 
     def __init__(self, coefficient: float, *, target: float, horizon: int) -> None:
-        self.value = coefficient
+        super().__init__(coefficient)
         self._target = target
         self._horizon = horizon
 
@@ -130,10 +130,6 @@ class AdaptiveKL:
         # Horizon by horizon: a batch of over five horizons in one step would make it negative.
         whole, rest = divmod(samples, self._horizon)
         self.value *= (1 + error) ** whole * (1 + error * rest / self._horizon)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-        return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint."""

@@ -114,10 +114,7 @@ def has_weights(path: Path) -> bool:
 
 def prune(folder: Path, keep: int | None) -> None:
     """Delete all but the `keep` newest checkpoints (None, 0 or less: keep all)."""
-    for path in _older(folder, keep):
-        # Renamed first: a half deleted checkpoint must not look complete.
-        path.rename(folder / f"{_NEW}{path.name}")
-    tidy(folder)
+    _delete(folder, _older(folder, keep))
 
 
 def _older(folder: Path, keep: int | None) -> list[Path]:
@@ -128,13 +125,16 @@ def _older(folder: Path, keep: int | None) -> list[Path]:
 
 def prune_automatic(folder: Path, keep: int) -> list[str]:
     """Delete automatic checkpoints, except among the `keep` newest; returns the deleted names."""
-    steps = visible(folder)
-    old = [steps[step] for step in sorted(steps)[:-keep]]
-    gone = [path for path in old if _is_automatic(path)]
+    gone = [path for path in _older(folder, keep) if _is_automatic(path)]
+    _delete(folder, gone)
+    return [path.name for path in gone]
+
+
+def _delete(folder: Path, gone: list[Path]) -> None:
     for path in gone:
+        # Renamed first: a half deleted checkpoint must not look complete.
         path.rename(folder / f"{_NEW}{path.name}")
     tidy(folder)
-    return [path.name for path in gone]
 
 
 def _is_automatic(path: Path) -> bool:

@@ -17,6 +17,7 @@ Invariants:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from agentrl.core.errors import UserError
 from agentrl.training.model.grouped_experts import grouped_experts
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import Ranks
+
+Way = Callable[[Tensor], Tensor]
+"""Moves rows to other ranks, or back."""
 
 
 def split_layers(model: ModelHandle, ranks: Ranks) -> list[nn.Module]:
@@ -100,13 +104,13 @@ class Routes:
         dist.all_to_all_single(received[:-1], sorted_rows, self.received, self.sent, group=self.group)
         return received
 
-    def bring_back(self, rows: Tensor) -> Tensor:
-        """Rows [M + 1, H] of the owners as rows of the pairs [P, H]."""
+    def bring_back(self, rows: Tensor, repeats: int = 1) -> Tensor:
+        """Rows [M + 1, H] of the owners as rows of the pairs, summed over `repeats` of them: [P / repeats, H]."""
         sorted_rows = rows.new_empty(len(self.order), rows.shape[-1])
         dist.all_to_all_single(sorted_rows, rows[:-1].contiguous(), self.sent, self.received, group=self.group)
         back = torch.empty_like(sorted_rows)
         back[self.order] = sorted_rows
-        return back
+        return back.view(-1, repeats, back.shape[-1]).sum(1) if repeats > 1 else back
 
 
 class SplitExperts:
@@ -125,9 +129,10 @@ class SplitExperts:
     def __call__(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """Sums [N, H] of the experts' results for `hidden_states` [N, H], by their weights [N, k]."""
         routes, experts = self._routes(top_k_index)
-        rows = _Deliver.apply(hidden_states, routes, top_k_index.shape[-1])
+        ways = (partial(way, repeats=top_k_index.shape[-1]) for way in (routes.deliver, routes.bring_back))
+        rows = _Moved.apply(hidden_states, *ways)
         results = grouped_experts(self, rows, experts[:, None], rows.new_ones(len(rows), 1))
-        pairs = _BringBack.apply(results, routes).view(*top_k_weights.shape, -1)
+        pairs = _Moved.apply(results, routes.bring_back, routes.deliver).view(*top_k_weights.shape, -1)
         return (pairs * top_k_weights[..., None]).sum(1).to(hidden_states.dtype)
 
     @torch.no_grad()
@@ -145,27 +150,17 @@ class SplitExperts:
         return Routes(flat.argsort(stable=True), sent, received, self.group), experts
 
 
-class _Deliver(torch.autograd.Function):
+class _Moved(torch.autograd.Function):
+    """Rows on other ranks; their gradients come back."""
+
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, routes: Routes, repeats: int) -> Tensor:
-        ctx.routes, ctx.repeats = routes, repeats
-        return routes.deliver(hidden, repeats)
+    def forward(ctx: Any, rows: Tensor, there: Way, back: Way) -> Tensor:
+        ctx.back = back
+        return there(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pairs = ctx.routes.bring_back(gradients[0])
-        return pairs.view(-1, ctx.repeats, pairs.shape[-1]).sum(1), None, None
-
-
-class _BringBack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, routes: Routes) -> Tensor:
-        ctx.routes = routes
-        return routes.bring_back(rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.routes.deliver(gradients[0]), None
+        return ctx.back(gradients[0]), None, None
 
 
 def has_interface(part: nn.Module) -> bool:

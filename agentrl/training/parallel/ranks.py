@@ -96,19 +96,12 @@ class Ranks:
 
     def gather(self, value: T) -> list[T]:
         """Plain data of every share, in order."""
-        if self.world == 1:
-            return [value]
-        values: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(values, value)
-        return values[:: self.seq_world]
+        return self._of_all(value)[:: self.seq_world]
 
     def merge(self, values: dict[str, T], *, background: bool = False) -> dict[str, T]:
         """The union of all ranks' values; where several have a name, the lowest rank's value. `background`: in that
         group."""
-        if self.world == 1:
-            return values
-        parts: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(parts, values, group=self.background_group if background else None)
+        parts = self._of_all(values, self.background_group if background else None)
         return {name: value for part in reversed(parts) for name, value in part.items()}
 
     def broadcast(self, value: T) -> T:
@@ -131,15 +124,19 @@ class Ranks:
             result = function()
         except Exception as caught:  # for example a full disk: the other ranks must not wait for this one
             error = caught
-        if self.world > 1:
-            errors: list[Any] = [None] * self.world
-            torch.distributed.all_gather_object(
-                errors, None if error is None else str(error), group=self.background_group
-            )
-            error = error or next((InfraError(f"rank {i}: {e}") for i, e in enumerate(errors) if e is not None), None)
+        errors = self._of_all(None if error is None else str(error), self.background_group)
+        error = error or next((InfraError(f"rank {i}: {e}") for i, e in enumerate(errors) if e is not None), None)
         if error is not None:
             raise error
         return result
+
+    def _of_all(self, value: T, group: Any = None) -> list[T]:
+        """Plain data of every rank, in order."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(values, value, group=group)
+        return values
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The 2-norm, f32, of a gradient of which each rank holds shards (plain tensors)."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.distillation import Compared, Distance
+from agentrl.algorithms.segments import sequence_of, turn_starts
 from agentrl.config.schema import Distillation
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.chunked import Compare
@@ -66,8 +67,7 @@ class Distiller:
 
 def turns_of(batch: Batch) -> Tensor:
     """The turn of each model token within its sequence, from 1: int64 [T]."""
-    before = torch.cat([batch.mask.new_zeros(1), batch.mask[:-1]]) & (batch.positions > 0)
-    begun = (batch.mask & ~before).cumsum(0)
-    starts = batch.cu_seqlens[:-1].long()
-    earlier = torch.cat([begun.new_zeros(1), begun])[starts]
-    return begun - earlier.repeat_interleave(batch.cu_seqlens.diff(), output_size=batch.num_tokens)
+    starts = turn_starts(batch.mask, batch.cu_seqlens)
+    begun = starts.cumsum(0)
+    earlier = (begun - starts.long())[batch.cu_seqlens[:-1].long()]
+    return begun - earlier[sequence_of(batch.cu_seqlens)]
