@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from agentrl.algorithms.distillation import Distance
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.head.chunked import Compare
 from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.update.distillation import with_stored
 from agentrl.training.update.trainable import Trainable
 
 
@@ -32,15 +32,6 @@ class SftReport:
         self.grad_norm = grad_norm or 0.0
 
 
-def _stored(micro: Batch) -> Compare | None:
-    """KL(teacher || model) over the tokens that are stored with their log-probs, all others as one."""
-    ids, theirs = micro.teacher_topk_ids, micro.teacher_topk_logprobs
-    if ids is None or theirs is None:
-        return None
-    distance = Distance("forward_kl", topk=ids.shape[1])
-    return lambda own, tokens: distance.of_tokens(own, ids[tokens], theirs[tokens].nan_to_num()).distance[None]
-
-
 class SftModel(Trainable):
     """Trains a causal LM on finished conversations."""
 
@@ -58,7 +49,9 @@ class SftModel(Trainable):
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """The micro-batch's part of the mean cross-entropy, or distance to stored log-probs of a teacher: a scalar."""
         assert micro.weights is not None
-        logprobs, _, *distance = self.score(micro, compare=_stored(micro))
+        ids = micro.teacher_topk_ids  # all other tokens count as one
+        compare = None if ids is None else with_stored(micro, Distance("forward_kl", topk=ids.shape[1]))
+        logprobs, _, *distance = self.score(micro, compare=compare)
         losses = -logprobs
         if distance and micro.teacher_topk_logprobs is not None:  # NaN: a conversation without a teacher
             losses = torch.where(micro.teacher_topk_logprobs[:, 0].isnan(), losses, distance[0])

@@ -37,10 +37,10 @@ class Distiller:
         if self.ranks is not None:
             logits = self.ranks.logits(micro)
             return lambda own, tokens: torch.stack(self._of_logits(own, logits(tokens)))
-        ids, known = micro.teacher_topk_ids, micro.teacher_topk_logprobs
-        if ids is None or known is None:
+        found = with_stored(micro, self.distance)
+        if found is None:
             raise ValueError("distillation.topk: no teacher has given its likeliest tokens")
-        return lambda own, tokens: torch.stack(self.distance.of_tokens(own, ids[tokens], known[tokens].nan_to_num()))
+        return found
 
     def _of_logits(self, own: Tensor, theirs: Tensor) -> Compared:
         both = min(own.shape[1], theirs.shape[1])  # vocabularies may be filled up by unused rows
@@ -63,6 +63,14 @@ class Distiller:
         distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
         turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]
         return distance, [(known, found), (micro.mask, {"distill/share": known}), *turns]
+
+
+def with_stored(micro: Batch, distance: Distance) -> Compare | None:
+    """The comparison with the tokens that are stored with their log-probs; None without any."""
+    ids, known = micro.teacher_topk_ids, micro.teacher_topk_logprobs
+    if ids is None or known is None:
+        return None
+    return lambda own, tokens: torch.stack(distance.of_tokens(own, ids[tokens], known[tokens].nan_to_num()))
 
 
 def turns_of(batch: Batch) -> Tensor:

@@ -19,6 +19,8 @@ Figures = tuple[Tensor, dict[str, Tensor]]
 """(tokens, bool [T]; their figures [T] by name)"""
 COUNT = "#"
 """After the name of a figure: the number of its tokens, where it is not that of all."""
+REJECTED = f"rejected{COUNT}"
+"""Tokens that rejection took out of the mask."""
 
 
 class AnyReport(Protocol):
@@ -132,7 +134,6 @@ class PolicyReport(Report):
         self._gaps: list[tuple[Tensor, Tensor, Tensor]] = []
         """The gap f64 [T] of each micro-batch, where it counts, and where older weights drew the token, bool [T]:
         selecting would wait for the device."""
-        self._rejected: Tensor | None = None
 
     def copy(self) -> Self:
         made = super().copy()
@@ -152,7 +153,7 @@ class PolicyReport(Report):
         drawn = micro.mask
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
-            self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
+            self._sums[REJECTED] = self._sums.get(REJECTED, 0.0) + micro.rejected.double().sum()
         stale = torch.zeros_like(drawn) if micro.stale is None else micro.stale
         self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn, stale))
 
@@ -160,18 +161,11 @@ class PolicyReport(Report):
         super().absorb(other, factor)
         assert isinstance(other, PolicyReport)
         self._gaps = [*other._gaps, *self._gaps]
-        if other._rejected is not None:
-            self._rejected = other._rejected + (0 if self._rejected is None else self._rejected)
 
     def rescale(self, factor: float) -> None:
         """Multiply the weights in the loss of all passes so far."""
         if WEIGHTED in self._sums:
             self._sums[WEIGHTED] = self._sums[WEIGHTED] * factor
-
-    def merge_ranks(self) -> None:
-        super().merge_ranks()
-        if self._rejected is not None:
-            self._rejected = torch.tensor(self._ranks.sum(float(self._rejected)))
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name, the same on every rank."""
@@ -182,8 +176,8 @@ class PolicyReport(Report):
             "batch/mask_share": model_tokens / max(tokens, 1),
             "batch/sequences": sequences,
         }
-        if self._rejected is not None:
-            rejected = float(self._rejected)
+        if REJECTED in self._sums:
+            rejected = float(self._sums[REJECTED])
             metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
