@@ -100,9 +100,7 @@ def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
 
 def has_baselines(config: Config) -> bool:
     """Whether the estimator reads the scores of greedy answers, as ReMax does."""
-    from agentrl.algorithms import reads  # imports PyTorch
-
-    return "baselines" in reads(config.algorithm.adv_estimator)
+    return "baselines" in ADVANTAGES.keywords(config.algorithm.adv_estimator, "algorithm.adv_estimator")
 
 
 def group_size(config: Config) -> int:

@@ -45,8 +45,6 @@ NO_VERSION = -1
 LOGPROB_SLACK = 1e-3
 
 
-MASK_OF_SOURCE = bytes(int(source == Source.MODEL) for source in range(256))
-"""Mask by source, both as bytes."""
 KINDS = {"ids": INT, "mask": BYTE, "logprobs": FLOAT, "sources": BYTE, "turns": INT, "versions": INT}
 """Types of the columns, by name."""
 EACH = ("ids", "logprobs")
@@ -135,8 +133,6 @@ class Ledger:
 
     def turn_ids(self) -> dict[int, list[int]]:
         """The tokens that the model made, by turn."""
-        if (only := self._only_turn()) is not None:
-            return only
         made = self._made()
         turns, ids = self.turns.numpy()[made], self.ids.numpy()[made]
         starts = np.flatnonzero(np.diff(turns, prepend=turns[:1] - 1))
@@ -193,8 +189,7 @@ class Ledger:
             raise LedgerError(f"columns are out of step: lengths {sorted(lengths)}")
         if not self.prompt_length:
             raise LedgerError("the prompt is empty")
-        if self.ids and self._suspect():
-            broken = self._broken()
+        if self.ids and (broken := self._broken()).any():
             i = int(broken.argmax())
             self._check_token(i, self.mask[i], self.sources[i], self.logprobs[i], self.versions[i])
         if self.routed > len(self) or len({(rows.dtype, rows.shape[1:]) for rows in self.experts}) > 1:
@@ -202,17 +197,6 @@ class Ledger:
         turns = self.turns.numpy()
         if (turns[1:] < turns[:-1]).any():
             raise LedgerError("turns go backwards")
-
-    def _suspect(self) -> bool:
-        """Whether `_broken` may find a token; column by column and in few steps, for this runs on every trajectory."""
-        mask, sources, n = self.mask.numpy(), self.sources.numpy(), self.prompt_length
-        logprobs, versions = self.logprobs.numpy(), self.versions.numpy()
-        made = mask.view(np.bool_)
-        placed = not sources[:n].any() and sources[n:].all()
-        masked = mask.tobytes() == sources.tobytes().translate(MASK_OF_SOURCE)
-        sampled = bool(logprobs.max() <= LOGPROB_SLACK and logprobs.min() > -np.inf)  # not so with a NaN
-        fitting = ((versions >= 0) == made).all() and versions.min() >= NO_VERSION and not logprobs[~made].any()
-        return not (placed and masked and sampled and fitting)
 
     def _broken(self) -> NDArray[np.bool_]:
         """The tokens that `_check_token` refuses."""
@@ -223,14 +207,6 @@ class Ledger:
         misplaced = prompt != (np.arange(len(prompt)) < self.prompt_length)
         broken: NDArray[np.bool_] = (self.mask.numpy() != made) | misplaced | ~np.where(made, sampled, other)
         return broken
-
-    def _only_turn(self) -> dict[int, list[int]] | None:
-        """`turn_ids` where the model's tokens are one turn without a gap; None elsewhere."""
-        mask = self.mask.numpy().tobytes()
-        start, end = mask.find(b"\1"), mask.rfind(b"\1") + 1
-        if start < 0 or mask.count(b"\1") != end - start or self.turns[start] != self.turns[end - 1]:
-            return None
-        return {self.turns[start]: self.ids[start:end]}
 
     def _made(self) -> NDArray[np.intp]:
         """Where the tokens are that the model made."""

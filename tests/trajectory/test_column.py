@@ -141,7 +141,7 @@ def test_a_list_that_is_assigned_becomes_a_column():
         ledger.check()
 
 
-def test_one_turn_is_found_without_its_columns_being_split():
+def test_the_tokens_of_a_turn_are_found_around_others():
     ledger = Ledger()
     ledger.append_prompt([1, 2])
     ledger.append_model([3, 4], [-0.1, -0.2], turn=2, version=0)
@@ -161,13 +161,21 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_each_broken_token_is_found(name: str):
-    """The quick look over whole columns agrees with the look at each token, for every value at every place."""
+    """The look over whole columns agrees with the look at each token, for every value at every place."""
     for place, value in itertools.product(range(4), VALUES[name]):
         ledger = Ledger()
         ledger.append_prompt([1])
         ledger.append_model([2, 3], [-0.1, 0.0], turn=0, version=0)
         ledger.append_observation([4], Source.USER, turn=0)
         getattr(ledger, name)[place] = value
-        assert ledger._suspect() == ledger._broken().any(), (place, value)
+        assert ledger._broken().tolist() == [refused(ledger, i) for i in range(4)], (place, value)
         with pytest.raises(LedgerError) if ledger._broken().any() else nullcontext():
             ledger.check()
+
+
+def refused(ledger: Ledger, i: int) -> bool:
+    try:
+        ledger._check_token(i, ledger.mask[i], ledger.sources[i], ledger.logprobs[i], ledger.versions[i])
+    except LedgerError:
+        return True
+    return False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, fields
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
@@ -181,11 +181,8 @@ def _of_file(file: Path) -> Digest:
 @lru_cache(maxsize=4096)
 def _of_large_file(file: str, size: int, time: int) -> str:
     """The digest of a file's state, which is computed once."""
-    digest = blake2b(digest_size=16)
     with open(file, "rb") as stream:
-        while block := stream.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return file_digest(stream, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def _of_folder(folder: Path) -> str:
