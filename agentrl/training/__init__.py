@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from agentrl.training.batches.packing import pack as pack
     from agentrl.training.batches.packing import pack_ledgers as pack_ledgers
     from agentrl.training.batches.packing import pack_tokens as pack_tokens
-    from agentrl.training.batches.packing import place_rewards as place_rewards
     from agentrl.training.model.export import save_pretrained as save_pretrained
-    from agentrl.training.model.handle import ModelHandle as ModelHandle
     from agentrl.training.model.loading import load_model as load_model
     from agentrl.training.model.loading import load_processor as load_processor
     from agentrl.training.model.loading import load_tokenizer as load_tokenizer
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "batches.batch": "Batch",
-    "batches.packing": "pack pack_ledgers pack_tokens place_rewards",
+    "batches.packing": "pack pack_ledgers pack_tokens",
     "model.export": "save_pretrained",
-    "model.handle": "ModelHandle",
     "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
     "perf.cpu": "tune_cpu",
     "perf.device": "device_for",

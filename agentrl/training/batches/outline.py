@@ -46,7 +46,7 @@ class BatchOutline:
         return cls(
             lengths=batch.token_lengths,
             group=batch.group.tolist(),
-            zero_advantage=_zero_advantage(batch),
+            zero_advantage=[not moves for moves in moves_policy(batch)],
             mixed=any(images) and not all(images),
             shared=shared,
             accumulated=frozenset(i for i, key in enumerate(batch.keys if accumulated else ()) if key in accumulated),
@@ -58,11 +58,14 @@ class BatchOutline:
         return len(set(self.group))
 
 
-def _zero_advantage(batch: Batch) -> list[bool]:
+def moves_policy(batch: Batch) -> list[bool]:
+    """Whether each sequence has a trained token with an advantage, as far as these are known, or a chosen one, whose
+    penalty has a gradient in any case."""
     if batch.advantages is None:
-        return [False] * batch.num_sequences
-    nonzero = ((batch.advantages != 0) & batch.mask).long()
-    found: list[bool] = (sum_by(nonzero, sequence_of(batch.cu_seqlens), batch.num_sequences) == 0).tolist()
+        return [True] * batch.num_sequences
+    moving = (batch.advantages != 0) & batch.mask
+    moving = moving if batch.chosen is None else moving | batch.chosen
+    found: list[bool] = (sum_by(moving.long(), sequence_of(batch.cu_seqlens), batch.num_sequences) > 0).tolist()
     return found
 
 

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from agentrl.algorithms import OptimizerStep, PolicyLoss, bind_loss, kl_penalty
 from agentrl.algorithms.kl import GRADIENT, kl_of_logits
 from agentrl.algorithms.ratios import ratio_of
-from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.core.points import POLICY_LOSS_OPTIONS
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.outline import BatchOutline, choose_tokens, prompts_of
+from agentrl.training.batches.outline import BatchOutline, choose_tokens, moves_policy, prompts_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
@@ -291,12 +290,8 @@ class PolicyActor(Trainable):
         everything = list(range(mini.num_sequences))
         if self._all_have_gradients:
             return everything, []
-        assert mini.advantages is not None
-        moving = (mini.advantages != 0) & mini.mask
-        if mini.chosen is not None:
-            moving = moving | mini.chosen  # their penalty has a gradient even with advantage 0
-        counts = sum_by(moving.long(), sequence_of(mini.cu_seqlens), mini.num_sequences).tolist()
-        return [i for i in everything if counts[i]], [i for i in everything if not counts[i]]
+        moves = moves_policy(mini)
+        return [i for i in everything if moves[i]], [i for i in everything if not moves[i]]
 
 
 def _exact_kl(reference: Reference, micro: Batch) -> Compare:
