@@ -1,6 +1,6 @@
 """The plan: near what was measured on one and two GPUs, as the page shows it, and every recipe fits where it says.
 
-The shares of forecast.py come from FITTED and the updates marked so, but they were tuned with all of these runs in view:
+The shares of forecast.py come from FITTED and the updates marked so, but were tuned with all of these runs in view:
 agreement with CHECKED is no independent test.
 """
 
