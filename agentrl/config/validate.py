@@ -8,6 +8,7 @@ the first error: its fix often fixes the next one too.
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, teachers, workers
@@ -19,46 +20,19 @@ from agentrl.core.errors import UserError
 
 Check = Callable[..., str | None]
 
+
+def checks_of(*modules: ModuleType) -> tuple[Check, ...]:
+    """The public functions of modules in `agentrl.config.checks`, in the order of the source."""
+    members = ((module, *member) for module in modules for member in vars(module).items())
+    return tuple(
+        member
+        for module, name, member in members
+        if inspect.isfunction(member) and member.__module__ == module.__name__ and not name.startswith("_")
+    )
+
+
 SETTINGS: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    algorithm.positive_sizes,
-    algorithm.cluster,
-    algorithm.sampling,
-    algorithm.server_memory,
-    algorithm.routing_replay,
-    algorithm.group_size,
-    algorithm.batch_sizes,
-    algorithm.one_kl,
-    algorithm.refreshed_reference,
-    algorithm.critic_fits,
-    algorithm.reward_parts,
-    algorithm.loss_options,
-    algorithm.bypassed,
-    algorithm.correction_cap,
-    algorithm.correction_words,
-    algorithm.group_filter,
-    algorithm.scores_in_time,
-    algorithm.reward_manager,
-    algorithm.overlong_buffer,
-    algorithm.tools_without_turns,
-    teachers.teachers,
-    fit.lengths,
-    fit.passes,
-    fit.same_answers,
-    fit.whole_distribution,
-    fit.rounded_weights,
-    fit.drafted_tokens,
-    fit.crowded_gpu,
-    fit.validation,
-    fit.warm_up,
-    fit.learning_rate,
-    staleness.bound,
-    staleness.gap_limit,
-    workers.rollout_workers,
-    workers.split_experts,
-    staleness.corrected,
-    staleness.filtered_batches,
+    *checks_of(ranges, algorithm, teachers, fit, staleness, workers),
     check_paths,
     files.custom_class,
     files.resume,
@@ -85,8 +59,6 @@ SAMPLING: tuple[Check, ...] = (
 ANSWERING: tuple[Check, ...] = (
     ranges.ranges,
     ranges.pairs,
-    algorithm.sampling,
-    algorithm.server_memory,
     check_paths,
     files.answers_output,
 )
@@ -95,8 +67,6 @@ ANSWERING: tuple[Check, ...] = (
 SUPERVISED: tuple[Check, ...] = (
     ranges.ranges,
     ranges.pairs,
-    algorithm.cluster,
-    sft.sizes,
     sft.frequencies,
     workers.split_experts,
     fit.sft_learning_rate,
