@@ -31,13 +31,8 @@ def checks_of(*modules: ModuleType) -> tuple[Check, ...]:
     )
 
 
-SETTINGS: tuple[Check, ...] = (
-    *checks_of(ranges, algorithm, teachers, fit, staleness, workers),
-    check_paths,
-    files.custom_class,
-    files.resume,
-    files.run_outputs,
-)
+FILES: tuple[Check, ...] = (check_paths, files.custom_class, files.resume, files.run_outputs)
+SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness, workers), *FILES)
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
@@ -50,31 +45,13 @@ UPDATING = (
     workers.split_experts,
     files.run_outputs,
 )
-SAMPLING: tuple[Check, ...] = (
-    ready.required,
-    *(check for check in SETTINGS if check not in UPDATING),
-)
+SAMPLING: tuple[Check, ...] = (ready.required, *(check for check in SETTINGS if check not in UPDATING))
 """Mistakes that matter to a run which samples and does not update."""
 
-ANSWERING: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    check_paths,
-    files.answers_output,
-)
+ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    sft.frequencies,
-    workers.split_experts,
-    fit.sft_learning_rate,
-    check_paths,
-    files.custom_class,
-    files.resume,
-    files.run_outputs,
-)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges, sft), workers.split_experts, fit.sft_learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 
