@@ -43,6 +43,7 @@ FILTERS = {
     "min_p": (lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
     "repetition_penalty": (lambda value: 0 < value <= 2, "must be over 0, up to 2; 1 is off"),  # SGLang's bounds
 }
+"""Settings of sampling by which tokens do not come from the model's own distribution, with their ranges."""
 OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "actor.optim.betas optim.betas": (lambda value: 0 <= value < 1, "each must be at least 0 and below 1"),
     "actor.clip_ratio_c": (lambda value: value > 1, "must be over 1"),
