@@ -1,6 +1,7 @@
 """The plan: near what was measured on one and two GPUs, as the page shows it, and every recipe fits where it says.
 
-The shares of forecast.py are fitted to the runs of FITTED, and hold for those of CHECKED, which no constant is from.
+The shares of forecast.py come from FITTED and the updates marked so, but were tuned with all runs but AFTERWARDS in
+view: agreement with CHECKED is no independent test.
 """
 
 import json
@@ -42,6 +43,11 @@ CHECKED = [
 ]
 """Seconds of a step of 64 prompts x 8, 256 + 512 tokens. Ranks did not share prompts then, and sync went through the
 first rank: it is left out."""
+AFTERWARDS = [
+    ("Qwen3-1.7B", "h100", [BOTH], {"rollout": 5.67, "update": 3.48, "step": 9.69}),
+    ("Qwen3-1.7B", "h100", [BOTH, "actor.share_prompts=false"], {"rollout": 6.15, "update": 4.31, "step": 11.17}),
+]
+"""Runs that were made after the constants were set. Their sync, 0.33 and 0.51 s, takes twice as long as forecast."""
 UPDATES = [  # model, GPU, settings, tokens of a pass and of a step for each GPU, MFU
     ("Qwen3-1.7B", "h200", [], 8192, 120_000, 0.492),  # fitted
     ("experts 4", "h100", [], 16384, 98_304, 0.32),  # fitted
@@ -69,7 +75,7 @@ def layout(name: str, gpu: str, folder: Path, *settings: str) -> Layout:
     return Layout(*of(name, folder, *work, *settings, preset="train"), STORED[gpu], lengths=1.0)
 
 
-@pytest.mark.parametrize(("name", "gpu", "settings", "seconds"), FITTED + CHECKED)
+@pytest.mark.parametrize(("name", "gpu", "settings", "seconds"), FITTED + CHECKED + AFTERWARDS)
 def test_a_step_is_near_what_was_measured(name, gpu, settings, seconds, tmp_path: Path) -> None:
     found = layout(name, gpu, tmp_path, *settings).seconds()
     assert {phase: found[phase] for phase in seconds} == pytest.approx(seconds, rel=0.15)

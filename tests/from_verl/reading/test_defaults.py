@@ -41,6 +41,7 @@ trainer: {total_epochs: 3}
 """
 
 OURS: Mapping[str, str] = {
+    "distillation.": "verl's hold where it is enabled, and follow from several settings: see distilling.py",
     "checkpoint.load_contents": "null follows save_contents, as in verl",
     "checkpoint.save_contents": "null follows the actor's, which is the same",
     "data.train_files": "where files lie",
