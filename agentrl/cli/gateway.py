@@ -52,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
+    from agentrl.config.checks.ranges import FILTERS
     from agentrl.engines.backends import model_length
-    from agentrl.engines.engine import FILTERS, Sampling
+    from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps.jsonl import Appended
 

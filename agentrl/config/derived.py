@@ -130,3 +130,19 @@ def components_of(algorithm: Algorithm, reward: Reward) -> dict[str, float]:
 def needs_critic(estimator: str) -> bool:
     """Whether an estimator compares with a critic's values. Raises UserError for one that is not there."""
     return "values" in ADVANTAGES.keywords(estimator, "algorithm.adv_estimator")
+
+
+def compares_in_groups(estimator: str) -> bool:
+    """Whether an estimator gives 0 where a prompt has one answer. Raises UserError for one that is not there."""
+    return bool(ADVANTAGES.mark(estimator, "grouped", "algorithm.adv_estimator"))
+
+
+def changed_distribution(rollout: Rollout) -> str | None:
+    """The setting by which training samples do not come from the policy's own distribution; None: they do."""
+    changes = {
+        "top_p": rollout.top_p < 1,
+        "top_k": rollout.top_k > 0,
+        "min_p": rollout.min_p > 0,
+        "repetition_penalty": rollout.repetition_penalty != 1,
+    }
+    return next((f"rollout.{name}={getattr(rollout, name)}" for name, changed in changes.items() if changed), None)

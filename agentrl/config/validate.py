@@ -8,6 +8,7 @@ the first error: its fix often fixes the next one too.
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, teachers, workers
@@ -19,51 +20,19 @@ from agentrl.core.errors import UserError
 
 Check = Callable[..., str | None]
 
-SETTINGS: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    algorithm.positive_sizes,
-    algorithm.cluster,
-    algorithm.sampling,
-    algorithm.server_memory,
-    algorithm.routing_replay,
-    algorithm.group_size,
-    algorithm.batch_sizes,
-    algorithm.one_kl,
-    algorithm.refreshed_reference,
-    algorithm.critic_fits,
-    algorithm.reward_parts,
-    algorithm.loss_options,
-    algorithm.bypassed,
-    algorithm.correction_cap,
-    algorithm.correction_words,
-    algorithm.group_filter,
-    algorithm.scores_in_time,
-    algorithm.reward_manager,
-    algorithm.overlong_buffer,
-    algorithm.tools_without_turns,
-    teachers.teachers,
-    fit.lengths,
-    fit.passes,
-    fit.same_answers,
-    fit.whole_distribution,
-    fit.rounded_weights,
-    fit.drafted_tokens,
-    fit.crowded_gpu,
-    fit.validation,
-    fit.warm_up,
-    fit.learning_rate,
-    staleness.bound,
-    staleness.gap_limit,
-    workers.rollout_workers,
-    workers.split_experts,
-    staleness.corrected,
-    staleness.filtered_batches,
-    check_paths,
-    files.custom_class,
-    files.resume,
-    files.run_outputs,
-)
+
+def checks_of(*modules: ModuleType) -> tuple[Check, ...]:
+    """The public functions of modules in `agentrl.config.checks`, in the order of the source."""
+    members = ((module, *member) for module in modules for member in vars(module).items())
+    return tuple(
+        member
+        for module, name, member in members
+        if inspect.isfunction(member) and member.__module__ == module.__name__ and not name.startswith("_")
+    )
+
+
+FILES: tuple[Check, ...] = (check_paths, files.custom_class, files.resume, files.run_outputs)
+SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness, workers), *FILES)
 """Mistakes in what is set."""
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
@@ -76,35 +45,13 @@ UPDATING = (
     workers.split_experts,
     files.run_outputs,
 )
-SAMPLING: tuple[Check, ...] = (
-    ready.required,
-    *(check for check in SETTINGS if check not in UPDATING),
-)
+SAMPLING: tuple[Check, ...] = (ready.required, *(check for check in SETTINGS if check not in UPDATING))
 """Mistakes that matter to a run which samples and does not update."""
 
-ANSWERING: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    algorithm.sampling,
-    algorithm.server_memory,
-    check_paths,
-    files.answers_output,
-)
+ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (
-    ranges.ranges,
-    ranges.pairs,
-    algorithm.cluster,
-    sft.sizes,
-    sft.frequencies,
-    workers.split_experts,
-    fit.sft_learning_rate,
-    check_paths,
-    files.custom_class,
-    files.resume,
-    files.run_outputs,
-)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges, sft), workers.split_experts, fit.sft_learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 

@@ -1,7 +1,6 @@
 """Checks the engines: which are installed, and which one the run uses."""
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 
@@ -12,10 +11,9 @@ from agentrl.core.errors import UserError, plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.launching import engine_name, in_process, server_urls
-from agentrl.engines.servers.installation import engine_python, find_python
+from agentrl.engines.servers.installation import RECIPES, engine_python, find_python, version_in
 from agentrl.http.client import Http, serves
 
-VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 ANSWERS_WITHIN = 10.0
 """Seconds that a running server gets to answer."""
 
@@ -38,7 +36,9 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
         yield _installed(name, rollout.engine_python)
     else:
         yield ok(f"the engine is {name}, a server of your own")
-    others = [f"{other} {found}" for other in ("sglang", "vllm") if other != name and (found := _version(other))]
+    pythons = {other: find_python(other, other) for other in RECIPES if other != name}
+    found = {other: version_in(python, other) for other, python in pythons.items() if python}
+    others = [f"{other} {there}" for other, there in found.items() if there]
     if others:
         yield ok(f"also installed: {', '.join(others)}")
 
@@ -48,19 +48,10 @@ def _installed(name: str, chosen: str | None) -> Finding:
         python = engine_python(name, name, chosen)
     except UserError as error:
         return problem(str(error).partition(";")[0], f"`agentrl engine install {name}`, or rollout.name=hf")
-    found = _version(name, python)
-    if found is None:
+    found = version_in(python, name)
+    if not found:
         return problem(f"{python} has no {name}", f"`agentrl engine install {name}`")
     return ok(f"the engine is {name} {found}")
-
-
-def _version(name: str, python: str | None = None) -> str | None:
-    """Version in the engine's own interpreter; None if it is not installed."""
-    python = python or find_python(name, name)
-    if python is None:
-        return None
-    done = subprocess.run([python, "-c", VERSION, name], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
 
 
 async def _server(name: str, url: str) -> Finding:

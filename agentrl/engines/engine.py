@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
+from agentrl.config.checks.ranges import FILTERS
 from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
 
@@ -45,22 +46,15 @@ class Sampling:
     """First token of prompt and answer whose experts are reported; None: those of no token."""
 
 
-FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields of Sampling by which tokens do not come from the model's own distribution."""
-
-
 def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
     """The sampling, limited to the room after `prompt` tokens of a sequence of `model`. Raises UserError when there is
     no room, or when a setting is out of range."""
     wrong = [
         (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
         (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
-        (not 0 < sampling.top_p <= 1, f"top_p={sampling.top_p}: give a number above 0, up to 1 (off)"),
-        (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
-        (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
-        (
-            not 0 < sampling.repetition_penalty <= 2,
-            f"repetition_penalty={sampling.repetition_penalty}: over 0, up to 2",
+        *(
+            (not fits(getattr(sampling, name)), f"{name}={getattr(sampling, name)}: {says}")
+            for name, (fits, says) in FILTERS.items()
         ),
         (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
     ]

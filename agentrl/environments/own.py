@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,16 @@ from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
+
+
+@dataclass
+class EnvironmentKind:
+    """A kind of environment: the id of an entry, the arguments of its environment, and the folder of its file. Keys of
+    the kind are keywords."""
+
+    id: str
+    kwargs: dict[str, Any]
+    folder: str = field(default=".", kw_only=True)
 
 
 def is_own(name: str) -> bool:
@@ -26,6 +37,13 @@ def load_own(name: str, folder: str, what: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return load_attribute(str(beside) if beside.exists() else path, attribute, what=what)
+
+
+def load_functions(observation: str | None, action: str | None, folder: str) -> tuple[Any, Any]:
+    """The functions that an entry names for observations and actions; another text of observations stays."""
+    own = observation is not None and is_own(observation)
+    seen: Any = load_own(str(observation), folder, "observation") if own else observation
+    return seen, load_own(action, folder, "action") if action else None
 
 
 def fitted(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, writing
-from agentrl.engines.engine import FILTERS
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime

@@ -29,16 +29,13 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
-from agentrl.gateway.settings import TIMEOUT, USUAL, SessionSettings
+from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.message import Message, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
-
-AGENT_SETTINGS = ("temperature", "top_p")
-"""Sampling settings that are the agent's where it may choose them."""
 
 MAX_REPEATS = 2
 """Further attempts at an answer whose form does not fit."""
@@ -254,7 +251,7 @@ class AgentSession:
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
-        own = {name: getattr(request, name) for name in AGENT_SETTINGS} if self.settings.own_sampling else {}
+        own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **request.sampling}
 

@@ -13,8 +13,8 @@ from agentrl.http.client import Http
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.message import Message
 
-SAMPLING = ("temperature", "top_p")
-ROLE_KEYS = ("train", "base_url", "model", "api_key", *SAMPLING)
+AGENT_SAMPLING = ("temperature", "top_p")
+ROLE_KEYS = ("train", "base_url", "model", "api_key", *AGENT_SAMPLING)
 OTHERS = "*"
 HOOKS = ("on_request", "on_answer", "matcher")
 SESSION_KEYS = ("sampling", "rewards", "models", *HOOKS)
@@ -79,9 +79,9 @@ def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> Session
 def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role:
     if not isinstance(about, Mapping) or about.keys() - set(ROLE_KEYS):
         raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
-    sampling = {key: about[key] for key in SAMPLING if key in about}
+    sampling = {key: about[key] for key in AGENT_SAMPLING if key in about}
     if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
-        raise UserError(f"{where}: {name}: write numbers after {' and '.join(SAMPLING)}")
+        raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
     key = with_variables(str(about.get("api_key", "none")), where)
     headers, url, train = (
         f"authorization: Bearer {key}\r\nx-api-key: {key}\r\n",

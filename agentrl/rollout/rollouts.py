@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
+from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
-from agentrl.engines.engine import FILTERS, Engine, Sampling
+from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards import Scorer
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer

@@ -1,10 +1,8 @@
 """Checks values of keys, alone and in combination."""
 
-from typing import Any
-
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.derived import components_of, needs_critic
-from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Ref, Reward, Rollout, Trainer
+from agentrl.config.derived import compares_in_groups, components_of, needs_critic
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Ref, Reward, Rollout, Trainer
 from agentrl.config.schema.distillation import Distillation
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
@@ -12,57 +10,6 @@ from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPT
 
 ESTIMATOR = "algorithm.adv_estimator"
 LOSS = "actor.policy_loss.loss_mode"
-
-
-def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
-    """Check that counts and lengths are at least 1."""
-    at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size gen_batch_size val_batch_size")
-    at_least("actor", actor, 1, "loss_scale_factor")
-    at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
-    at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
-    at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
-    at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
-    at_least("rollout", rollout, 1, "n_gpus_per_node")
-    at_least("rollout", rollout, 0, "nnodes infra_retries max_infra_drop_share")
-    multi_turn = rollout.multi_turn
-    at_least("rollout.multi_turn", multi_turn, 1, "max_parallel_calls max_tool_response_length")
-    at_least("reward.reward_model", reward.reward_model, 1, "forward_max_token_len_per_gpu max_length")
-    at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")
-
-
-def cluster(trainer: Trainer, ray_init: RayInit) -> None:
-    """Processes and waiting times of at least one."""
-    at_least("trainer", trainer, 1, "nnodes n_gpus_per_node ray_wait_register_center_timeout")
-    at_least("trainer", trainer, 0, "max_restarts")
-    at_least("ray_init", ray_init, 1, "num_cpus")
-
-
-def at_least(section: str, values: Any, least: int, names: str) -> None:
-    """Raises UserError for the first of `names` whose value is set and below `least`."""
-    for name in names.split():
-        value = getattr(values, name)
-        if value is not None and value < least:
-            raise UserError(f"{section}.{name}={value}: must be at least {least}")
-
-
-def sampling(rollout: Rollout) -> None:
-    """Temperature and nucleus of training and validation."""
-    val_kwargs = rollout.val_kwargs
-    if rollout.temperature <= 0:
-        raise UserError(
-            f"rollout.temperature={rollout.temperature}: must be over 0; for greedy set rollout.do_sample=false"
-        )
-    if val_kwargs.temperature < 0:
-        raise UserError(f"rollout.val_kwargs.temperature={val_kwargs.temperature}: must not be below 0")
-    for name, section in (("rollout", rollout), ("rollout.val_kwargs", val_kwargs)):
-        if not 0 < section.top_p <= 1:
-            raise UserError(f"{name}.top_p={section.top_p}: must be over 0 and at most 1")
-        if not 0 <= section.min_p <= 1:
-            raise UserError(f"{name}.min_p={section.min_p}: must be from 0 (off) to 1")
-        if not 0 < section.repetition_penalty <= 2:  # SGLang's bounds
-            raise UserError(
-                f"{name}.repetition_penalty={section.repetition_penalty}: must be over 0, up to 2; 1 is off"
-            )
 
 
 def routing_replay(actor: Actor, algorithm: Algorithm) -> None:
@@ -74,19 +21,8 @@ def routing_replay(actor: Actor, algorithm: Algorithm) -> None:
         )
 
 
-def server_memory(rollout: Rollout) -> None:
-    """Check that the engine leaves GPU memory for training."""
-    share = rollout.gpu_memory_utilization
-    if share is not None and not 0 < share <= 0.95:
-        raise UserError(
-            f"rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}: must be over 0 and at most 0.95, "
-            "because the policy trains on the same GPU"
-        )
-
-
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer, distillation: Distillation) -> None:
     """Check that group estimators get several answers per prompt."""
-    at_least("algorithm", algorithm, 1, "min_group_size")
     if algorithm.min_group_size > rollout.n:
         raise UserError(
             f"algorithm.min_group_size={algorithm.min_group_size} with rollout.n={rollout.n}: every group is left out"
@@ -113,19 +49,6 @@ def batch_sizes(data: Data, actor: Actor) -> None:
         raise UserError(
             f"data.train_batch_size={batch} is not a multiple of actor.ppo_mini_batch_size={mini} (both "
             f"count prompts): set the latter to {near}, for example"
-        )
-
-
-def correction_cap(algorithm: Algorithm) -> None:
-    """Caps of at least 1, and a lower bound of at most 1: on-policy tokens count whole."""
-    rollout_correction = algorithm.rollout_correction
-    if not isinstance(rollout_correction.rollout_is_threshold, str):
-        at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold")
-    lower = rollout_correction.rollout_rs_threshold_lower
-    if lower is not None and lower > 1:
-        raise UserError(
-            f"algorithm.rollout_correction.rollout_rs_threshold_lower={lower}: every on-policy token would be dropped; "
-            "set it below 1"
         )
 
 
@@ -197,9 +120,6 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
         raise UserError(f"critic.enable=false: {estimator} needs a critic; remove critic.enable")
     if critic.enable and not needed and algorithm.adv_estimator in ADVANTAGES.declared:
         raise UserError(f"critic.enable=true: {estimator} uses no critic; set it to gae, or remove critic.enable")
-    at_least(
-        "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
-    )
 
 
 def reward_parts(algorithm: Algorithm, reward: Reward) -> str | None:
@@ -225,11 +145,6 @@ def loss_options(actor: Actor) -> str | None:
     if dead := sorted(changed.intersection(POLICY_LOSS_OPTIONS) - read):
         return f"actor.policy_loss.options.{dead[0]} has no effect: {policy_loss.loss_mode} does not read it"
     return None
-
-
-def compares_in_groups(estimator: str) -> bool:
-    """Whether an estimator gives 0 where a prompt has one answer. Raises UserError for one that is not there."""
-    return bool(ADVANTAGES.mark(estimator, "grouped", ESTIMATOR))
 
 
 def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:
@@ -259,7 +174,6 @@ def refreshed_reference(ref: Ref, model: Model, actor: Actor, algorithm: Algorit
     """Check that a reference which is refreshed has weights of its own."""
     if ref.update_freq == -1:
         return None
-    at_least("ref", ref, 1, "update_freq")
     if model.lora_rank:
         raise UserError(
             "ref.update_freq with model.lora_rank: the reference is the model without its adapter and cannot be "

@@ -1,6 +1,6 @@
 """Sizes and switches that are fine alone and do not fit each other."""
 
-from agentrl.config.checks.algorithm import compares_in_groups
+from agentrl.config.derived import changed_distribution, compares_in_groups
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
@@ -74,17 +74,6 @@ def whole_distribution(rollout: Rollout, algorithm: Algorithm, trainer: Trainer)
     )
 
 
-def changed_distribution(rollout: Rollout) -> str | None:
-    """The setting by which training samples do not come from the policy's own distribution; None: they do."""
-    changes = {
-        "top_p": rollout.top_p < 1,
-        "top_k": rollout.top_k > 0,
-        "min_p": rollout.min_p > 0,
-        "repetition_penalty": rollout.repetition_penalty != 1,
-    }
-    return next((f"rollout.{name}={getattr(rollout, name)}" for name, changed in changes.items() if changed), None)
-
-
 def rounded_weights(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
     """Tokens of rounded weights are corrected."""
     correction = algorithm.rollout_correction
@@ -127,21 +116,19 @@ def validation(data: Data, trainer: Trainer) -> str | None:
 
 def learning_rate(actor: Actor, critic: Critic, model: Model) -> str | None:
     """Rates that Adam can take, and one that an adapter learns with."""
-    adam_rate("actor.optim", actor.optim)
-    adam_rate("critic.optim", critic.optim)
-    return adapter_rate("actor.optim", actor.optim, model)
+    _adam_rate("actor.optim", actor.optim)
+    _adam_rate("critic.optim", critic.optim)
+    return _adapter_rate("actor.optim", actor.optim, model)
 
 
 def sft_learning_rate(optim: Optim, model: Model) -> str | None:
     """Check the learning rate of supervised training."""
-    adam_rate("optim", optim)
-    return adapter_rate("optim", optim, model)
+    _adam_rate("optim", optim)
+    return _adapter_rate("optim", optim, model)
 
 
-def adam_rate(key: str, optim: Optim | CriticOptim) -> None:
+def _adam_rate(key: str, optim: Optim | CriticOptim) -> None:
     """Raises UserError for a rate at which Adam's first step changes each weight by more than weights are large."""
-    if optim.lr < 0:
-        raise UserError(f"{key}.lr={optim.lr}: must be at least 0")
     if optim.lr >= LARGEST_RATE and "sgd" not in str(getattr(optim, "optimizer", "")).lower():
         raise UserError(
             f"{key}.lr={optim.lr}: Adam changes each weight by about that much in a step, which destroys the model; "
@@ -149,7 +136,7 @@ def adam_rate(key: str, optim: Optim | CriticOptim) -> None:
         )
 
 
-def adapter_rate(key: str, optim: Optim, model: Model) -> str | None:
+def _adapter_rate(key: str, optim: Optim, model: Model) -> str | None:
     """Whether an adapter learns: it needs about ten times the rate of full training."""
     if not model.lora_rank or not 0 < optim.lr < SMALLEST_ADAPTER_RATE:
         return None

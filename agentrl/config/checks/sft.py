@@ -1,13 +1,7 @@
 """Mistakes in the settings of `agentrl sft`."""
 
-from agentrl.config.checks.algorithm import at_least
-from agentrl.config.schema.sft import EACH_EPOCH, SftData, SftTrainer
+from agentrl.config.schema.sft import EACH_EPOCH, SftTrainer
 from agentrl.core.errors import UserError
-
-
-def sizes(data: SftData) -> None:
-    """Lengths and counts of at least one."""
-    at_least("data", data, 1, "max_length train_batch_size")
 
 
 def frequencies(trainer: SftTrainer) -> None:

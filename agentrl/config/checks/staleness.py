@@ -1,6 +1,6 @@
 """What does not go together with `trainer.max_staleness` above 0."""
 
-from agentrl.config.checks.fit import changed_distribution
+from agentrl.config.derived import changed_distribution
 from agentrl.config.schema import Algorithm, Data, Rollout, Trainer
 from agentrl.core.errors import UserError
 

@@ -137,14 +137,18 @@ def engine_python(name: str, module: str, chosen: str | None) -> str:
 
 def installed(folder: Path, name: str) -> str:
     """A line about an environment."""
-    recipe = RECIPES[name]
     python = folder / "bin" / "python"
     if not python.exists():
         return f"not installed; `agentrl engine install {name}` does it"
-    versions = f"d.version for name in {recipe.packages} for d in m.distributions(name=name)"
+    version = version_in(str(python), name)
+    return f"{version} in {folder}" if version else f"broken: install it again ({folder})"
+
+
+def version_in(python: str, name: str) -> str:
+    """The version of an engine in an interpreter; empty where it is not installed there."""
+    versions = f"d.version for name in {RECIPES[name].packages} for d in m.distributions(name=name)"
     code = f"import importlib.metadata as m; print(*({versions}))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
-    return f"{done.stdout.strip()} in {folder}" if done.stdout.strip() else f"broken: install it again ({folder})"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
 def _check_python(base: str, recipe: Recipe) -> None:

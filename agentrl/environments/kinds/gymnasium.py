@@ -1,47 +1,41 @@
 """Gymnasium's environments, and others with the same methods: spaces become text (see `spaces`)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
 from agentrl.environments.answers import Observation
-from agentrl.environments.own import fitted, is_own, load_own, require
+from agentrl.environments.own import EnvironmentKind, fitted, is_own, load_functions, load_own, require
 from agentrl.environments.spaces import choices_of, parse, text_of, uncoloured
 
 RENDER = "render"
 
 
 @environment_kind("gymnasium")
-class GymnasiumEnvironment:
-    """One environment by its id, or by the path of a class or function that makes one."""
+@dataclass(kw_only=True)
+class GymnasiumEnvironment(EnvironmentKind):
+    """One environment by its id, or by the path of a class or function that makes one.
 
-    def __init__(
-        self,
-        id: str,
-        kwargs: dict[str, Any],
-        *,
-        folder: str = ".",
-        observation: str | None = None,
-        action: str | None = None,
-        actions: list[str] | None = None,
-        hint: bool = True,
-    ) -> None:
-        """`observation`: "render" for the environment's own drawing, a text with {observation} and the observation's
-        own names or {0}, {1}, or the path of a function of it; None: its values as text. `action`: the path of a
-        function of the model's text, which raises ValueError for an invalid one; None: by the action space. `actions`:
-        names of a Discrete space's actions, in their order. `hint`: end the first observation with the valid actions.
-        """
-        self.id, self.kwargs, self.folder = id, dict(kwargs), folder
-        self.actions, self.hint = actions, hint
-        self.observation: Any = observation
-        if observation is not None and is_own(observation):
-            self.observation = load_own(observation, folder, "observation")
-        self.action = load_own(action, folder, "action") if action else None
-        if observation == RENDER:
-            self.kwargs.setdefault("render_mode", "ansi")
-        self.maker: Callable[..., Any] = load_own(id, folder, "gymnasium") if is_own(id) else _registered(id)
+    `observation`: "render" for the environment's own drawing, a text with {observation} and the observation's own names
+    or {0}, {1}, or the path of a function of it; None: its values as text. `action`: the path of a function of the
+    model's text, which raises ValueError for an invalid one; None: by the action space. `actions`: names of a Discrete
+    space's actions, in their order. `hint`: end the first observation with the valid actions.
+    """
+
+    observation: Any = None
+    action: Any = None
+    actions: list[str] | None = None
+    hint: bool = True
+
+    def __post_init__(self) -> None:
+        if self.observation == RENDER:
+            self.kwargs = {"render_mode": "ansi", **self.kwargs}
+        self.observation, self.action = load_functions(self.observation, self.action, self.folder)
+        own = is_own(self.id)
+        self.maker: Callable[..., Any] = load_own(self.id, self.folder, "gymnasium") if own else _registered(self.id)
         self.environment: Any = None
 
     def reset(self, seed: int) -> Observation:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,38 +15,35 @@ from agentrl.data.files import paths, read_records
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.nemo_gym.server import EXAMPLE, GymServer, GymServers, started
 from agentrl.environments.nemo_gym.task import NOTHING, GymLine
-from agentrl.environments.own import interpreter, require
+from agentrl.environments.own import EnvironmentKind, interpreter, require
 from agentrl.trajectory.row import Row
 
 LOOP, STEPPED = "nemo_gym", "nemo_gym_steps"
 
 
 @environment_kind("nemo_gym")
-class NemoGymServer:
-    """The rows of one server, or of all those that a head server started."""
+@dataclass(kw_only=True)
+class NemoGymServer(EnvironmentKind):
+    """The rows of one server, or of all those that a head server started.
 
-    def __init__(
-        self,
-        id: str,
-        kwargs: dict[str, Any],
-        *,
-        folder: str = ".",
-        python: str | None = None,
-        data: str | None = None,
-        val_data: str | None = None,
-    ) -> None:
-        """`id`: the URL of a running server; or the name of one that runs in the interpreter `python`, with the
-        configuration `kwargs`. `data`, `val_data`: files of rows for training and for validation, relative to `folder`.
-        Raises UserError.
-        """
+    `id`: the URL of a running server; or the name of one that runs in the interpreter `python`, with the configuration
+    `kwargs`. `data`, `val_data`: files of rows for training and for validation, relative to `folder`. Raises UserError.
+    """
+
+    python: str | None = None
+    data: str | None = None
+    val_data: str | None = None
+
+    def __post_init__(self) -> None:
+        id = self.id
         require("aiohttp", f"nemo_gym: {id}")
         self.url = id.rstrip("/") if urlsplit(id).scheme in ("http", "https") else None
-        if self.url and (kwargs or python):
+        if self.url and (self.kwargs or self.python):
             raise UserError(f"nemo_gym: {id} runs already: leave out python and kwargs, or name the server")
         if self.url is None and (":" in id or ("/" in id and not id.endswith(".py"))):
             raise UserError(f"nemo_gym: {id} is no server: write its name, or the address of a running one, {EXAMPLE}")
-        self.python = None if self.url else interpreter(python, folder, "nemo-gym")
-        self.settings, self.folder, self.data, self.val_data = {"id": id, "kwargs": kwargs}, folder, data, val_data
+        self.python = None if self.url else interpreter(self.python, self.folder, "nemo-gym")
+        self.settings = {"id": id, "kwargs": self.kwargs}
 
     def rows(self, entry: EnvironmentEntry, held_out: bool) -> list[Row]:
         """The lines of a file, each checked against its server. Raises UserError."""

@@ -2,9 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, Observation, fetch, field, parsed
-from agentrl.environments.own import is_own, load_own, require
+from agentrl.environments.own import EnvironmentKind, load_functions, require
 from agentrl.environments.schema_text import ActionReader, reader_of, tool_reader, tool_result, tools_of
 from agentrl.environments.spaces import text_of
 
@@ -26,31 +25,26 @@ TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 
 
 @environment_kind("openenv")
-class OpenEnvEnvironment:
-    """One session of a server."""
+@dataclass(kw_only=True)
+class OpenEnvEnvironment(EnvironmentKind):
+    """One session of a server.
 
-    def __init__(
-        self,
-        id: str,
-        kwargs: dict[str, Any],
-        *,
-        folder: str = ".",
-        observation: str | None = None,
-        action: str | None = None,
-        hint: bool = True,
-    ) -> None:
-        """`id`: the server's URL. `kwargs`: further arguments of its reset. `observation`: a text with the names of the
-        observation's fields, such as {prompt}, or the path of a function of them; None: all. `action`: the path of a
-        function from the model's text to the fields of an action, which raises ValueError for an invalid one; None: by
-        the server's schema. `hint`: end the first observation with the form of an action. Raises UserError.
-        """
-        if urlsplit(id).scheme not in ("http", "https"):
-            raise UserError(f"openenv: {id} is no address: write that of a running server, http://127.0.0.1:8000")
-        require("websockets", f"openenv: {id}")
-        self.url, self.kwargs, self.hint = id.rstrip("/"), kwargs, hint
-        self.action: Callable[[str], dict[str, Any]] | None = load_own(action, folder, "action") if action else None
-        own = observation is not None and is_own(observation)
-        self.observation: Any = load_own(str(observation), folder, "observation") if own else observation
+    `id`: the server's URL. `kwargs`: further arguments of its reset. `observation`: a text with the names of the
+    observation's fields, such as {prompt}, or the path of a function of them; None: all. `action`: the path of a
+    function from the model's text to the fields of an action, which raises ValueError for an invalid one; None: by the
+    server's schema. `hint`: end the first observation with the form of an action. Raises UserError.
+    """
+
+    observation: Any = None
+    action: Any = None
+    hint: bool = True
+
+    def __post_init__(self) -> None:
+        if urlsplit(self.id).scheme not in ("http", "https"):
+            raise UserError(f"openenv: {self.id} is no address: write that of a running server, http://127.0.0.1:8000")
+        require("websockets", f"openenv: {self.id}")
+        self.url = self.id.rstrip("/")
+        self.observation, self.action = load_functions(self.observation, self.action, self.folder)
         self.reader: ActionReader | None = None
         self.calls_tools = False
         self.session: Any = None

@@ -7,14 +7,15 @@ observations are left out, because they repeat the whole game at every turn, and
 import random
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
 from agentrl.environments.answers import SHOWN_CHARACTERS, Observation
-from agentrl.environments.own import fitted, is_own, load_own, require
+from agentrl.environments.own import EnvironmentKind, fitted, is_own, load_own, require
 
 Opponent = Callable[[str], str]
 """The action for an observation, which has the text that is new to this side."""
@@ -44,41 +45,37 @@ class GameMessage(NamedTuple):
 
 
 @environment_kind("textarena", unfinished=-1.0)
-class TextArenaGame:
-    """One game by its id, or by the path of a class or function that makes one."""
+@dataclass(kw_only=True)
+class TextArenaGame(EnvironmentKind):
+    """One game by its id, or by the path of a class or function that makes one.
 
-    def __init__(
-        self,
-        id: str,
-        kwargs: dict[str, Any],
-        *,
-        folder: str = ".",
-        players: int | None = None,
-        sides: list[int] | Literal["all", "alternate"] | None = None,
-        opponent: str | None = None,
-    ) -> None:
-        """`players`: how many; None: 1, or 2 with `sides` or an `opponent`. `sides`: those of the policy; "all",
-        "alternate" (one side, the seed says which); None: side 0. `opponent`: "random", or the path of a function of
-        the observation or of a class with such objects; plays the other sides.
-        """
-        self.players = players or (1 if sides is None and opponent is None else 2)
-        self.id, self.kwargs, self.folder, self.opponent = id, dict(kwargs), folder, opponent
-        self.all_sides = _sides(sides, self.players)
-        self.alternate = sides == "alternate"
-        if len(self.all_sides) < self.players and opponent is None:
+    `players`: how many; None: 1, or 2 with `sides` or an `opponent`. `sides`: a list of those of the policy; "all",
+    "alternate" (one side, the seed says which); None: side 0. `opponent`: "random", or the path of a function of the
+    observation or of a class with such objects; plays the other sides.
+    """
+
+    players: Any = None
+    sides: Any = None
+    opponent: str | None = None
+
+    def __post_init__(self) -> None:
+        self.players = self.players or (1 if self.sides is None and self.opponent is None else 2)
+        self.all_sides = _sides(self.sides, self.players)
+        self.alternate = self.sides == "alternate"
+        if len(self.all_sides) < self.players and self.opponent is None:
             raise UserError(
                 "no opponent plays the other sides: set `opponent: random`, or the path of a function, or `sides: all`"
             )
-        if self.alternate and opponent is None:
+        if self.alternate and self.opponent is None:
             raise UserError("`sides: alternate` needs an opponent: `opponent: random`, or the path of a function")
-        require("textarena", f"textarena: {id}")
+        require("textarena", f"textarena: {self.id}")
         import textarena  # takes a second: in the process that all games of an entry are forked from
 
         self.arena = textarena
-        self.maker = load_own(id, folder, "textarena") if is_own(id) else None
+        self.maker = load_own(self.id, self.folder, "textarena") if is_own(self.id) else None
         self.game: Any = None
         self.opponents: dict[int, Opponent] = {}
-        self.sides: tuple[int, ...] = ()
+        self.sides = ()
 
     def reset(self, seed: int) -> Observation:
         """Begin a game; opponents move first where it is their turn. Raises UserError."""

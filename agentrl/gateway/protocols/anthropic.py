@@ -9,23 +9,7 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import AnswerFormat, read_format
 from agentrl.gateway.conversation import Conversation, optional, turns_joined
-from agentrl.gateway.protocols import chat
-from agentrl.gateway.protocols.reading import (
-    chunks,
-    event,
-    field,
-    function,
-    items,
-    joined,
-    picture,
-    positive,
-    required,
-    required_tool,
-    shared_fields,
-    stops,
-    tool_call,
-    unmet,
-)
+from agentrl.gateway.protocols import chat, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
@@ -42,7 +26,7 @@ TYPES = {
     "internal": "api_error",
 }
 HISTORY = "messages"
-KEEP_ALIVE = event({"type": "ping"}, "ping")
+KEEP_ALIVE = reading.event({"type": "ping"}, "ping")
 BILLING_HEADER = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""
 DETAILS = {"lost": {"error_code": "thread_not_found"}}
@@ -54,29 +38,29 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 def read(body: Body) -> TurnRequest:
     """Raises Refused."""
-    choice = field(body, "tool_choice", dict, {})
+    choice = reading.field(body, "tool_choice", dict, {})
     tools, others = _tools(body)
     previous = _previous(body)
-    field(body, "thinking", dict)
+    reading.field(body, "thinking", dict)
     return TurnRequest(
-        Conversation(_system(body), required(body, "messages"), _read_items),
+        Conversation(_system(body), reading.required(body, "messages"), _read_items),
         [] if choice.get("type") == "none" else tools,
         previous=previous,
         same_tools=bool(previous),
-        max_tokens=positive(body, "max_tokens"),
-        stop=stops(body.get("stop_sequences"), "stop_sequences"),
-        must_call=required_tool(choice),
+        max_tokens=reading.positive(body, "max_tokens"),
+        stop=reading.stops(body.get("stop_sequences"), "stop_sequences"),
+        must_call=reading.required_tool(choice),
         format=_format(body),
-        unmet=(*others, *unmet(body)),
+        unmet=(*others, *reading.unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
-        **shared_fields(body),
+        **reading.shared_fields(body),
     )
 
 
 def _previous(body: Body) -> str:
     """Id of the answer that the request follows in its thread; empty where it brings its history. Raises Refused."""
-    thread = field(body, "thread", dict, {})
-    previous: str = field(thread, "previous_message_id", str, "", "thread.")
+    thread = reading.field(body, "thread", dict, {})
+    previous: str = reading.field(thread, "previous_message_id", str, "", "thread.")
     if thread.get("type") == "continue" and not previous:
         raise Refused("thread.previous_message_id is missing")
     return previous.removeprefix("msg_")
@@ -84,7 +68,7 @@ def _previous(body: Body) -> str:
 
 def _format(body: Body) -> AnswerFormat | None:
     """The answer's format, from either field: clients use both. Raises Refused."""
-    within = field(body, "output_config", dict, {}).get("format")
+    within = reading.field(body, "output_config", dict, {}).get("format")
     return read_format(within or body.get("output_format"), "output_config.format")
 
 
@@ -118,7 +102,7 @@ def error(error: Refused) -> dict[str, Any]:
 
 def error_event(refused: Refused) -> bytes:
     """The error within a stream."""
-    return event(error(refused), "error")
+    return reading.event(error(refused), "error")
 
 
 def _system(body: Body) -> list[Message]:
@@ -129,18 +113,18 @@ def _system(body: Body) -> list[Message]:
 def _text(content: Any, name: str) -> str:
     if isinstance(content, str):
         return content
-    texts = [_line(item, at) for at, item in items({name: content}, name)]
+    texts = [_line(item, at) for at, item in reading.items({name: content}, name)]
     return "\n".join(text for text in texts if not text.startswith(BILLING_HEADER))
 
 
 def _line(block: Mapping[str, Any], at: str) -> str:
     if block.get("type", "text") != "text":
         raise Refused(f"{at}type: {block['type']!r} is not served here; use text")
-    return str(field(block, "text", str, "", at))
+    return str(reading.field(block, "text", str, "", at))
 
 
 def _read_items(given: Sequence[Any], first: int) -> list[Message]:
-    found = items({"messages": given}, "messages", first=first)
+    found = reading.items({"messages": given}, "messages", first=first)
     return turns_joined([message for at, item in found for message in _messages(item, at)])
 
 
@@ -154,7 +138,7 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
         raise Refused(f"{at}role: {role!r} is unknown; use user or assistant")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    blocks = items({"content": content}, "content", at)
+    blocks = reading.items({"content": content}, "content", at)
     if role == "assistant":
         yield _assistant(blocks)
         return
@@ -163,13 +147,13 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
         yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, path)}
     rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
     if rest or not results:
-        yield {"role": "user", "content": joined(rest)}
+        yield {"role": "user", "content": reading.joined(rest)}
 
 
 def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
-    texts = [field(block, "text", str, "", at) for at, block in blocks if block.get("type") == "text"]
+    texts = [reading.field(block, "text", str, "", at) for at, block in blocks if block.get("type") == "text"]
     calls = [
-        tool_call(str(block.get("id") or ""), str(block.get("name") or ""), block.get("input"))
+        reading.tool_call(str(block.get("id") or ""), str(block.get("name") or ""), block.get("input"))
         for _, block in blocks
         if block.get("type") == "tool_use"
     ]
@@ -181,30 +165,30 @@ def _result(block: Mapping[str, Any], at: str) -> Any:
     content = block.get("content") or ""
     if isinstance(content, str):
         return content
-    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
+    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
 
 
 def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
     kind, source = block.get("type"), block.get("source") or {}
     if kind == "text":
-        return {"type": "text", "text": field(block, "text", str, "", at)}
+        return {"type": "text", "text": reading.field(block, "text", str, "", at)}
     if kind == "image" and isinstance(source, Mapping):
         data = f"data:{source.get('media_type')};base64,{source.get('data')}"
-        return picture(source.get("url") or data, at)
+        return reading.picture(source.get("url") or data, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text, image or tool_result")
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     """Tools of the client's own, and the names of those that run at Anthropic, which are left out. Raises Refused."""
     tools, others = [], []
-    for at, item in items(body, "tools"):
-        kind = field(item, "type", str, "custom", at)
+    for at, item in reading.items(body, "tools"):
+        kind = reading.field(item, "type", str, "custom", at)
         if kind.startswith(PROVIDER_TOOLS):
             others.append(f"tool {kind}")
         elif kind != "custom" and "input_schema" not in item:
             raise Refused(f"{at}type: the schema of {kind!r} is not known here; send the tool with its input_schema")
         else:
-            tools.append(function(item, "input_schema", at))
+            tools.append(reading.function(item, "input_schema", at))
     return tools, others
 
 
@@ -220,12 +204,12 @@ def _blocks(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A block as it starts, and the deltas that fill it."""
     if block["type"] == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": chunk} for chunk in chunks(block["text"])]
+        return {**block, "text": ""}, [{"type": "text_delta", "text": chunk} for chunk in reading.chunks(block["text"])]
     if block["type"] == "thinking":
-        deltas = [{"type": "thinking_delta", "thinking": chunk} for chunk in chunks(block["thinking"])]
+        deltas = [{"type": "thinking_delta", "thinking": chunk} for chunk in reading.chunks(block["thinking"])]
         signed = {"type": "signature_delta", "signature": block["signature"]}
         return {**block, "thinking": "", "signature": ""}, [*deltas, signed]
-    written = chunks(to_json(block["input"]))
+    written = reading.chunks(to_json(block["input"]))
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in written]
 
 
@@ -248,4 +232,4 @@ def _head(answer: ModelAnswer) -> dict[str, Any]:
 
 
 def _event(kind: str, **data: Any) -> bytes:
-    return event({"type": kind, **data}, kind)
+    return reading.event({"type": kind, **data}, kind)

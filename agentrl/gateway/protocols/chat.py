@@ -6,22 +6,7 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
-from agentrl.gateway.protocols.reading import (
-    chunks,
-    event,
-    field,
-    function,
-    items,
-    joined,
-    picture,
-    positive,
-    required,
-    required_tool,
-    shared_fields,
-    stops,
-    tool_call,
-    unmet,
-)
+from agentrl.gateway.protocols import reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
@@ -50,23 +35,23 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 def read(body: Body) -> TurnRequest:
     """Raises Refused."""
-    if field(body, "n", int, 1) != 1:
+    if reading.field(body, "n", int, 1) != 1:
         raise Refused("n: only 1 is served; send the request several times")
     if body.get("functions"):
         raise Refused("functions: not served; send them as tools")
-    field(body, "stream_options", dict)
-    choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
+    reading.field(body, "stream_options", dict)
+    choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in reading.items(body, "tools")]
     return TurnRequest(
-        Conversation([], required(body, "messages"), _messages),
+        Conversation([], reading.required(body, "messages"), _messages),
         [] if choice == "none" else tools,
-        max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
-        stop=stops(body.get("stop"), "stop"),
-        logprobs=field(body, "logprobs", bool, False),
+        max_tokens=reading.positive(body, "max_completion_tokens", "max_tokens"),
+        stop=reading.stops(body.get("stop"), "stop"),
+        logprobs=reading.field(body, "logprobs", bool, False),
         format=read_format(body.get("response_format"), "response_format"),
-        must_call=required_tool(choice, "function"),
-        unmet=tuple(unmet(body)),
+        must_call=reading.required_tool(choice, "function"),
+        unmet=tuple(reading.unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        **shared_fields(body),
+        **reading.shared_fields(body),
     )
 
 
@@ -84,19 +69,19 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
 def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
     yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
-    for chunk in chunks(answer.reasoning):
+    for chunk in reading.chunks(answer.reasoning):
         yield _chunk(answer, {"reasoning_content": chunk})
-    for chunk in chunks(answer.text):
+    for chunk in reading.chunks(answer.text):
         yield _chunk(answer, {"content": chunk})
     for i, call in enumerate(_calls(answer)):
         written = call["function"]
         start = {**call, "index": i, "function": {"name": written["name"], "arguments": ""}}
         yield _chunk(answer, {"tool_calls": [start]})
-        for chunk in chunks(written["arguments"]):
+        for chunk in reading.chunks(written["arguments"]):
             yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
     yield _chunk(answer, {}, answer.finish)
     if (answer.body.get("stream_options") or {}).get("include_usage"):
-        yield event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
+        yield reading.event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
 
 
@@ -108,11 +93,11 @@ def error(error: Refused) -> dict[str, Any]:
 
 def error_event(refused: Refused) -> bytes:
     """The error within a stream."""
-    return event(error(refused))
+    return reading.event(error(refused))
 
 
 def _messages(given: Sequence[Any], first: int) -> list[Message]:
-    return [_message(item, at) for at, item in items({"messages": given}, "messages", first=first)]
+    return [_message(item, at) for at, item in reading.items({"messages": given}, "messages", first=first)]
 
 
 def _message(item: Mapping[str, Any], at: str) -> Message:
@@ -121,42 +106,42 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
         raise Refused(f"{at}role: {item.get('role')!r} is unknown; use one of {', '.join(ROLES)}")
     message: Message = {"role": role, "content": _content(item.get("content"), at)}
     if role == "assistant":
-        calls = [_call(call, path) for path, call in items(item, "tool_calls", at)]
+        calls = [_call(call, path) for path, call in reading.items(item, "tool_calls", at)]
         thought = next((item[name] for name in THOUGHTS if isinstance(item.get(name), str)), "")
         return message | optional(tool_calls=calls, thought=thought)
     if role == "tool":
-        message["tool_call_id"] = field(item, "tool_call_id", str, "", at)
-    name = field(item, "name", str, "", at)
+        message["tool_call_id"] = reading.field(item, "tool_call_id", str, "", at)
+    name = reading.field(item, "name", str, "", at)
     return message | ({"name": name} if name and role == "tool" else {})
 
 
 def _content(content: Any, at: str) -> Any:
     if content is None or isinstance(content, str):
         return content or ""
-    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
+    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
 
 
 def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
-        return {"type": "text", "text": field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
+        return {"type": "text", "text": reading.field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
     if kind == "image_url":
         image = part.get("image_url")
-        return picture(image.get("url") if isinstance(image, Mapping) else image, at)
+        return reading.picture(image.get("url") if isinstance(image, Mapping) else image, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text or image_url")
 
 
 def _call(call: Mapping[str, Any], at: str) -> dict[str, Any]:
-    written = field(call, "function", dict, {}, at)
-    name = field(written, "name", str, "", f"{at}function.")
-    return tool_call(field(call, "id", str, "", at), name, written.get("arguments"))
+    written = reading.field(call, "function", dict, {}, at)
+    name = reading.field(written, "name", str, "", f"{at}function.")
+    return reading.tool_call(reading.field(call, "id", str, "", at), name, written.get("arguments"))
 
 
 def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     about = item.get("function")
     if item.get("type", "function") != "function" or not isinstance(about, Mapping):
         raise Refused(f"{at}type: only tools of type function are served")
-    return function(about, "parameters", f"{at}function.")
+    return reading.function(about, "parameters", f"{at}function.")
 
 
 def _calls(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
@@ -192,4 +177,4 @@ def _head(answer: ModelAnswer, kind: str) -> dict[str, Any]:
 
 def _chunk(answer: ModelAnswer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-    return event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})
+    return reading.event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})

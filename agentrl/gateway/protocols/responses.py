@@ -10,22 +10,7 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import REFERENCE, THOUGHT, Conversation, turns_joined
-from agentrl.gateway.protocols import chat
-from agentrl.gateway.protocols.reading import (
-    chunks,
-    event,
-    field,
-    function,
-    items,
-    joined,
-    picture,
-    positive,
-    required,
-    required_tool,
-    shared_fields,
-    tool_call,
-    unmet,
-)
+from agentrl.gateway.protocols import chat, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
@@ -56,14 +41,14 @@ def read(body: Body) -> TurnRequest:
     return TurnRequest(
         Conversation(_instructions(body), _input(body), _read_items),
         [] if choice == "none" else tools,
-        previous=field(body, "previous_response_id", str, "").removeprefix("resp_"),
-        max_tokens=positive(body, "max_output_tokens"),
-        logprobs="message.output_text.logprobs" in field(body, "include", list, []),
-        format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
-        unmet=(*others, *unmet(body)),
+        previous=reading.field(body, "previous_response_id", str, "").removeprefix("resp_"),
+        max_tokens=reading.positive(body, "max_output_tokens"),
+        logprobs="message.output_text.logprobs" in reading.field(body, "include", list, []),
+        format=read_format(reading.field(body, "text", dict, {}).get("format"), "text.format"),
+        unmet=(*others, *reading.unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        must_call=required_tool(choice),
-        **shared_fields(body),
+        must_call=reading.required_tool(choice),
+        **reading.shared_fields(body),
     )
 
 
@@ -90,28 +75,28 @@ def events(answer: ModelAnswer) -> Iterator[bytes]:
         *(step for i, item in enumerate(end["output"]) for step in _steps(i, item)),
         (f"response.{end['status']}", {"response": end}),
     ):
-        yield event({"type": kind, **data, "sequence_number": next(numbers)}, kind)
+        yield reading.event({"type": kind, **data, "sequence_number": next(numbers)}, kind)
 
 
 def error_event(refused: Refused) -> bytes:
     """The error within a stream."""
     about = error(refused)["error"]
     failed = {"type": "error", "code": about["code"], "message": about["message"], "param": None, "sequence_number": 0}
-    return event(failed, "error")
+    return reading.event(failed, "error")
 
 
 def _instructions(body: Body) -> list[Message]:
-    text = field(body, "instructions", str, "")
+    text = reading.field(body, "instructions", str, "")
     return [{"role": "system", "content": text}] if text else []
 
 
 def _input(body: Body) -> list[Any]:
     given = body.get("input")
-    return [{"role": "user", "content": given}] if isinstance(given, str) else required(body, "input")
+    return [{"role": "user", "content": given}] if isinstance(given, str) else reading.required(body, "input")
 
 
 def _read_items(given: Sequence[Any], first: int) -> list[Message]:
-    found = items({"input": given}, "input", first=first)
+    found = reading.items({"input": given}, "input", first=first)
     return turns_joined([message for at, item in found for message in _item(item, at)])
 
 
@@ -121,11 +106,11 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
             yield _message(item, at)
         case "function_call":
             name = _full(item.get("namespace"), str(item.get("name") or ""))
-            call = tool_call(str(item.get("call_id") or ""), name, item.get("arguments"))
+            call = reading.tool_call(str(item.get("call_id") or ""), name, item.get("arguments"))
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
         case "custom_tool_call":
             called = {TEXT: str(item.get("input") or "")}
-            call = tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), called)
+            call = reading.tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), called)
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
             output = item.get("output") or ""
@@ -136,7 +121,7 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
             if kind != REASONING:
                 yield {"role": "assistant", "content": "", REFERENCE: name}
         case "reasoning":
-            texts = [str(part.get("text") or "") for _, part in items(item, "content", at)]
+            texts = [str(part.get("text") or "") for _, part in reading.items(item, "content", at)]
             yield {"role": "assistant", THOUGHT: "\n".join(texts)}
         case "compaction":
             return
@@ -153,24 +138,26 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
 
 
 def _content(parts: Any, at: str) -> Any:
-    return joined([_part(part, path) for path, part in items({at: parts}, at)])
+    return reading.joined([_part(part, path) for path, part in reading.items({at: parts}, at)])
 
 
 def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
     if part.get("type") == "input_image":
-        return picture(part.get("image_url"), at)
+        return reading.picture(part.get("image_url"), at)
     return chat._part(part, at)
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     """Functions, and the names of tools that run at OpenAI, which are left out."""
     tools, others = [], []
-    for at, item in items(body, "tools"):
+    for at, item in reading.items(body, "tools"):
         kind = item.get("type")
         if kind == "namespace":
-            tools += [_within(item, tool, path) for path, tool in items(item, "tools", at)]
+            tools += [_within(item, tool, path) for path, tool in reading.items(item, "tools", at)]
         elif kind in ("function", "custom"):
-            tools.append(function({**item, "parameters": CUSTOM} if kind == "custom" else item, "parameters", at))
+            tools.append(
+                reading.function({**item, "parameters": CUSTOM} if kind == "custom" else item, "parameters", at)
+            )
         else:
             others.append(f"tool {kind}")
     return tools, others
@@ -179,7 +166,7 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
 def _within(namespace: Mapping[str, Any], tool: Mapping[str, Any], at: str) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise Refused(f"{at}type: {tool.get('type')!r} is not served here; use function")
-    schema = function(tool, "parameters", at)
+    schema = reading.function(tool, "parameters", at)
     schema["function"]["name"] = _full(namespace.get("name"), tool["name"])
     return schema
 
@@ -230,13 +217,13 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _call_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for chunk in chunks(item["arguments"]):
+    for chunk in reading.chunks(item["arguments"]):
         yield "response.function_call_arguments.delta", {**at, "delta": chunk}
     yield "response.function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
 
 
 def _custom_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for chunk in chunks(item["input"]):
+    for chunk in reading.chunks(item["input"]):
         yield "response.custom_tool_call_input.delta", {**at, "delta": chunk}
     yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
 
@@ -247,7 +234,7 @@ def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str,
     logprobs = {name: part[name] for name in ("logprobs",) if name in part}
     none: dict[str, Any] = {name: [] for name in logprobs}
     yield "response.content_part.added", {**at, "part": {**part, "text": "", **none}}
-    for chunk in chunks(text):
+    for chunk in reading.chunks(text):
         yield f"{kind}.delta", {**at, "delta": chunk, **none}
     yield f"{kind}.done", {**at, "text": text, **logprobs}
     yield "response.content_part.done", {**at, "part": part}

@@ -3,6 +3,7 @@
 Invariant: each worker begins elsewhere among equally loaded engines, so that not all choose the first one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,9 +48,8 @@ class ServerLink:
 
     backend: ServerBackend
     urls: tuple[str, ...]
-    max_model_len: int
-    request_timeout: float | None
-    router: str | None
+    options: Mapping[str, Any]
+    """Keywords of `ServerClient`."""
 
     def open(self, lost: Any) -> "Client":
         return ServerClients(self, lost)
@@ -68,14 +68,8 @@ class ServerClients:
         replicas = [Replica(link.backend, url) for url in turned(link.urls)]
         for replica in replicas:
             replica.serving = True
-        self.client = ServerClient(
-            link.backend,
-            ReplicaPool(replicas, lambda replica: lost(replica.url)),
-            max_model_len=link.max_model_len,
-            request_timeout=link.request_timeout,
-            router=link.router,
-            paused=True,
-        )
+        pool = ReplicaPool(replicas, lambda replica: lost(replica.url))
+        self.client = ServerClient(link.backend, pool, paused=True, **link.options)
         self.engine: Any = self.client
 
     async def set(self, state: State) -> None:
@@ -125,5 +119,5 @@ def link_to(own: Engine) -> Link:
         return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))
     assert isinstance(own, RemoteEngine)
     urls = tuple(replica.url for replica in own.pool.replicas)
-    router = None if own.router is None else own.router.url
-    return ServerLink(own.backend, urls, own.max_model_len, own.request_timeout, router)
+    options = {"max_model_len": own.max_model_len, "request_timeout": own.request_timeout}
+    return ServerLink(own.backend, urls, options | {"router": own.router and own.router.url})

@@ -2,31 +2,24 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.core.points import run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
-from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
+from agentrl.tracking.services.service import GENERATIONS, InitService, RunInfo
 
 
 @run_logger("swanlab")
-class Swanlab(Service):
+class Swanlab(InitService):
     """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
 
     name = "swanlab"
     package = "swanlab"
     fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 
-    def begin(self, info: RunInfo) -> None:
+    def place(self, info: RunInfo) -> dict[str, Any]:
         folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")
-        self.run = self.module.init(
-            project=info.project,
-            name=info.name,
-            id=self.id,
-            resume="allow" if self.resumed else None,
-            log_dir=folder,
-            mode=os.environ.get("SWANLAB_MODE"),
-            config=dict(info.config),
-        )
+        return {"log_dir": folder, "mode": os.environ.get("SWANLAB_MODE")}
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         table = self.module.echarts.Table().add(list(COLUMNS), [row.values() for row in rows])

@@ -2,30 +2,23 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.core.points import run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
-from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
+from agentrl.tracking.services.service import GENERATIONS, InitService, RunInfo
 
 
 @run_logger("wandb")
-class Wandb(Service):
+class Wandb(InitService):
     """Files under <run>/wandb, or where WANDB_DIR says."""
 
     name = "wandb"
     package = "wandb"
     fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 
-    def begin(self, info: RunInfo) -> None:
-        folder = None if os.environ.get("WANDB_DIR") else str(info.folder)
-        self.run = self.module.init(
-            project=info.project,
-            name=info.name,
-            id=self.id,
-            resume="allow" if self.resumed else None,
-            dir=folder,
-            config=dict(info.config),
-        )
+    def place(self, info: RunInfo) -> dict[str, Any]:
+        return {"dir": None if os.environ.get("WANDB_DIR") else str(info.folder)}
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         table = self.module.Table(columns=list(COLUMNS), data=[row.values() for row in rows])

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from agentrl.config.checks.fit import changed_distribution
-from agentrl.config.derived import full_kl_in, inherited
+from agentrl.config.derived import changed_distribution, full_kl_in, inherited
 from agentrl.config.schema import Config, Model, Teacher
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError

@@ -11,8 +11,7 @@ import torch
 from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.checks.fit import changed_distribution
-from agentrl.config.derived import components_of
+from agentrl.config.derived import changed_distribution, components_of
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.kl import k3
-from agentrl.config.checks.fit import changed_distribution
+from agentrl.config.derived import changed_distribution
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.training.parallel.ranks import ALONE, Ranks
