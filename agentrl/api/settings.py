@@ -25,7 +25,7 @@ from agentrl.core.errors import UserError, plural
 from agentrl.core.json_text import to_json
 from agentrl.data.given import given_rows
 from agentrl.data.rows import Columns
-from agentrl.rewards.checks import something_scores
+from agentrl.rewards.checks import scores_are_trained_on
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
 from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
@@ -93,7 +93,7 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObject
     )
     _score_by_source(settled, passed)
     if passed.rows and passed.rows[0].scores_itself:
-        checks = [check for check in checks if check is not something_scores]
+        checks = [check for check in checks if check is not scores_are_trained_on]
     log_notes(validate(settled, checks))
     if passed.rows and callable(passed.reward):
         kwargs, manager = settled.reward.custom_reward_function.reward_kwargs, settled.reward.reward_manager.name

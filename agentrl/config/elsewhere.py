@@ -44,9 +44,8 @@ def entries() -> tuple[Elsewhere, ...]:
 
 def pointer(path: str, keys: Collection[str]) -> str | None:
     """Where the name `path`, or its last part, leads among `keys`; None: no framework has it, or that is the last part
-    of a key here too."""
+    of a key here, to which the framework's does not lead."""
     leaf = path.rpartition(".")[2]
-    if leaf != path and any(key.rpartition(".")[2] == leaf for key in keys):
-        return None
-    named = (entry for name in (path, leaf) for entry in entries() if entry.name == name)
+    alike = {key for key in keys if key.rpartition(".")[2] == leaf}
+    named = (entry for name in (path, leaf) for entry in entries() if entry.name == name and alike <= set(entry.keys))
     return next(filter(None, (entry.pointer(keys) for entry in named)), None)

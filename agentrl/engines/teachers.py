@@ -26,7 +26,6 @@ from agentrl.engines.servers.client import ServerClient
 from agentrl.engines.servers.remote_engine import MAX_STARTS
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.sharing import Sharing, text_config
-from agentrl.training.model.loading import load_tokenizer, load_tokenizer_from
 from agentrl.trajectory.medium import Medium
 
 CONCURRENT = 64
@@ -82,6 +81,8 @@ class ServerTeacher:
 def launch_teachers(config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
     """The teachers that are on servers, by name; servers of the run start now. `kind`: of their device, cpu or cuda.
     Raises UserError, before any server starts, for a teacher with other tokens than the policy's."""
+    from agentrl.training.model.loading import load_tokenizer, load_tokenizer_from
+
     served = {name: teacher for name, teacher in config.teachers.items() if not teacher.on_ranks}
     tokenizer = load_tokenizer(config.model) if served else None
     for name, teacher in served.items():

@@ -18,6 +18,8 @@ from tests.training.tiny import ledger
 class Scripted:
     """A runtime whose trajectories earn what the row says: `extra_info.rewards`, one a sample, None for a failure."""
 
+    teachers = ()
+
     def __init__(self):
         self.rolled: list[tuple[str, list[str]]] = []
 

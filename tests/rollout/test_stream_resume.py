@@ -17,6 +17,8 @@ STEPS = 14
 class Repeatable(Workers):
     """The same rewards for the same keys, in any order; also without rollouts ahead."""
 
+    teachers = ()
+
     def make(self, batch, i, first):
         trajectory = super().make(batch, i, first)
         flat = seed_for(0, trajectory.key.rpartition("/")[0], 0) % 100 < 100 * self.flat

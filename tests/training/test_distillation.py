@@ -6,13 +6,17 @@ import pytest
 import torch
 
 from agentrl.algorithms.distillation import Distance
-from agentrl.config.schema import Actor, Distillation, Optim, RolloutCorrection
+from agentrl.config.derived import teacher_of
+from agentrl.config.schema import Actor, Config, Distillation, Optim, RolloutCorrection
+from agentrl.config.schema.distillation import Teacher
+from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, pack_ledgers
 from agentrl.training.model.head import chunked
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.teachers import RankTeachers, with_teacher_prompts
 from agentrl.training.update.distillation import Distiller, turns_of
 from agentrl.training.update.micro_batches import MicroBatching
+from agentrl.trajectory.row import Row
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, ledger, lora, tiny
 
@@ -242,3 +246,24 @@ def test_turns_are_counted_within_each_sequence():
 def test_distance_takes_its_keys_from_the_section():
     keys = Distillation(divergence="jsd", beta=0.1, topk=3, loss_max_clamp=2.0, log_prob_min_clamp=-5.0)
     assert Distiller(keys).distance == Distance("jsd", 0.1, 3, loss_max_clamp=2.0, log_prob_min_clamp=-5.0)
+    others = Distillation(support="student", tail=False, estimator="mse")
+    assert Distiller(others).distance == Distance(topk=0, support="student", tail=False, estimator="mse")
+
+
+def test_a_higher_temperature_brings_models_together():
+    batch, teacher = batch_of(ledgers()), tiny(seed=3)
+
+    def distance(keys):
+        return actor_of(tiny(), keys, held(teacher)).update(batch)["distill/distance"]
+
+    assert distance(Distillation(reward=False, topk=-1, temperature=3.0)) < 0.5 * distance(
+        Distillation(reward=False, topk=-1)
+    )
+
+
+def test_a_row_names_its_teacher_or_its_data_source_does():
+    config = Config(teachers={"math": Teacher(where="ranks"), "code": Teacher(where="ranks")})
+    named = Row("a", [], data_source="code", extra_info={"teacher": "math"})
+    assert [teacher_of(row, config.teachers) for row in (named, Row("b", [], data_source="code"))] == ["math", "code"]
+    with pytest.raises(UserError, match=r"none of teachers \(math, code\)"):
+        teacher_of(Row("c", [], data_source="art"), config.teachers)

@@ -169,7 +169,7 @@ def test_the_key_must_be_possible(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_key_decides(chosen: bool | None) -> None:
     config = Config(actor=Actor(share_prompts=chosen))
     roles = Roles(config, CPU, Ranks())
-    assert roles.actor(ModelHandle(tiny("qwen3")), None, 9).micro_batching.shares == bool(chosen)
+    assert roles.actor(ModelHandle(tiny("qwen3")), None, None, 9).micro_batching.shares == bool(chosen)
 
 
 def test_without_the_key_gpus_share(monkeypatch: pytest.MonkeyPatch) -> None:
