@@ -25,7 +25,7 @@ TABLE = (
     Command("sft", "Train", "fine-tune a model on demonstrations (supervised)", "sft"),
     Command("train", "Train", "train a model with reinforcement learning, with tools, over several turns", "train"),
     Command("merge", "Train", "export a checkpoint as a model folder in Hugging Face format"),
-    Command("plan", "Prepare", "foretell layouts, memory and seconds of a run on GPUs", "train"),
+    Command("plan", "Prepare", "forecast layouts, memory and seconds of a run on GPUs", "train"),
     Command("doctor", "Inspect", "check a run before it spends GPU time", "train"),
     Command("cluster", "Inspect", "check the machines of a Ray cluster before a run", "train"),
     Command("generate", "Measure", "answer rows with a model and store the answers", "eval"),

@@ -64,13 +64,13 @@ class RowTeachers:
 
     async def _score(self, server: ServerTeacher, ledger: Ledger, key: str) -> None:
         """Fill the columns; scores behind a prompt of the teacher's are moved behind the ledger's."""
-        told, start = ledger.teacher_prompt, ledger.prompt_length
-        read = told + ledger.ids[start:], [0] * len(told) + ledger.mask[start:]
-        ids, mask = read if told else (ledger.ids, ledger.mask)
+        prompt, start = ledger.teacher_prompt, ledger.prompt_length
+        read = prompt + ledger.ids[start:], [0] * len(prompt) + ledger.mask[start:]
+        ids, mask = read if prompt else (ledger.ids, ledger.mask)
         scores = await server.top_k(ids, mask, self.topk, key=key, media=ledger.media)
         for name, column in zip(TEACHER_COLUMNS if self.topk else TEACHER_COLUMNS[:1], scores, strict=False):
             before = np.zeros((start, *column.shape[1:]), column.dtype)
-            setattr(ledger, name, np.concatenate([before, column[len(told) :]]) if told else column)
+            setattr(ledger, name, np.concatenate([before, column[len(prompt) :]]) if prompt else column)
 
     async def _read_context(self, name: str, trajectory: Trajectory) -> None:
         """Ledgers that begin with the row's prompt get the context's in its place; a rewritten history has none, and is
@@ -78,12 +78,12 @@ class RowTeachers:
         prompt = self.chat.see(trajectory.row.prompt)
         try:
             messages = await self.contexts[name].run((prompt, trajectory.row), {}, timeout=None)
-            told = self.chat.prompt(self.chat.see(messages), trajectory.schemas)
+            theirs = self.chat.prompt(self.chat.see(messages), trajectory.schemas)
         except Exception as error:  # the user's code
             raise UserError(f"teachers.{name}.context failed for row {trajectory.row.uid}: {error}") from error
         own = self.chat.prompt(prompt, trajectory.schemas)
         for ledger in trajectory.ledgers:
-            ledger.teacher_prompt = told if ledger.ids[: ledger.prompt_length] == own else []
+            ledger.teacher_prompt = theirs if ledger.ids[: ledger.prompt_length] == own else []
             ledger.teacher = ledger.teacher if ledger.teacher_prompt else -1
 
 

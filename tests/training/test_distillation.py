@@ -79,14 +79,14 @@ def plain(policy, teachers, made, of_logits):
     total, count = 0.0, 0
     for each in made:
         ids, mask = list(each.ids), torch.tensor(list(each.mask)).bool()
-        told = each.teacher_prompt or ids[: each.prompt_length]
+        prompt = each.teacher_prompt or ids[: each.prompt_length]
         count += int(mask.sum())
         if each.teacher < 0:
             continue
         own = logits_of(policy, ids)[each.prompt_length - 1 : -1]
         after = ids[each.prompt_length :]
         with torch.no_grad():
-            theirs = logits_of(teachers[each.teacher], [*told, *after])[len(told) - 1 : -1]
+            theirs = logits_of(teachers[each.teacher], [*prompt, *after])[len(prompt) - 1 : -1]
         total = total + (of_logits(own, theirs, torch.tensor(after)) * mask[each.prompt_length :]).sum()
     return total / count
 
@@ -184,8 +184,8 @@ def test_as_advantage_it_is_the_policy_gradient_of_the_log_ratio():
     assert metrics["distill/kl"] == pytest.approx(metrics["distill/distance"])
     alone = actor_of(tiny(), keys)
     ratio = alone.logprobs(batch)[0] - batch.teacher_logprobs.nan_to_num()
-    told = batch.mask & ~batch.teacher_logprobs.isnan()
-    given = replace(batch, advantages=batch.advantages - 0.5 * torch.where(told, ratio, 0.0))
+    known = batch.mask & ~batch.teacher_logprobs.isnan()
+    given = replace(batch, advantages=batch.advantages - 0.5 * torch.where(known, ratio, 0.0))
     alone.distiller = None
     assert_same(mine, gradients_of(alone, given)[0], tolerance=1e-5)
 
@@ -214,8 +214,9 @@ def test_the_sampled_token_is_scored_with_the_teachers_prompt():
     found = held(teacher).logprobs(batch)
     wanted = torch.full_like(found, torch.nan)
     for each, start in zip(made, batch.cu_seqlens.tolist(), strict=False):
-        told, after = each.teacher_prompt or list(each.ids)[: each.prompt_length], list(each.ids)[each.prompt_length :]
-        logprobs = logits_of(teacher, [*told, *after]).log_softmax(-1)[len(told) - 1 : -1]
+        prompt, after = list(each.ids)[: each.prompt_length], list(each.ids)[each.prompt_length :]
+        prompt = each.teacher_prompt or prompt
+        logprobs = logits_of(teacher, [*prompt, *after]).log_softmax(-1)[len(prompt) - 1 : -1]
         own = logprobs.gather(-1, torch.tensor(after)[:, None])[:, 0]
         wanted[start + each.prompt_length : start + len(each)] = own
     torch.testing.assert_close(found[batch.mask], wanted[batch.mask], atol=1e-5, rtol=1e-5)

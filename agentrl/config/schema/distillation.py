@@ -17,7 +17,8 @@ class Teacher:
     path: ModelPath | None = None
     """model={path: ...} in short."""
     where: str | None = None
-    """ranks: the training ranks hold the model and read all its logits; null: a server. Always ranks for the policy."""
+    """ranks: the training ranks hold the model and read all its logits; null: a server. Always ranks for the policy and
+    with engine=hf."""
     engine: str | None = None
     """A server that the run starts: sglang, vllm or hf; null: `rollout.name`."""
     n_gpus: int = 1

@@ -85,8 +85,8 @@ class Request:
         """The result; `version` is the present one."""
         assert self.finish_reason is not None
         drawn = self.tokens[self.prompt_length :]
-        told = self.logprobs, self.finish_reason, self.versions, self.candidates
-        return Generation.of(drawn, *told, present=version, experts=joined_experts(self.experts))
+        others = self.logprobs, self.finish_reason, self.versions, self.candidates
+        return Generation.of(drawn, *others, present=version, experts=joined_experts(self.experts))
 
 
 Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]

@@ -189,8 +189,8 @@ def _teacher_columns(ledgers: Sequence[Ledger]) -> dict[str, Any]:
     found = {"teacher": torch.tensor([ledger.teacher for ledger in ledgers])}
     if any(ledger.teacher_prompt for ledger in ledgers):
         # One without a prompt of its own reads all tokens.
-        pairs = [(len(told) and ledger.prompt_length, told) for ledger in ledgers for told in [ledger.teacher_prompt]]
-        prompts = [torch.tensor([replaced, *told]) for replaced, told in pairs]
+        replaced = [ledger.prompt_length if ledger.teacher_prompt else 0 for ledger in ledgers]
+        prompts = [torch.tensor([n, *each.teacher_prompt]) for n, each in zip(replaced, ledgers, strict=True)]
         found["teacher_prompts"] = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=-1)
     for name in TEACHER_COLUMNS:
         columns = [getattr(ledger, name) for ledger in ledgers]

@@ -214,7 +214,7 @@ class PolicyActor(Trainable):
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
         importance, capped = micro_batch_importance(micro, drawn_by, self.rollout_correction)
-        advantages, distance, told = self._distilled(micro, logprobs, figures)
+        advantages, distance, distilled = self._distilled(micro, logprobs, figures)
         losses, details = self.policy_loss(
             logprobs,
             old,
@@ -238,7 +238,7 @@ class PolicyActor(Trainable):
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         if distance is not None:
             losses = losses + (distance if importance is None else distance * importance)
-        report.micro_batch(micro, details, told)
+        report.micro_batch(micro, details, distilled)
         balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
         return (losses * micro.weights).sum() + balance
 
@@ -250,11 +250,11 @@ class PolicyActor(Trainable):
         if self.distiller is None or micro.teacher is None:
             return micro.advantages, None, []
         distillation = self.distiller.distillation
-        distance, told = self.distiller.columns(micro, logprobs, figures)
+        distance, distilled = self.distiller.columns(micro, logprobs, figures)
         advantages = micro.advantages if distillation.use_rewards else torch.zeros_like(micro.advantages)
         if not distillation.reward:
-            return advantages, distillation.coef * distance, told
-        return advantages - distillation.coef * distance.detach(), None, told
+            return advantages, distillation.coef * distance, distilled
+        return advantages - distillation.coef * distance.detach(), None, distilled
 
     def _importance_of_terms(
         self, logprobs: Tensor, old: Tensor, importance: Tensor | None

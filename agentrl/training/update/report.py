@@ -140,15 +140,15 @@ class PolicyReport(Report):
         made._gaps = list(self._gaps)
         return made
 
-    def micro_batch(self, micro: Batch, details: dict[str, Tensor], told: Sequence[Figures] = ()) -> None:
-        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES. `told`: figures of some tokens."""
+    def micro_batch(self, micro: Batch, details: dict[str, Tensor], distilled: Sequence[Figures] = ()) -> None:
+        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES. `distilled`: of some tokens."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:
             # The minimised loss: the weights of one mini-batch sum to its mean.
             details[WEIGHTED] = details[WEIGHTED].double() * micro.weights.double()
         self.add(micro.mask, details)
-        for where, figures in told:
+        for where, figures in distilled:
             self.add(micro.mask, figures, where)
         drawn = micro.mask
         if micro.rejected is not None:
