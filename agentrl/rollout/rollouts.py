@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
 from agentrl.config.checks.ranges import FILTERS
@@ -190,9 +191,11 @@ class Rollouts:
     async def end(self) -> None:
         """Close on the event loop."""
         env = self.env
-        kept = [kept for kept in env.shared.values() if hasattr(kept, "close")]
-        held = (*kept, self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
+        shared = [kept.close for kept in env.shared.values() if hasattr(kept, "close")]
+        held = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
+            for close in shared:
+                (stack.push_async_callback if iscoroutinefunction(close) else stack.callback)(close)
             for part in held:
                 stack.push_async_callback(part.close)
 
