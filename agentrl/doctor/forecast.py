@@ -28,11 +28,11 @@ PASS_BYTES, STEP_BYTES, HOST_BYTES = 37, 40, 36
 HOST = 20e9
 """Bytes/s of CPU memory and of the way to it, for each GPU; not measured."""
 LAYER_SECONDS, REQUEST_SECONDS = 95e-6, 19e-6
-"""Of a decode step: of each layer's kernels, and of the server's CPU for each sequence."""
+"""Seconds of a decode step: of each layer's kernels, and of the server's CPU for each sequence."""
 PREFILL_SECONDS = 7e-3
-"""Of a prompt, beyond its arithmetic."""
+"""Seconds of a prompt, beyond its arithmetic."""
 REDUCE_SECONDS = 15e-6
-"""Of a decode step: of each of two sums over the GPUs of a server in each layer; not measured."""
+"""Seconds of a decode step: of each of two sums over the GPUs of a server in each layer; not measured."""
 EXCHANGING, EXCHANGE_SECONDS = 0.4, 8e-3
 """Where processes split experts: share of the link that exchanges of tokens reach, and seconds in which a layer of a
 pass counts and sorts them."""

@@ -24,7 +24,7 @@ EIGHT_BITS = CHECKPOINTING | {"actor.optim.optimizer": "adamw_8bit"}
 SAVERS: tuple[Settings, ...] = (
     {}, CHECKPOINTING, OFFLOAD, EIGHT_BITS, OFFLOAD_ALL, OFFLOAD_ALL | {"rollout.quantization": "fp8"}
 )  # fmt: skip
-"""What saves memory; a later one is taken where no earlier one fits."""
+"""Settings that save memory; a later one is taken where no earlier one fits."""
 
 
 SIMPLER = 0.97

@@ -1,4 +1,4 @@
-"""What a kind of GPU and its links reach: stored for those that were measured, or measured here in seconds."""
+"""Speeds of a kind of GPU and of its links: stored for measured kinds, or measured here in seconds."""
 
 import json
 import tempfile
@@ -27,7 +27,7 @@ class Speeds:
     link: float
     """Bytes/s that each GPU of a machine receives while all of them gather."""
     network: float
-    """The same between machines; 400 Gbit/s of which 0.8 are reached, where it is not measured."""
+    """Bytes/s between machines; where it is not measured, 0.8 of 400 Gbit/s."""
     assumed: str = "network"
     """The fields that are not measured."""
 

@@ -75,7 +75,7 @@ class RayServers:
     ranks: WorkerGroup
     backend: ServerBackend
     servers: list[RemoteServer]
-    """Those that the run starts."""
+    """Servers that the run starts."""
     transport: RankTransport
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
