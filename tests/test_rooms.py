@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "agentrl"
 
 ORDER = """
 core trajectory http algorithms config chat tools interactions containers data tracking rewards tasks training engines
-rollout gateway environments runtime train sft evaluation doctor view api cli
+rollout gateway environments runtime train sft evaluation doctor serve view api cli
 """
 """Each room may import those before it."""
 ROOMS = ORDER.split()

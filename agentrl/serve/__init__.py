@@ -1,0 +1,1 @@
+"""The training loop over HTTP, in the protocol of the Tinker SDK."""
