@@ -1,34 +1,40 @@
-"""One model and its commands, in the order of their sequence numbers.
+"""One model and its commands, in the order of their numbers, and its checkpoints.
 
 Invariants:
 - a command is on the disk before its client knows of it, and runs once, after all before it;
 - a repeated command has the answer of the first; a refused one counts as run;
-- after a restart the model is that of the last snapshot and of the commands after it.
+- after a restart the model is that of the last snapshot and the commands after it;
+- a checkpoint is listed once it is whole.
 """
 
 import asyncio
 import os
+import re
 import shutil
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import field as member
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from agentrl.core.errors import UserError
+from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.serve.contract import AdapterShape
-from agentrl.serve.wire import JSON, PROTOBUF
+from agentrl.serve.contract import Adam, AdapterShape, Trainer
+from agentrl.serve.wire import Answer, data_of, field, pass_message, read_pass
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
-
-Answer = dict[str, Any] | bytes
-"""JSON, or a protobuf message."""
 
 SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
 ANSWERS = 1000
-"""Answers that a model has for clients that ask again."""
-FORMS = {"json": JSON, "pb": PROTOBUF}
+"""Commands whose answers can be fetched again."""
+UNNAMED = 16
+"""Unnamed weights of a model that are there: those that were sampled from last."""
+PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/([A-Za-z0-9][\w.-]{0,99})", re.ASCII)
+ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
 
 @dataclass
@@ -37,10 +43,8 @@ class Command:
 
     seq: int
     path: str
-    form: str
-    """Content type of its body, and of the answer to a pass."""
     body: bytes = b""
-    answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: "asyncio.Future[Answer]" = member(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def failed(self) -> bool:
@@ -51,33 +55,26 @@ class Command:
 class TrainingRun:
     """A model that a session trains, in a folder with `run.json`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log, self.id = folder, folder / "commands", folder.name
-        self.facts = orjson.loads((folder / "run.json").read_bytes())
-        self.shape = AdapterShape(**self.facts["shape"])
-        self.alive = self.closing = False
-        """Whether the trainer has the model; whether its session has ended."""
-        self.snapshot = max((folder / "snapshots").glob("*.*"), key=lambda path: int(path.stem), default=None)
+    def __init__(self, folder: Path, trainer: Trainer) -> None:
+        self.folder, self.id, self.trainer, self.facts = folder, folder.name, trainer, facts_of(folder)
+        found = (folder / "snapshots").glob("[0-9]*")
+        self.snapshot = max(found, key=lambda path: int(path.stem), default=folder / "snapshots" / "-1.0")
         """Folder of the last snapshot: COMMAND.STEPS."""
-        command, _, steps = self.snapshot.name.partition(".") if self.snapshot else ("-1", "", "0")
-        self.next, self.steps = int(command) + 1, int(steps)
+        self.next, self.steps = int(self.snapshot.stem) + 1, int(self.snapshot.suffix[1:])
         """Number of the next command, and optimizer steps so far."""
+        self.alive = self.closing = False
+        """Whether the trainer has the model; whether it ends."""
         self.since = time.monotonic()
         """When the last command ran."""
-        self.metrics = FileLogger(folder / METRICS_FILE, resume_step=self.steps)
-        self.losses: dict[str, float] = {}
-        """Metrics since the last optimizer step."""
+        self._metrics, self._loss = FileLogger(folder / METRICS_FILE, resume_step=self.steps), 0.0
         self._lock, self.commands = asyncio.Lock(), dict[int, Command]()
-        for file in sorted(self.log.glob("[0-9]*.*.*")):
-            self._read(file)
-
-    def _read(self, file: Path) -> None:
-        number, path, form = file.name.split(".")
-        command = self.commands.setdefault(int(number), Command(int(number), path, FORMS[form]))
-        if path == "answer":
-            command.answer.set_result(file.read_bytes() if form == "pb" else orjson.loads(file.read_bytes()))
-        else:
-            command.path, command.form, command.body = path, FORMS[form], file.read_bytes()
+        for file in sorted((folder / "commands").glob("[0-9]*")):
+            seq, path, raw = int(file.stem), file.suffix[1:], file.read_bytes()
+            command = self.commands.setdefault(seq, Command(seq, path))
+            if path == "answer":
+                command.answer.set_result(orjson.loads(raw) if raw.startswith(b"{") else raw)
+            else:
+                command.path, command.body = path, raw
 
     @property
     def ready(self) -> Command | None:
@@ -89,58 +86,139 @@ class TrainingRun:
         """Commands without an answer."""
         return [command for command in self.commands.values() if not command.answer.done()]
 
-    @property
-    def wants_snapshot(self) -> bool:
-        """Whether a start would have much to run again, or something that may be gone."""
-        taken = int(self.snapshot.suffix[1:]) if self.snapshot else 0
-        last = self.commands[self.next - 1]
-        return (last.path == "load_weights" and not last.failed) or self.steps - taken >= SNAPSHOT_STEPS
-
-    async def submit(self, seq: int | None, path: str, form: str, body: bytes) -> Command:
+    async def submit(self, seq: int | None, path: str, body: bytes) -> Command:
         """Write a command to the log; a repeated one is the one before. Raises Refused."""
         async with self._lock:
             seq = max(self.commands, default=self.next - 1) + 1 if seq is None else seq
             if seq not in self.commands:
                 if seq < self.next:
                     raise Refused(f"the answer to command {seq} is no longer there", "lost")
-                command = Command(seq, path, form, body)
-                await asyncio.to_thread(self._write, command, path, body)
-                self.commands[seq] = command
+                await asyncio.to_thread(write_synced, self.folder / "commands" / f"{seq:020}.{path}", body)
+                self.commands[seq] = Command(seq, path, body)
             return self.commands[seq]
 
     def ran(self, command: Command, answer: Answer) -> None:
-        """Take the answer to a command; the next one may run."""
+        """Take the answer to the next command."""
         if not command.answer.done():
-            self._write(command, "answer", answer)
+            raw = answer if isinstance(answer, bytes) else orjson.dumps(answer)
+            write_synced(self.folder / "commands" / f"{command.seq:020}.answer", raw)
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
         command.body, self.next, self.since = b"", command.seq + 1, time.monotonic()
 
-    def _write(self, command: Command, name: str, body: Answer) -> None:
-        form = "pb" if isinstance(body, bytes) and command.form == PROTOBUF else "json"
-        write_synced(
-            self.log / f"{command.seq:012}.{name}.{form}", orjson.dumps(body) if isinstance(body, dict) else body
-        )
+    def do(self, command: Command) -> Answer:
+        """Have the trainer carry out a command. Raises Refused, UserError."""
+        if not self.alive:
+            self.trainer.create(self.id, AdapterShape(**self.facts["shape"]))
+            self.alive = True
+            if self.snapshot.exists():
+                self.trainer.load(self.id, self.snapshot, optimizer=True)
+        self.closing |= command.path == "unload_model"
+        answer: Answer = getattr(self, f"_{command.path}", lambda _: {})(command)
+        return answer if isinstance(answer, bytes) else {"type": command.path, "model_id": self.id} | answer
 
-    def snapshot_taken(self, snapshot: Path) -> None:
-        """Forget what the snapshot of all commands so far has."""
-        old, self.snapshot = self.snapshot, snapshot
-        last = sorted(self.commands)[-ANSWERS:]
-        for file in self.log.iterdir():
-            number, name = file.name.split(".")[:2]
-            if int(number) < self.next and (name != "answer" or int(number) not in last):
+    def take_snapshot(self) -> None:
+        """Where a start would have much to run again: write the model, and forget the commands so far."""
+        loaded = self.commands[self.next - 1].path == "load_weights"
+        if not loaded and self.steps - int(self.snapshot.suffix[1:]) < SNAPSHOT_STEPS:
+            return
+        draft, old = self.folder / "snapshots" / "draft", self.snapshot
+        shutil.rmtree(draft, ignore_errors=True)
+        self.trainer.save(self.id, draft)
+        self.snapshot = draft.replace(old.with_name(f"{self.next - 1}.{self.steps}"))
+        for file in (self.folder / "commands").glob("[0-9]*"):
+            if int(file.stem) < self.next - ANSWERS * (file.suffix == ".answer"):
                 file.unlink()
-        self.commands = {seq: command for seq, command in self.commands.items() if seq >= self.next or seq in last}
-        if old is not None:
-            shutil.rmtree(old)
+        self.commands = {seq: command for seq, command in self.commands.items() if seq >= self.next - ANSWERS}
+        shutil.rmtree(old, ignore_errors=True)
 
-    def close(self, reason: str) -> None:
+    def close(self) -> None:
         """Answer the commands that will not run, and forget all but checkpoints and metrics."""
         for command in self.pending:
-            command.answer.set_result({"error": reason, "category": "user"})
-        self.metrics.close()
+            command.answer.set_result({"error": "the session has ended, or a command is missing", "category": "user"})
+        self._metrics.close()
         for name in ("snapshots", "sampling", "commands"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _forward_backward(self, command: Command) -> Answer:
+        message = read_pass(command.body)
+        settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
+        given = data_of(message), message.loss_fn, settings
+        result = self.trainer.forward_backward(self.id, *given, backward=not message.forward_only)
+        self._loss = result.metrics["loss:sum"]
+        return pass_message(result)
+
+    def _optim_step(self, command: Command) -> Answer:
+        given = field(parse(command.body), "adam_params", dict)
+        adam = {name: field(given, name, float, default) for name, default in ADAM.items()}
+        metrics = self.trainer.optim_step(self.id, Adam(**adam))
+        self._metrics.log(self.steps + 1, {"actor/loss": self._loss, "actor/lr": adam["learning_rate"]} | metrics)
+        return {"metrics": metrics}
+
+    def _load_weights(self, command: Command) -> Answer:
+        body = parse(command.body)
+        folder = folder_of(self.folder.parent, field(body, "path", str), self.facts["owner"])
+        self.trainer.load(self.id, folder, optimizer=field(body, "optimizer", bool, False))
+        return {"path": body["path"]}
+
+    def _save_weights(self, command: Command) -> Answer:
+        return self._checkpoint("weights", command, self.trainer.save)
+
+    def _save_weights_for_sampler(self, command: Command) -> Answer:
+        if parse(command.body).get("path") is not None:
+            return self._checkpoint("sampler_weights", command, self.trainer.export)
+        folder, session = self.folder / "sampling", self.facts["session"]
+        self.trainer.export(self.id, folder / str(command.seq))
+        for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNNAMED]:
+            shutil.rmtree(old)
+        return {"sampling_session_id": f"{session}:sample:{command.seq}~{self.id}~sampling~{command.seq}"}
+
+    def _checkpoint(self, kind: str, command: Command, write: Callable[[str, Path], None]) -> Answer:
+        body = parse(command.body)
+        path = f"tinker://{self.id}/{kind}/{field(body, 'path', str)}"
+        if not PATH.fullmatch(path):
+            raise UserError(f"{path[:200]}: name a checkpoint with letters, digits, and . _ -")
+        folder = self.folder / kind / body["path"]
+        known = orjson.loads(note_of(folder).read_bytes()) if note_of(folder).exists() else {"seq": command.seq}
+        if known["seq"] != command.seq and not body.get("overwrite"):
+            raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
+        delete_checkpoint(folder)
+        write(self.id, folder)
+        own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
+        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
+        write_synced(note_of(folder), orjson.dumps(note))
+        return {"path": path}
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Session, owner, shape, and time of a training run."""
+    facts: dict[str, Any] = orjson.loads((folder / "run.json").read_bytes())
+    return facts
+
+
+def note_of(folder: Path) -> Path:
+    """The file that says that a checkpoint is whole: what clients are told of it."""
+    return folder.with_name(f"{folder.name}.json")
+
+
+def folder_of(runs: Path, path: str, owner: str) -> Path:
+    """The folder of a checkpoint of `owner`. Raises Refused."""
+    found = PATH.fullmatch(path)
+    folder = runs.joinpath(*found.groups()) if found else runs
+    if not found or not note_of(folder).is_file() or facts_of(folder.parents[1])["owner"] != owner:
+        raise Refused(f"{path[:200]}: no such checkpoint; it was deleted, or belongs to another key", "missing")
+    return folder
+
+
+def checkpoints(run: Path) -> list[dict[str, Any]]:
+    """The checkpoints of a training run."""
+    return [orjson.loads(note.read_bytes()) for note in run.glob("*weights/*.json") if note.is_file()]
+
+
+def delete_checkpoint(folder: Path) -> None:
+    """Delete a checkpoint, which is no longer listed then, whatever happens."""
+    note_of(folder).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_synced(path: Path, body: bytes) -> None:

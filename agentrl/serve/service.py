@@ -1,111 +1,116 @@
-"""Tinker's API over a trainer and samplers: sessions and models.
+"""What the addresses of the API do: sessions, the models that they train in turn, and samples.
 
-Invariants: models are trained in turn, so that none waits for more than one turn of each other; a model belongs to the
-key whose session created it; answers that were given can be fetched again.
+Invariants: no model waits for more than one turn of each other; a session, its models and their checkpoints belong to
+the key that made them; an answer can be fetched again.
 """
 
 import asyncio
 import logging
+import os
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from agentrl.core.errors import UserError
+from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Samplers, Trainer
-from agentrl.serve.operations import Operations, checkpoint_folder, delete_expired, facts_of, stamp
-from agentrl.serve.runs import Answer, TrainingRun, write_synced
-from agentrl.serve.wire import JSON, LOSSES, field, read_head
+from agentrl.serve.runs import TrainingRun, checkpoints, delete_checkpoint, facts_of, folder_of, write_synced
+from agentrl.serve.wire import Answer, Body, field, prompt_ids, read_pass, sample_message, scores_answer
 
 log = logging.getLogger(__name__)
 
-Body = dict[str, Any]
-SESSION_SECONDS, GAP_SECONDS, SWEEP_SECONDS = 1800.0, 600.0, 30.0
-"""Seconds without a heartbeat after which a session ends, those that a command waits for the one before it, and those
-between two searches for such ones."""
-MAX_MODELS, MAX_PENDING, MAX_PENDING_BYTES = 16, 4096, 2**30
-"""Models, commands that wait, and their bytes, of one key."""
-TURN = 64
-"""Commands that a model may run before the next model's turn."""
+SESSION_SECONDS, GAP_SECONDS, SWEEP_SECONDS, POLL_SECONDS = 1800.0, 600.0, 30.0, 25.0
+"""Seconds without a heartbeat after which a session ends, those that a command waits for one before it, those between
+two searches for such ones, and those that a request for an answer takes."""
+MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
+"""Models of a key; its commands that wait, and their bytes; its prompts that wait, and the answers to one."""
+MAX_TOPK, MAX_ANSWERS = 128, 20_000
+"""Likeliest tokens in place of one, and prompts whose answers can be fetched again."""
+TURN, SEEDS = 64, 1_000_003
+"""Commands that a model may run in its turn; distance of the seeds of two answers to a prompt."""
+SAMPLER = re.compile(r"(s-\w+):sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
+UNSERVED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs", "record_stability_info")
+SHAPE = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 
 
-@dataclass(frozen=True)
-class Base:
-    """The model that is served."""
+class Call(NamedTuple):
+    """A request of a key's owner."""
 
+    owner: str
     path: str
-    """Its folder, from which clients on this machine load the tokenizer."""
-    max_tokens: int
-    stop_ids: tuple[int, ...]
-
-    def check(self, name: str) -> None:
-        """Raises Refused for the name of another model."""
-        if Path(name).name.lower() != Path(self.path).name.lower():
-            raise Refused(f"base_model={name[:200]!r} is not served here: use {self.path}")
+    rest: list[str]
+    """Parts of the address after `path`."""
+    body: Body
+    raw: bytes
+    protobuf: bool
+    """Whether the client reads protobuf."""
 
 
 class Service:
-    """Sessions, and the models that they train."""
+    """Sessions, models and samples. Its public methods are addresses; they raise Refused."""
 
-    def __init__(self, trainer: Trainer, samplers: Samplers, base: Base, folder: Path) -> None:
-        self.trainer, self.samplers, self.base = trainer, samplers, base
-        self.folder, self._sessions = folder / "runs", folder / "sessions"
-        self.runs: dict[str, TrainingRun] = {}
-        self.sessions: dict[str, Body] = {}
+    def __init__(
+        self,
+        trainer: Trainer,
+        samplers: Samplers,
+        model: Path,
+        max_tokens: int,
+        stop_ids: tuple[int, ...],
+        folder: Path,
+    ) -> None:
+        """`model`: where clients load the tokenizer; `stop_ids` end an answer; `folder`: what a restart goes on from."""
+        self._trainer, self._samplers, self._model = trainer, samplers, str(model)
+        self._max_tokens, self._stop_ids = max_tokens, stop_ids
+        self._folder, self._sessions = folder / "runs", folder / "sessions"
+        self._runs: dict[str, TrainingRun] = {}
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
-        self._do = Operations(trainer, self.folder)
-        self._thread = ThreadPoolExecutor(1, "trainer")
-        self._wake = asyncio.Event()
+        self._samples: dict[tuple[str, str], asyncio.Future[Answer]] = {}
+        """By owner and request."""
+        self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
 
     async def start(self) -> None:
-        """Go on from where the last process was."""
-        for folder in (self.folder, self._sessions):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.sessions = {file.stem: orjson.loads(file.read_bytes()) for file in self._sessions.glob("*.json")}
-        self._seen = dict.fromkeys(self.sessions, time.monotonic())
-        open_runs = [
-            file.parent for file in self.folder.glob("*/run.json") if facts_of(file.parent)["session"] in self.sessions
-        ]
-        self.runs = {folder.name: TrainingRun(folder) for folder in open_runs}
-        self._tasks = [asyncio.create_task(work) for work in (self._work(), self._sweep())]
+        for path in (self._folder, self._sessions):
+            path.mkdir(parents=True, exist_ok=True)
+        self._seen = {path.name: time.monotonic() for path in self._sessions.glob("s-*")}
+        open_runs = [path for path in self._folder.iterdir() if facts_of(path)["session"] in self._seen]
+        self._runs = {path.name: TrainingRun(path, self._trainer) for path in open_runs}
+        self._tasks = [asyncio.create_task(self._train()), asyncio.create_task(self._sweep())]
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop; what was acknowledged stays."""
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self._thread.shutdown)
-        await self.samplers.close()
+        await self._samplers.close()
 
-    async def _work(self) -> None:
+    async def _train(self) -> None:
         while await self._wake.wait():
             self._wake.clear()
-            while ready := [run for run in self.runs.values() if run.ready]:
-                async with self.samplers.training():
+            while ready := [run for run in self._runs.values() if run.ready]:
+                async with self._samplers.training():
                     for run in ready:
                         await self._turn(run)
-            for run in [run for run in self.runs.values() if run.closing]:
-                del self.runs[run.id]
-                run.close("the session has ended, or a command before this one never came")
+            for run in [run for run in self._runs.values() if run.closing]:
+                self._runs.pop(run.id).close()
                 if run.alive:
-                    await self._in_thread(self.trainer.remove, run.id)
+                    await self._in_thread(self._trainer.remove, run.id)
 
     async def _turn(self, run: TrainingRun) -> None:
         """Run a model's commands up to an optimizer step."""
         for _ in range(TURN):
             if (command := run.ready) is None:
                 return
-            if not command.failed:
-                run.ran(command, await answered(self._in_thread(self._do, run, command)))
-            if run.wants_snapshot:
-                run.snapshot_taken(await self._in_thread(self._do.snapshot, run))
+            run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
+            await self._in_thread(run.take_snapshot)
             if command.path == "optim_step":
                 return
 
@@ -113,98 +118,214 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def _sweep(self) -> None:
-        """End sessions without a heartbeat and models whose commands never come; delete checkpoints after their time."""
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+        """End sessions without a heartbeat, and models whose next command never comes."""
+        while await asyncio.sleep(SWEEP_SECONDS, True):
             now = time.monotonic()
             for session in [name for name, seen in self._seen.items() if now - seen > SESSION_SECONDS]:
-                self.finish(session)
-            for run in self.runs.values():
+                self._finish(session)
+            for run in self._runs.values():
                 run.closing |= bool(run.pending) and not run.ready and now - run.since > GAP_SECONDS
-            await asyncio.to_thread(delete_expired, self.folder)
             self._wake.set()
 
-    def create_session(self, owner: str) -> Body:
-        """A new session."""
+    def create_session(self, call: Call) -> Answer:
         name = f"s-{secrets.token_hex(8)}"
-        self.write_session(name, {"owner": owner, "samplers": {}})
+        write_synced(self._sessions / name, call.owner.encode())
+        self._seen[name] = time.monotonic()
         return {"type": "create_session", "session_id": name}
 
-    def write_session(self, name: str, session: Body) -> None:
-        """Have a session as it is, also after a restart."""
-        write_synced(self._sessions / f"{name}.json", orjson.dumps(session))
-        self.sessions[name], self._seen[name] = session, time.monotonic()
+    def session_heartbeat(self, call: Call) -> Answer:
+        return {"type": "session_heartbeat", "session_id": self._session(call, field(call.body, "session_id", str))}
 
-    def session(self, name: str, owner: str) -> Body:
-        """A session of `owner`, which has a sign of life by this. Raises Refused."""
-        found = self.sessions.get(name, {"owner": None})
-        if found["owner"] != owner:
-            raise Refused(
-                f"session {name[:100]!r} has ended, or belongs to another key: start the program anew", "lost"
-            )
+    def _session(self, call: Call, name: str) -> str:
+        """A session of the caller, which lives by this."""
+        if name not in self._seen or (self._sessions / name).read_text() != call.owner:
+            raise Refused(f"session {name[:100]!r} has ended, or is another key's: start the program anew", "lost")
         self._seen[name] = time.monotonic()
-        return found
+        return name
 
-    def finish(self, name: str) -> Body:
-        """End a session: its models go once their commands have run; checkpoints stay."""
-        (self._sessions / f"{name}.json").unlink(missing_ok=True)
-        self.sessions.pop(name, None)
-        self._seen.pop(name, None)
-        for run in self.runs.values():
-            run.closing |= run.facts["session"] == name
-        self._wake.set()
+    def sessions(self, call: Call) -> Answer:
+        if call.rest[0] in self._seen:
+            self._finish(self._session(call, call.rest[0]))
         return {}
 
-    async def create(self, owner: str, path: str, raw: bytes, body: Body) -> Body:
-        """Create a model, from a checkpoint where the body names one. Raises Refused."""
-        session = field(body, "session_id", str)
-        self.session(session, owner)
-        name = f"{session}:train:{field(body, 'model_seq_id', int)}"
-        if name not in self.runs:
-            if sum(run.facts["owner"] == owner for run in self.runs.values()) >= MAX_MODELS:
+    def _finish(self, name: str) -> None:
+        """End a session: its models go once their commands have run; checkpoints stay."""
+        (self._sessions / name).unlink()
+        del self._seen[name]
+        for run in self._runs.values():
+            run.closing |= run.facts["session"] == name
+        self._wake.set()
+
+    async def create_model(self, call: Call) -> Answer:
+        """A new model, that of a checkpoint where the body has a path."""
+        session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
+        folder = self._folder / f"{self._session(call, session)}:train:{number}"
+        if folder.name not in self._runs:
+            if sum(run.facts["owner"] == call.owner for run in self._runs.values()) >= MAX_MODELS:
                 raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
-            facts = {"owner": owner, "session": session, "time": stamp(), "user_metadata": body.get("user_metadata")}
-            folder = self.folder / name
-            for below in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
-                (folder / below).mkdir(parents=True, exist_ok=True)
-            write_synced(folder / "run.json", orjson.dumps(facts | {"shape": self._shape(owner, body)}))
-            self.runs[name] = TrainingRun(folder)
-        return await self._submit(name, 0, path, JSON, raw)
+            facts = {"owner": call.owner, "session": session, "time": time.time(), "shape": self._shape(call)}
+            for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            write_synced(folder / "run.json", orjson.dumps(facts | {"metadata": call.body.get("user_metadata")}))
+            self._runs[folder.name] = TrainingRun(folder, self._trainer)
+        return await self._submit(call, folder.name, 0)
 
-    def _shape(self, owner: str, body: Body) -> Body:
-        if "path" in body:
-            return dict(facts_of(checkpoint_folder(self.folder, field(body, "path", str), owner).parents[1])["shape"])
-        self.base.check(field(body, "base_model", str))
-        lora = field(body, "lora_config", dict, {})
-        flags = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
-        shape = {ours: field(lora, theirs, bool, True) for ours, theirs in flags.items()}
-        return shape | {"rank": field(lora, "rank", int, 32), "seed": field(lora, "seed", int, None)}
+    def _shape(self, call: Call) -> Any:
+        if "path" in call.body:
+            return facts_of(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1])["shape"]
+        self._check_base(call)
+        lora = field(call.body, "lora_config", dict, {})
+        parts = {name: field(lora, theirs, bool, True) for name, theirs in SHAPE.items()}
+        return parts | {"rank": field(lora, "rank", int, 32), "seed": field(lora, "seed", int, None)}
 
-    async def command(self, owner: str, path: str, form: str, raw: bytes) -> Body:
-        """Take a command of a model. Raises Refused."""
-        name, seq, loss = read_head(raw, form)
-        self.run(name, owner)
-        waiting = [command for run in self.runs.values() if run.facts["owner"] == owner for command in run.pending]
-        if len(waiting) >= MAX_PENDING or sum(len(command.body) for command in waiting) > MAX_PENDING_BYTES:
-            raise Refused("too many commands wait: wait for answers first", "busy")
-        if loss in ("", *LOSSES):
-            return await self._submit(name, seq, path, form, raw)
-        await self._submit(name, seq, "refused", JSON, b"{}")
-        fix = "use loss_fn=importance_sampling, or one of"
-        raise Refused(f"loss_fn={loss[:80]!r} is not served: {fix} {', '.join(LOSSES)}")
+    def _check_base(self, call: Call) -> None:
+        name = field(call.body, "base_model", str)
+        if Path(name).name.lower() != Path(self._model).name.lower():
+            raise Refused(f"base_model={name[:200]!r} is not served here: use {self._model}")
 
-    async def _submit(self, name: str, seq: int | None, path: str, form: str, raw: bytes) -> Body:
-        command = await self.runs[name].submit(seq, path, form, raw)
+    async def load_weights(self, call: Call) -> Answer:
+        return await (self.optim_step if "model_id" in call.body else self.create_model)(call)
+
+    async def optim_step(self, call: Call) -> Answer:
+        return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
+
+    save_weights = save_weights_for_sampler = unload_model = optim_step
+
+    async def forward_backward(self, call: Call) -> Answer:
+        message = await asyncio.to_thread(read_pass, call.raw)
+        return await self._submit(call, message.model_id, message.seq_id)
+
+    async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
+        run = self._run(call, name)
+        waiting = [
+            command for run in self._runs.values() if run.facts["owner"] == call.owner for command in run.pending
+        ]
+        if len(waiting) >= MAX_COMMANDS or sum(len(command.body) for command in waiting) > MAX_BYTES:
+            raise Refused("too many commands wait: get answers first", "busy")
+        command = await run.submit(seq, call.path, call.raw)
         self._wake.set()
         return {"request_id": f"{name}/{command.seq}", "model_id": name}
 
-    def run(self, name: str, owner: str) -> TrainingRun:
-        """An open model of `owner`. Raises Refused."""
-        run = self.runs.get(name)
-        if run is None or run.facts["owner"] != owner:
-            raise Refused(f"model {name[:100]!r} is not open: create it, or load a checkpoint of it", "missing")
+    def _run(self, call: Call, name: str) -> TrainingRun:
+        """An open model of the caller, whose session lives by this."""
+        run = self._runs.get(name)
+        if run is None or run.facts["owner"] != call.owner:
+            raise Refused(f"model {name[:100]!r} is not open: create it anew, or from a checkpoint", "missing")
         self._seen[run.facts["session"]] = time.monotonic()
         return run
+
+    async def retrieve_future(self, call: Call) -> Answer:
+        name = field(call.body, "request_id", str)
+        model, _, seq = name.rpartition("/")
+        found: Any = self._samples.get((call.owner, name))
+        if model in self._runs and (command := self._run(call, model).commands.get(int(seq))):
+            found = command.answer
+        if found is None:
+            raise Refused(f"the answer {name[:100]!r} is no longer there: ask anew", "lost")
+        if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
+            raise Refused("the request still waits or runs: ask again", "slow")
+        answer: Answer = found.result()
+        return (
+            sample_message(answer) if call.protobuf and isinstance(answer, dict) and "sequences" in answer else answer
+        )
+
+    def create_sampling_session(self, call: Call) -> Answer:
+        session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
+        name = f"{self._session(call, session)}:sample:{number}~"
+        if path := field(call.body, "model_path", str, ""):
+            name += "~".join(folder_of(self._folder, path, call.owner).parts[-3:])
+            self._weights(call, name)
+        else:
+            self._check_base(call)
+        return {"type": "create_sampling_session", "sampling_session_id": name}
+
+    def _weights(self, call: Call, name: str) -> Path | None:
+        """Folder of a sampler's weights; None: the base."""
+        found = SAMPLER.fullmatch(name)
+        if not found:
+            raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
+        self._session(call, found[1])
+        if not found[2]:
+            return None
+        folder = self._folder.joinpath(*found.groups()[1:])
+        if not folder.is_dir() or facts_of(folder.parents[1])["owner"] != call.owner:
+            raise Refused("these weights are gone: give weights a name to have them longer", "missing")
+        os.utime(folder)
+        return folder
+
+    async def asample(self, call: Call) -> Answer:
+        sampler, count = field(call.body, "sampling_session_id", str), field(call.body, "num_samples", int, 1)
+        key = call.owner, f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
+        if key not in self._samples:
+            if sum(owner == call.owner and not one.done() for (owner, _), one in self._samples.items()) >= MAX_SAMPLES:
+                raise Refused("too many samples wait: ask again later", "busy")
+            if not 1 <= count <= MAX_DRAWS or any(call.body.get(name) for name in UNSERVED):
+                raise Refused(f"num_samples: ask for 1 to {MAX_DRAWS}; {', '.join(UNSERVED)} are not served")
+            draws = answered(self._drawn(self._weights(call, sampler), count, call.body))
+            self._samples[key] = asyncio.ensure_future(draws)
+            for old in [key for key, one in self._samples.items() if one.done()][:-MAX_ANSWERS]:
+                del self._samples[old]
+        return {"request_id": key[1], "sample_sequence_ids": [f"{key[1]}/{i}" for i in range(count)]}
+
+    async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
+        ids, (sampling, texts) = prompt_ids(field(body, "prompt", dict)), self._sampling(body)
+        seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
+        draws = [self._samplers.generate(weights, ids, replace(sampling, seed=seed), stop=texts) for seed in seeds]
+        drawn = await asyncio.gather(*draws)
+        ends = ["length" if one.finish_reason == "length" else "stop" for one in drawn]
+        found = [{"tokens": one.token_ids, "logprobs": one.logprobs} for one in drawn]
+        sequences = [one | {"stop_reason": end} for one, end in zip(found, ends, strict=True)]
+        k, scores = min(field(body, "topk_prompt_logprobs", int, 0), MAX_TOPK), {}
+        if k or field(body, "prompt_logprobs", bool, False):
+            scores = scores_answer(await self._samplers.score(weights, ids, k))
+        return {"type": "sample", "sequences": sequences, **scores}
+
+    def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:
+        """How to sample, and the texts that end it."""
+        given = field(body, "sampling_params", dict, {})
+        stops = [stop] if isinstance(stop := given.get("stop"), str) else stop
+        ids = self._stop_ids if stops is None else tuple(stop for stop in stops if type(stop) is int)
+        values = {name: field(given, name, float, 1.0) for name in ("temperature", "top_p")}
+        own = {"seed": field(given, "seed", int, None), "top_k": max(field(given, "top_k", int, -1), 0)}
+        length = field(given, "max_tokens", int, self._max_tokens)
+        sampling = Sampling(length, **values, **own, stop_token_ids=ids, ignore_eos=not ids)
+        return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
+
+    def get_info(self, call: Call) -> Answer:
+        run, data = self._run(call, field(call.body, "model_id", str)), {"tokenizer_id": self._model}
+        facts = {"model_data": data | {"model_name": self._model}, "model_id": run.id, "model_name": self._model}
+        return {"type": "get_info"} | facts | self._facts(run.folder)
+
+    def weights_info(self, call: Call) -> Answer:
+        return self._facts(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1])
+
+    def _facts(self, folder: Path) -> dict[str, Any]:
+        facts = facts_of(folder)
+        lora = {"is_lora": facts["shape"]["rank"] > 0, "lora_rank": facts["shape"]["rank"]}
+        parts = {theirs: facts["shape"][name] for name, theirs in SHAPE.items()}
+        run = {"training_run_id": folder.name, "model_owner": facts["owner"], "last_request_time": facts["time"]}
+        return run | lora | parts | {"base_model": self._model, "user_metadata": facts["metadata"]}
+
+    def get_server_capabilities(self, call: Call) -> Answer:
+        return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
+
+    def samplers(self, call: Call) -> Answer:
+        weights = self._weights(call, call.rest[0])
+        path = weights and "tinker://" + "/".join(weights.parts[-3:])
+        return {"sampler_id": call.rest[0], "base_model": self._model, "model_path": path}
+
+    def training_runs(self, call: Call) -> Answer:
+        """All training runs, one of them, its checkpoints, or without one of these."""
+        name, *rest = call.rest or ["*"]
+        found = [path.parent for path in self._folder.glob("*/run.json") if name in ("*", path.parent.name)]
+        folders = [folder for folder in found if facts_of(folder)["owner"] == call.owner]
+        if rest[1:]:
+            delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest[1:]]), call.owner))
+        if rest:
+            return {"checkpoints": [note for folder in folders for note in checkpoints(folder)]}
+        runs = [self._facts(folder) for folder in folders]
+        cursor = {"offset": 0, "limit": len(runs), "total_count": len(runs)}
+        return {"training_runs": runs, "cursor": cursor} if name == "*" else runs[0]
 
 
 async def answered(work: Awaitable[Answer]) -> Answer:

@@ -1,256 +1,134 @@
-"""The bodies of Tinker's protocol: its protobuf messages, and the JSON of older SDKs.
+"""The bodies of Tinker's protocol: its protobuf messages, and fields of its JSON.
 
-Invariant: an array is checked before it is made: what a client says of sizes allocates nothing.
+Invariant: no array is larger than the numbers that one request may have, whatever shape a client names.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from agentrl.gateway.bodies import parse
+from agentrl.engines.scores import TokenScores
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Datum, PassResult
 
 T = TypeVar("T")
-Array = NDArray[Any]
+Body = Mapping[str, Any]
+Answer = dict[str, Any] | bytes
+"""JSON, or a message."""
 
-JSON, PROTOBUF = "application/json", "application/x-protobuf"
-NAMES = {1: "float32", 2: "int64", 3: "int32", 4: "bfloat16"}
-NUMBERS = {name: number for number, name in NAMES.items()}
-MAX_ELEMENTS = 2**24
-"""Numbers in the columns of one request, those that a sparse one leaves out included."""
-LOSSES = ("cross_entropy", "importance_sampling", "ppo", "cispo", "dro")
+PROTOBUF = "application/x-protobuf"
+DTYPES = {1: "<f4", 2: "<i8", 3: "<i4"}
+MAX_NUMBERS = 2**25
+"""Numbers in the columns of one request, with those that sparse ones leave out."""
+TEXT_ALONE = "images and audio are not served: send chunks of encoded_text alone"
 MUST: Any = object()
 
-
-def _messages() -> Mapping[str, type[Any]]:
-    text = Path(__file__).with_name("messages.textproto").read_text(encoding="utf-8")
-    file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
-    return message_factory.GetMessageClassesForFiles([file.name], _pool(file))
-
-
-def _pool(file: Any) -> descriptor_pool.DescriptorPool:
-    """A pool apart: a client in this process has the same names in the one that all share."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool
+FILE = text_format.Parse(
+    Path(__file__).with_name("messages.textproto").read_text(), descriptor_pb2.FileDescriptorProto()
+)
+POOL = descriptor_pool.DescriptorPool()
+"""Apart from the pool of all, where a client in this process has the same names."""
+POOL.Add(FILE)
+MESSAGES = {
+    name.rpartition(".")[2]: kind for name, kind in message_factory.GetMessageClassesForFiles([FILE.name], POOL).items()
+}
 
 
-MESSAGES = {name.rpartition(".")[2]: kind for name, kind in _messages().items()}
-
-
-class Pass(NamedTuple):
-    """A request for a pass over data."""
-
-    model: str
-    seq: int | None
-    data: list[Datum]
-    loss: str
-    settings: dict[str, float]
-    backward: bool
-
-
-def field(body: Mapping[str, Any], name: str, kind: type[T], default: Any = MUST) -> T:
+def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
     """A field of a JSON object, or `default` where it is absent or null. Raises Refused."""
     value = body.get(name)
     if value is None and default is not MUST:
         return default  # type: ignore[no-any-return]
-    if kind is float and type(value) is int and abs(value) < 2**53:
+    if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+    if type(value) is not kind or value in (math.inf, -math.inf):
         raise Refused(
-            f"{name}: {str(value)[:80]!r} is no {kind.__name__}" if value is not None else f"{name} is missing"
+            f"{name}: {'missing' if value is None else repr(value)[:80]}: give a value of type {kind.__name__}"
         )
     return value
 
 
-def read_pass(body: bytes, form: str, *, forward: bool = False) -> Pass:
-    """The request in a body; `forward`: sent to the older address of a forward pass. Raises Refused."""
+def read_pass(body: bytes) -> Any:
+    """The ForwardBackwardRequest in a body. Raises Refused."""
     try:
-        found = _from_message(body) if form == PROTOBUF else _from_json(parse(body), forward)
-    except (DecodeError, ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
-        raise Refused(f"the body is no pass over data: {type(error).__name__}: {str(error)[:200]}") from error
-    if found.loss not in LOSSES:
-        fix = "use loss_fn=importance_sampling, or one of"
-        raise Refused(f"loss_fn={found.loss[:80]!r} is not served: {fix} {', '.join(LOSSES)}")
-    if not found.data:
-        raise Refused("data is empty: send one datum or more")
-    return found
+        return MESSAGES["ForwardBackwardRequest"].FromString(body)
+    except DecodeError as error:
+        raise Refused(f"the body is no ForwardBackwardRequest ({error}): use tinker 0.26 or newer") from None
 
 
-def read_head(body: bytes, form: str) -> tuple[str, int | None, str]:
-    """Model, number and loss of a command; "": it has no loss. Raises Refused."""
-    if form == PROTOBUF:
-        try:
-            message = MESSAGES["ForwardBackwardRequest"].FromString(body)
-        except DecodeError as error:
-            raise Refused(f"the body is no ForwardBackwardRequest: {error}") from None
-        return message.model_id, message.seq_id or None, message.loss_fn
-    found = parse(body)
-    sent = found.get("forward_input") or found.get("forward_backward_input") or {}
-    return field(found, "model_id", str), field(found, "seq_id", int, None), field(sent, "loss_fn", str, "")
+def data_of(message: Any) -> list[Datum]:
+    """The data of a ForwardBackwardRequest. Raises Refused."""
+    if sum(abs(math.prod(t.shape)) for d in message.data for t in d.loss_fn_inputs.values()) > MAX_NUMBERS:
+        raise Refused(f"the data have more than {MAX_NUMBERS:,} numbers: send fewer at a time")
+    if not all(chunk.HasField("encoded_text") for d in message.data for chunk in d.model_input):
+        raise Refused(TEXT_ALONE)
+    try:
+        return [Datum(_ids(d), {name: _array(t) for name, t in d.loss_fn_inputs.items()}) for d in message.data]
+    except (ValueError, LookupError) as error:
+        raise Refused(f"bytes of a datum do not fit dtype and shape: {error}") from error
 
 
-def _from_message(body: bytes) -> Pass:
-    message = MESSAGES["ForwardBackwardRequest"].FromString(body)
-    texts = [name for name, value in message.loss_fn_config_v2.items() if value.HasField("text")]
-    if texts:
-        raise Refused(f"loss_fn_config: {texts[0][:80]!r} is a text: give a number")
-    settings = dict(message.loss_fn_config) | {n: value.number for n, value in message.loss_fn_config_v2.items()}
-    room, data = Room(), []
-    for datum in message.data:
-        chunks = [np.frombuffer(chunk.encoded_text.tokens, "<i4") for chunk in datum.model_input if _is_text(chunk)]
-        columns = {name: _tensor_of_message(tensor, room) for name, tensor in datum.loss_fn_inputs.items()}
-        data.append(_datum(np.concatenate([np.empty(0, np.int32), *chunks]), columns))
-    return Pass(message.model_id, message.seq_id or None, data, message.loss_fn, settings, not message.forward_only)
+def _ids(datum: Any) -> NDArray[np.int64]:
+    return np.frombuffer(b"".join(chunk.encoded_text.tokens for chunk in datum.model_input), "<i4").astype(np.int64)
 
 
-def _is_text(chunk: Any) -> bool:
-    return chunk.HasField("encoded_text") or no_media()
-
-
-def no_media() -> bool:
-    """Raises Refused."""
-    raise Refused("images and audio are not served: send chunks of encoded_text alone")
-
-
-def _from_json(body: Mapping[str, Any], forward: bool) -> Pass:
-    sent = field(body, "forward_input" if forward else "forward_backward_input", dict)
-    room, data = Room(), []
-    for datum in field(sent, "data", list):
-        columns = {n: _tensor_of_json(tensor, room) for n, tensor in field(datum, "loss_fn_inputs", dict).items()}
-        data.append(_datum(np.array(prompt_ids(datum["model_input"])), columns))
-    settings = {name: float(value) for name, value in field(sent, "loss_fn_config", dict, {}).items()}
-    seq = field(body, "seq_id", int, None)
-    return Pass(field(body, "model_id", str), seq, data, field(sent, "loss_fn", str), settings, not forward)
-
-
-def prompt_ids(given: Mapping[str, Any]) -> list[int]:
-    """The tokens of a model's input in JSON. Raises Refused."""
-    chunks = field(given, "chunks", list)
-    lists = [chunk["tokens"] for chunk in chunks if "tokens" in chunk or no_media()]
-    ids = [token for tokens in lists for token in tokens]
-    if any(type(token) is not int or not 0 <= token < 2**31 for token in ids):
-        raise Refused("the tokens of an input are no whole numbers of 0 or more")
-    return ids
-
-
-class Room:
-    """Counts the numbers in one request's columns."""
-
-    used = 0
-
-    def take(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape. Raises Refused for too many numbers."""
-        self.used += math.prod(shape)
-        if min(shape, default=0) < 0 or self.used > MAX_ELEMENTS:
-            raise Refused(f"the columns have more than {MAX_ELEMENTS:,} numbers: send less data at a time")
-        return tuple(shape)
-
-
-def _tensor_of_message(tensor: Any, room: Room) -> Array:
-    dtype = NAMES[tensor.dtype]
+def _array(tensor: Any) -> NDArray[Any]:
+    """A tensor, whose sparse form leaves out zeros. Raises ValueError, LookupError."""
+    dtype, sparse = DTYPES[tensor.dtype], tensor.sparse_csr
     if not tensor.HasField("sparse_csr"):
-        return _dense(_numbers(tensor.dense, dtype), tensor.shape, room)
-    sparse = tensor.sparse_csr
+        return np.frombuffer(tensor.dense, dtype).reshape(tensor.shape or -1)
     rows, columns = (np.frombuffer(part, "<i8") for part in (sparse.crow_indices, sparse.col_indices))
-    return _from_csr(_numbers(sparse.values, dtype), rows, columns, tensor.shape, room)
-
-
-def _numbers(raw: bytes, dtype: str) -> Array:
-    if dtype == "bfloat16":
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(raw, np.dtype(dtype).newbyteorder("<"))
-
-
-def _tensor_of_json(tensor: Mapping[str, Any], room: Room) -> Array:
-    dtype = field(tensor, "dtype", str)
-    values, shape = np.asarray(tensor["data"], NAMES[NUMBERS[dtype]]), tensor.get("shape")
-    if tensor.get("sparse_crow_indices") is None:
-        return _dense(values, values.shape if shape is None else shape, room)
-    rows, columns = (np.asarray(tensor[f"sparse_{name}_indices"], np.int64) for name in ("crow", "col"))
-    return _from_csr(values, rows, columns, shape, room)
-
-
-def _dense(values: Array, shape: Iterable[int], room: Room) -> Array:
-    return values.reshape(room.take(tuple(shape) or values.shape))
-
-
-def _from_csr(values: Array, rows: Array, columns: Array, shape: Any, room: Room) -> Array:
-    """A table from its sparse form; entries that are left out are 0. Raises ValueError."""
-    height, width = room.take(tuple(shape))
-    counts = np.diff(rows)
-    fits = len(rows) == height + 1 and rows[0] == 0 and rows[-1] == len(columns) == len(values)
-    if not fits or (counts < 0).any() or ((columns < 0) | (columns >= width)).any():
-        raise ValueError("a sparse tensor's indices do not fit its shape")
-    table = np.zeros((height, width), values.dtype)
-    table[np.repeat(np.arange(height), counts), columns] = values
+    table, counts = np.zeros(tensor.shape, dtype), np.diff(rows)
+    if (counts < 0).any() or (columns < 0).any() or counts.sum() != len(columns):
+        raise ValueError("indices out of order")
+    table[np.repeat(np.arange(len(counts)), counts), columns] = np.frombuffer(sparse.values, dtype)
     return table
 
 
-def _datum(ids: Array, columns: Mapping[str, Array]) -> Datum:
-    """Raises Refused for columns that do not belong to the tokens."""
-    if not len(ids) or "target_tokens" not in columns:
-        raise Refused("a datum needs tokens in model_input, and target_tokens in loss_fn_inputs")
-    found = {
-        name: values.astype(np.int64 if name == "target_tokens" else np.float32) for name, values in columns.items()
-    }
-    for name, values in found.items():
-        if values.ndim not in (1, 2) or len(values) != len(ids) or not np.isfinite(values).all():
-            raise Refused(
-                f"{name} of shape {values.shape}: give {len(ids)} finite rows, one for each token of the input"
-            )
-    return Datum(ids.astype(np.int64), found)
+def prompt_ids(prompt: Body) -> list[int]:
+    """The tokens of a prompt in JSON. Raises Refused."""
+    ids = [token for chunk in field(prompt, "chunks", list) for token in chunk.get("tokens", [None])]
+    if any(type(token) is not int or not 0 <= token < 2**31 for token in ids):
+        raise Refused(TEXT_ALONE)
+    return ids
 
 
-def pass_answer(result: PassResult, form: str) -> dict[str, Any] | bytes:
-    """The result of a pass, in the form of its request."""
-    if form == PROTOBUF:
-        return _pass_message(result)
-    tensors = [{"data": lp.ravel().tolist(), "dtype": "float32", "shape": list(lp.shape)} for lp in result.logprobs]
-    outputs = [{"logprobs": tensor} for tensor in tensors]
-    return {"loss_fn_output_type": "ArrayRecord", "loss_fn_outputs": outputs, "metrics": result.metrics}
-
-
-def _pass_message(result: PassResult) -> bytes:
+def pass_message(result: PassResult) -> bytes:
+    """The result of a pass as a message."""
     message = MESSAGES["ForwardBackwardOutput"](loss_fn_output_type="ArrayRecord", metrics=result.metrics)
-    for trailing, group in groupby(result.logprobs, lambda logprobs: logprobs.shape[1:]):
-        arrays = [np.ascontiguousarray(logprobs, "<f4") for logprobs in group]
-        ends = np.cumsum([0, *(array.nbytes for array in arrays)], dtype="<i8")
-        record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(arrays))
-        batched = MESSAGES["BatchedTensor"](data=b"".join(a.tobytes() for a in arrays), offsets=ends.tobytes(), dtype=1)
-        batched.trailing_shape.extend(trailing)
-        record.fields["logprobs"].CopyFrom(batched)
+    for each in result.logprobs:
+        ends, data = np.array([0, each.nbytes], "<i8").tobytes(), each.tobytes()
+        tensor = MESSAGES["BatchedTensor"](data=data, offsets=ends, dtype=1, trailing_shape=each.shape[1:])
+        message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=1).fields["logprobs"].CopyFrom(tensor)
     return bytes(message.SerializeToString())
 
 
-def sample_message(answer: Mapping[str, Any]) -> bytes:
+def sample_message(answer: Body) -> bytes:
     """The samples that an answer has in JSON, as a message."""
     message = MESSAGES["SampleResponse"]()
     for drawn in answer["sequences"]:
-        stop, tokens = int(drawn["stop_reason"] == "length"), np.array(drawn["tokens"], "<i4").tobytes()
-        sequence = message.sequences.add(stop_reason=stop, tokens=tokens)
-        sequence.logprobs = np.array(drawn["logprobs"], "<f4").tobytes()
-        _add_topk(sequence.topk_sampled_logprobs, drawn.get("topk_logprobs"))
-    if answer.get("prompt_logprobs") is not None:
+        tokens, logprobs = np.array(drawn["tokens"], "<i4").tobytes(), np.array(drawn["logprobs"], "<f4").tobytes()
+        message.sequences.add(stop_reason=drawn["stop_reason"] == "length", tokens=tokens, logprobs=logprobs)
+    if "prompt_logprobs" in answer:
         message.prompt_logprobs = np.array(answer["prompt_logprobs"], "<f4").tobytes()
-    _add_topk(message.topk_prompt_logprobs, answer.get("topk_prompt_logprobs"))
+    if rows := answer.get("topk_prompt_logprobs"):
+        k = max(len(row or ()) for row in rows)
+        table = np.array([row or [(0, np.nan)] * k for row in rows]).reshape(len(rows), k, 2)
+        ids, logprobs = table[..., 0].astype("<i4").tobytes(), table[..., 1].astype("<f4").tobytes()
+        message.topk_prompt_logprobs.MergeFrom(
+            MESSAGES["TopkLogprobs"](token_ids=ids, logprobs=logprobs, k=k, length=len(rows))
+        )
     return bytes(message.SerializeToString())
 
 
-def _add_topk(message: Any, rows: Sequence[Any] | None) -> None:
-    """Rows of (token, log-prob) as a dense table; a row without any is of NaN."""
-    if rows is None:
-        return
-    width = max((len(row) for row in rows if row), default=0)
-    table = np.array([row or [(0, np.nan)] * width for row in rows], np.float64).reshape(len(rows), width, 2)
-    message.k, message.length = width, len(rows)
-    message.token_ids = table[..., 0].astype("<i4").tobytes()
-    message.logprobs = table[..., 1].astype("<f4").tobytes()
+def scores_answer(scores: TokenScores) -> dict[str, Any]:
+    """Log-probs of a prompt's tokens, and (token, log-prob) of the likeliest in place of each; the first has none."""
+    likeliest = zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True)
+    rows = [None, *(list(zip(*row, strict=True)) for row in likeliest)] if scores.topk_ids.size else None
+    return {"prompt_logprobs": [None, *scores.logprobs.tolist()], "topk_prompt_logprobs": rows}
