@@ -37,6 +37,7 @@ TABLE = (
     Command(
         "gateway", "Serve", "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
     ),
+    Command("serve", "Serve", "serve a model to training programs over Tinker's API", "train"),
     Command("sandbox", "Serve", "run untrusted code in isolation: as a server, or one file"),
 )
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+import hmac
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -23,8 +24,9 @@ STATIC = {
     "telemetry": {"status": "accepted"},
 }
 ADDRESSES = {
-    "POST": "create_session session_heartbeat sessions create_model load_weights forward_backward optim_step save_weights "
-    "save_weights_for_sampler unload_model get_info weights_info create_sampling_session asample retrieve_future",
+    "POST": "create_session session_heartbeat sessions create_model load_weights forward_backward optim_step "
+    "save_weights save_weights_for_sampler unload_model get_info weights_info create_sampling_session asample "
+    "retrieve_future",
     "GET": "get_server_capabilities samplers training_runs",
     "DELETE": "training_runs",
 }
@@ -33,9 +35,9 @@ ADDRESSES = {
 class App:
     """The application around a service."""
 
-    def __init__(self, service: Service, keys: Mapping[str, str]) -> None:
-        """`keys`: owners by the hashes of their keys; without any, each key has an owner."""
-        self.service, self.keys, self.bodies = service, keys, BodyReader()
+    def __init__(self, service: Service, token: str) -> None:
+        """`token`: what keys have to begin with."""
+        self.service, self.token, self.bodies = service, token, BodyReader()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -62,17 +64,14 @@ class App:
 
     def _owner(self, key: str) -> str:
         """The owner of a key. Raises Refused."""
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        if not key or (self.keys and digest not in self.keys):
-            raise Refused("X-API-Key: not a key of this server; make one by agentrl serve keys add NAME", "key")
-        return self.keys.get(digest, digest[:16])
+        if not key or not hmac.compare_digest(key[: len(self.token)].encode(), self.token.encode()):
+            raise Refused("X-API-Key: set TINKER_API_KEY to the key that agentrl serve prints", "key")
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
-async def serve(
-    service: Service, keys: Mapping[str, str], host: str, port: int, ready: Callable[[str], object]
-) -> None:
+async def serve(service: Service, token: str, host: str, port: int, ready: Callable[[str], object]) -> None:
     """Serve until cancelled; `ready` gets the address. Raises UserError where the port is taken."""
-    guarded = Guarded(App(service, keys), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
+    guarded = Guarded(App(service, token), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
     try:
         server = HttpServer(guarded, host, port)
     except OSError as error:

@@ -8,7 +8,6 @@ Invariants:
 """
 
 import asyncio
-import os
 import re
 import shutil
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import orjson
 
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Adam, AdapterShape, Trainer
@@ -31,6 +31,8 @@ SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
 ANSWERS = 1000
 """Commands whose answers can be fetched again."""
+GAP_SECONDS = 600.0
+"""Seconds that a command waits for the one before it: clients send one again for 300."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
 PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/([A-Za-z0-9][\w.-]{0,99})", re.ASCII)
@@ -69,7 +71,7 @@ class TrainingRun:
         self._metrics, self._loss = FileLogger(folder / METRICS_FILE, resume_step=self.steps), 0.0
         self._lock, self.commands = asyncio.Lock(), dict[int, Command]()
         for file in sorted((folder / "commands").glob("[0-9]*")):
-            seq, path, raw = int(file.stem), file.suffix[1:], file.read_bytes()
+            seq, path, raw = int(file.stem), file.suffix[1:], file.read_bytes().decode().encode("latin-1")
             command = self.commands.setdefault(seq, Command(seq, path))
             if path == "answer":
                 command.answer.set_result(orjson.loads(raw) if raw.startswith(b"{") else raw)
@@ -86,6 +88,11 @@ class TrainingRun:
         """Commands without an answer."""
         return [command for command in self.commands.values() if not command.answer.done()]
 
+    @property
+    def stuck(self) -> bool:
+        """Whether the next command does not come, though later ones have."""
+        return bool(self.pending) and not self.ready and time.monotonic() - self.since > GAP_SECONDS
+
     async def submit(self, seq: int | None, path: str, body: bytes) -> Command:
         """Write a command to the log; a repeated one is the one before. Raises Refused."""
         async with self._lock:
@@ -93,15 +100,17 @@ class TrainingRun:
             if seq not in self.commands:
                 if seq < self.next:
                     raise Refused(f"the answer to command {seq} is no longer there", "lost")
-                await asyncio.to_thread(write_synced, self.folder / "commands" / f"{seq:020}.{path}", body)
+                await asyncio.to_thread(self._write, seq, path, body)
                 self.commands[seq] = Command(seq, path, body)
             return self.commands[seq]
+
+    def _write(self, seq: int, name: str, raw: bytes) -> None:
+        write_atomic(self.folder / "commands" / f"{seq:020}.{name}", [raw.decode("latin-1")])
 
     def ran(self, command: Command, answer: Answer) -> None:
         """Take the answer to the next command."""
         if not command.answer.done():
-            raw = answer if isinstance(answer, bytes) else orjson.dumps(answer)
-            write_synced(self.folder / "commands" / f"{command.seq:020}.answer", raw)
+            self._write(command.seq, "answer", answer if isinstance(answer, bytes) else orjson.dumps(answer))
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
         command.body, self.next, self.since = b"", command.seq + 1, time.monotonic()
@@ -186,7 +195,7 @@ class TrainingRun:
         write(self.id, folder)
         own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
         note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
-        write_synced(note_of(folder), orjson.dumps(note))
+        write_atomic(note_of(folder), [orjson.dumps(note).decode()])
         return {"path": path}
 
 
@@ -219,13 +228,3 @@ def delete_checkpoint(folder: Path) -> None:
     """Delete a checkpoint, which is no longer listed then, whatever happens."""
     note_of(folder).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def write_synced(path: Path, body: bytes) -> None:
-    """Replace a file by `body`, which is on the disk when this returns, or change nothing. Raises OSError."""
-    draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

@@ -19,23 +19,23 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Samplers, Trainer
-from agentrl.serve.runs import TrainingRun, checkpoints, delete_checkpoint, facts_of, folder_of, write_synced
+from agentrl.serve.runs import TrainingRun, checkpoints, delete_checkpoint, facts_of, folder_of
 from agentrl.serve.wire import Answer, Body, field, prompt_ids, read_pass, sample_message, scores_answer
 
 log = logging.getLogger(__name__)
 
-SESSION_SECONDS, GAP_SECONDS, SWEEP_SECONDS, POLL_SECONDS = 1800.0, 600.0, 30.0, 25.0
-"""Seconds without a heartbeat after which a session ends, those that a command waits for one before it, those between
-two searches for such ones, and those that a request for an answer takes."""
+SESSION_SECONDS, POLL_SECONDS = 1800.0, 25.0
+"""Seconds without a heartbeat after which a session ends, and those that a request for an answer takes."""
 MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
 """Models of a key; its commands that wait, and their bytes; its prompts that wait, and the answers to one."""
 MAX_TOPK, MAX_ANSWERS = 128, 20_000
 """Likeliest tokens in place of one, and prompts whose answers can be fetched again."""
-TURN, SEEDS = 64, 1_000_003
-"""Commands that a model may run in its turn; distance of the seeds of two answers to a prompt."""
+SEEDS = 1_000_003
+"""Distance of the seeds of two answers to a prompt."""
 SAMPLER = re.compile(r"(s-\w+):sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
 UNSERVED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs", "record_stability_info")
 SHAPE = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
@@ -58,17 +58,12 @@ class Service:
     """Sessions, models and samples. Its public methods are addresses; they raise Refused."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        samplers: Samplers,
-        model: Path,
-        max_tokens: int,
-        stop_ids: tuple[int, ...],
-        folder: Path,
+        self, trainer: Trainer, samplers: Samplers, model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
     ) -> None:
-        """`model`: where clients load the tokenizer; `stop_ids` end an answer; `folder`: what a restart goes on from."""
-        self._trainer, self._samplers, self._model = trainer, samplers, str(model)
-        self._max_tokens, self._stop_ids = max_tokens, stop_ids
+        """`model`: where clients load the tokenizer; `ends`: tokens that end an answer; `folder`: for restarts."""
+        self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends
+        # The SDK leaves out the last part of a name with two slashes.
+        self._model = f"/.{model}" if str(model).count("/") == 2 else str(model)
         self._folder, self._sessions = folder / "runs", folder / "sessions"
         self._runs: dict[str, TrainingRun] = {}
         self._seen: dict[str, float] = {}
@@ -83,57 +78,41 @@ class Service:
         self._seen = {path.name: time.monotonic() for path in self._sessions.glob("s-*")}
         open_runs = [path for path in self._folder.iterdir() if facts_of(path)["session"] in self._seen]
         self._runs = {path.name: TrainingRun(path, self._trainer) for path in open_runs}
-        self._tasks = [asyncio.create_task(self._train()), asyncio.create_task(self._sweep())]
+        self._training = asyncio.create_task(self._train())
         self._wake.set()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._training.cancel()
         await asyncio.to_thread(self._thread.shutdown)
         await self._samplers.close()
 
     async def _train(self) -> None:
+        """Run one command of each model in turn, and end what its client has left."""
         while await self._wake.wait():
             self._wake.clear()
             while ready := [run for run in self._runs.values() if run.ready]:
                 async with self._samplers.training():
-                    for run in ready:
-                        await self._turn(run)
-            for run in [run for run in self._runs.values() if run.closing]:
+                    for run, command in [(run, run.ready) for run in ready if run.ready]:
+                        answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+                        run.ran(command, answer)
+                        await self._in_thread(run.take_snapshot)
+            for name in [name for name, seen in self._seen.items() if time.monotonic() - seen > SESSION_SECONDS]:
+                self._finish(name)
+            for run in [run for run in self._runs.values() if run.closing or run.stuck]:
                 self._runs.pop(run.id).close()
-                if run.alive:
-                    await self._in_thread(self._trainer.remove, run.id)
-
-    async def _turn(self, run: TrainingRun) -> None:
-        """Run a model's commands up to an optimizer step."""
-        for _ in range(TURN):
-            if (command := run.ready) is None:
-                return
-            run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
-            await self._in_thread(run.take_snapshot)
-            if command.path == "optim_step":
-                return
+                await answered(self._in_thread(self._trainer.remove, run.id))
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    async def _sweep(self) -> None:
-        """End sessions without a heartbeat, and models whose next command never comes."""
-        while await asyncio.sleep(SWEEP_SECONDS, True):
-            now = time.monotonic()
-            for session in [name for name, seen in self._seen.items() if now - seen > SESSION_SECONDS]:
-                self._finish(session)
-            for run in self._runs.values():
-                run.closing |= bool(run.pending) and not run.ready and now - run.since > GAP_SECONDS
-            self._wake.set()
-
     def create_session(self, call: Call) -> Answer:
         name = f"s-{secrets.token_hex(8)}"
-        write_synced(self._sessions / name, call.owner.encode())
+        write_atomic(self._sessions / name, [call.owner])
         self._seen[name] = time.monotonic()
         return {"type": "create_session", "session_id": name}
 
     def session_heartbeat(self, call: Call) -> Answer:
+        self._wake.set()
         return {"type": "session_heartbeat", "session_id": self._session(call, field(call.body, "session_id", str))}
 
     def _session(self, call: Call, name: str) -> str:
@@ -166,7 +145,8 @@ class Service:
             facts = {"owner": call.owner, "session": session, "time": time.time(), "shape": self._shape(call)}
             for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            write_synced(folder / "run.json", orjson.dumps(facts | {"metadata": call.body.get("user_metadata")}))
+            facts["metadata"] = call.body.get("user_metadata")
+            write_atomic(folder / "run.json", [orjson.dumps(facts).decode()])
             self._runs[folder.name] = TrainingRun(folder, self._trainer)
         return await self._submit(call, folder.name, 0)
 
@@ -284,11 +264,11 @@ class Service:
         """How to sample, and the texts that end it."""
         given = field(body, "sampling_params", dict, {})
         stops = [stop] if isinstance(stop := given.get("stop"), str) else stop
-        ids = self._stop_ids if stops is None else tuple(stop for stop in stops if type(stop) is int)
-        values = {name: field(given, name, float, 1.0) for name in ("temperature", "top_p")}
-        own = {"seed": field(given, "seed", int, None), "top_k": max(field(given, "top_k", int, -1), 0)}
-        length = field(given, "max_tokens", int, self._max_tokens)
-        sampling = Sampling(length, **values, **own, stop_token_ids=ids, ignore_eos=not ids)
+        ids = self._ends if stops is None else tuple(stop for stop in stops if type(stop) is int)
+        temperature, top_p = (field(given, name, float, 1.0) for name in ("temperature", "top_p"))
+        length, top_k = field(given, "max_tokens", int, self._max_tokens), max(field(given, "top_k", int, -1), 0)
+        seed = field(given, "seed", int, None)
+        sampling = Sampling(length, temperature, top_p, top_k, seed=seed, stop_token_ids=ids, ignore_eos=not ids)
         return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
 
     def get_info(self, call: Call) -> Answer:

@@ -42,9 +42,9 @@ MESSAGES = {
 
 def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
     """A field of a JSON object, or `default` where it is absent or null. Raises Refused."""
-    value = body.get(name)
+    value: Any = body.get(name)
     if value is None and default is not MUST:
-        return default  # type: ignore[no-any-return]
+        return default
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or value in (math.inf, -math.inf):
