@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ class FakeTrainer:
 
     def __init__(self, delay: float = 0.0) -> None:
         self.models, self.calls, self.delay = {}, [], delay
+        self.gate = threading.Event()
+        self.gate.set()
 
     def _model(self, name):
         if name not in self.models:
@@ -32,6 +35,7 @@ class FakeTrainer:
         self.models[model] = {"weights": 0.0, "gradients": 0.0, "steps": 0}
 
     def forward_backward(self, model, data, loss, settings, *, backward):
+        self.gate.wait()
         found = self._model(model)
         if loss not in ("cross_entropy", "importance_sampling"):
             raise UserError(f"loss {loss} is not served: use importance_sampling")
