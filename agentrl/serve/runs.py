@@ -35,7 +35,8 @@ GAP_SECONDS = 600.0
 """Seconds that a command waits for the one before it: clients send one again for 300."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
-PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/([A-Za-z0-9][\w.-]{0,99})", re.ASCII)
+PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
+PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
 
@@ -55,10 +56,12 @@ class Command:
 
 
 class TrainingRun:
-    """A model that a session trains, in a folder with `run.json`."""
+    """A model that a session trains, in a folder with `info.json`."""
 
     def __init__(self, folder: Path, trainer: Trainer) -> None:
-        self.folder, self.id, self.trainer, self.facts = folder, folder.name, trainer, facts_of(folder)
+        self.folder, self.id, self.trainer = folder, folder.name, trainer
+        self.info = info_of(folder)
+        """Its adapter and owner, in the protocol's words."""
         found = (folder / "snapshots").glob("[0-9]*")
         self.snapshot = max(found, key=lambda path: int(path.stem), default=folder / "snapshots" / "-1.0")
         """Folder of the last snapshot: COMMAND.STEPS."""
@@ -118,7 +121,8 @@ class TrainingRun:
     def do(self, command: Command) -> Answer:
         """Have the trainer carry out a command. Raises Refused, UserError."""
         if not self.alive:
-            self.trainer.create(self.id, AdapterShape(**self.facts["shape"]))
+            parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
+            self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"], **parts))
             self.alive = True
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
@@ -166,7 +170,7 @@ class TrainingRun:
 
     def _load_weights(self, command: Command) -> Answer:
         body = parse(command.body)
-        folder = folder_of(self.folder.parent, field(body, "path", str), self.facts["owner"])
+        folder = folder_of(self.folder.parent, field(body, "path", str), self.info["model_owner"])
         self.trainer.load(self.id, folder, optimizer=field(body, "optimizer", bool, False))
         return {"path": body["path"]}
 
@@ -176,7 +180,7 @@ class TrainingRun:
     def _save_weights_for_sampler(self, command: Command) -> Answer:
         if parse(command.body).get("path") is not None:
             return self._checkpoint("sampler_weights", command, self.trainer.export)
-        folder, session = self.folder / "sampling", self.facts["session"]
+        folder, session = self.folder / "sampling", self.id.partition(":")[0]
         self.trainer.export(self.id, folder / str(command.seq))
         for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNNAMED]:
             shutil.rmtree(old)
@@ -199,10 +203,12 @@ class TrainingRun:
         return {"path": path}
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
-    """Session, owner, shape, and time of a training run."""
-    facts: dict[str, Any] = orjson.loads((folder / "run.json").read_bytes())
-    return facts
+def info_of(folder: Path) -> dict[str, Any]:
+    """The facts about a training run that clients are told. Raises Refused."""
+    if not (folder / "info.json").exists():
+        raise Refused(f"training run {folder.name[:100]} is unknown", "missing")
+    info: dict[str, Any] = orjson.loads((folder / "info.json").read_bytes())
+    return info
 
 
 def note_of(folder: Path) -> Path:
@@ -211,10 +217,10 @@ def note_of(folder: Path) -> Path:
 
 
 def folder_of(runs: Path, path: str, owner: str) -> Path:
-    """The folder of a checkpoint of `owner`. Raises Refused."""
+    """The folder of a checkpoint of `owner`, whose name begins those of its runs. Raises Refused."""
     found = PATH.fullmatch(path)
     folder = runs.joinpath(*found.groups()) if found else runs
-    if not found or not note_of(folder).is_file() or facts_of(folder.parents[1])["owner"] != owner:
+    if not folder.parents[1].name.startswith(f"s-{owner}_") or not note_of(folder).exists():
         raise Refused(f"{path[:200]}: no such checkpoint; it was deleted, or belongs to another key", "missing")
     return folder
 

@@ -23,7 +23,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Samplers, Trainer
-from agentrl.serve.runs import TrainingRun, checkpoints, delete_checkpoint, facts_of, folder_of
+from agentrl.serve.runs import PARTS, TrainingRun, checkpoints, delete_checkpoint, folder_of, info_of
 from agentrl.serve.wire import Answer, Body, field, prompt_ids, read_pass, sample_message, scores_answer
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ MAX_TOPK, MAX_ANSWERS = 128, 20_000
 """Likeliest tokens in place of one, and prompts whose answers can be fetched again."""
 SEEDS = 1_000_003
 """Distance of the seeds of two answers to a prompt."""
-SAMPLER = re.compile(r"(s-\w+):sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
+SAMPLER = re.compile(r"s-\w+:sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
+NAME = re.compile(r"s-([0-9a-f]{16})_[0-9a-f]{16}[\w:~.-]*(/\d+)?", re.ASCII)
 UNSERVED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs", "record_stability_info")
-SHAPE = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 
 
 class Call(NamedTuple):
@@ -64,20 +64,17 @@ class Service:
         self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends
         # The SDK leaves out the last part of a name with two slashes.
         self._model = f"/.{model}" if str(model).count("/") == 2 else str(model)
-        self._folder, self._sessions = folder / "runs", folder / "sessions"
+        self._folder = folder
         self._runs: dict[str, TrainingRun] = {}
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
-        self._samples: dict[tuple[str, str], asyncio.Future[Answer]] = {}
-        """By owner and request."""
+        self._samples: dict[str, asyncio.Future[Answer]] = {}
         self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
 
     async def start(self) -> None:
-        for path in (self._folder, self._sessions):
-            path.mkdir(parents=True, exist_ok=True)
-        self._seen = {path.name: time.monotonic() for path in self._sessions.glob("s-*")}
-        open_runs = [path for path in self._folder.iterdir() if facts_of(path)["session"] in self._seen]
-        self._runs = {path.name: TrainingRun(path, self._trainer) for path in open_runs}
+        paths = [path.parent for path in self._folder.glob("s-*/commands")]
+        self._runs = {path.name: TrainingRun(path, self._trainer) for path in paths}
+        self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
         self._training = asyncio.create_task(self._train())
         self._wake.set()
 
@@ -106,57 +103,58 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     def create_session(self, call: Call) -> Answer:
-        name = f"s-{secrets.token_hex(8)}"
-        write_atomic(self._sessions / name, [call.owner])
-        self._seen[name] = time.monotonic()
-        return {"type": "create_session", "session_id": name}
+        return {"type": "create_session", "session_id": f"s-{call.owner}_{secrets.token_hex(8)}"}
 
     def session_heartbeat(self, call: Call) -> Answer:
         self._wake.set()
-        return {"type": "session_heartbeat", "session_id": self._session(call, field(call.body, "session_id", str))}
+        return {"type": "session_heartbeat", "session_id": self._owned(call, field(call.body, "session_id", str))}
 
-    def _session(self, call: Call, name: str) -> str:
-        """A session of the caller, which lives by this."""
-        if name not in self._seen or (self._sessions / name).read_text() != call.owner:
-            raise Refused(f"session {name[:100]!r} has ended, or is another key's: start the program anew", "lost")
-        self._seen[name] = time.monotonic()
+    def _owned(self, call: Call, name: str) -> str:
+        """The name of something of the caller's, whose session lives by this."""
+        if not (found := NAME.fullmatch(name)) or found[1] != call.owner:
+            raise Refused(f"{name[:100]!r} is unknown, or belongs to another key", "missing")
+        self._seen[name.partition(":")[0]] = time.monotonic()
         return name
 
     def sessions(self, call: Call) -> Answer:
-        if call.rest[0] in self._seen:
-            self._finish(self._session(call, call.rest[0]))
+        self._finish(self._owned(call, call.rest[0]))
         return {}
 
     def _finish(self, name: str) -> None:
         """End a session: its models go once their commands have run; checkpoints stay."""
-        (self._sessions / name).unlink()
-        del self._seen[name]
+        self._seen.pop(name, None)
         for run in self._runs.values():
-            run.closing |= run.facts["session"] == name
+            run.closing |= run.id.startswith(f"{name}:")
         self._wake.set()
 
     async def create_model(self, call: Call) -> Answer:
         """A new model, that of a checkpoint where the body has a path."""
         session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
-        folder = self._folder / f"{self._session(call, session)}:train:{number}"
+        folder = self._folder / f"{self._owned(call, session)}:train:{number}"
         if folder.name not in self._runs:
-            if sum(run.facts["owner"] == call.owner for run in self._runs.values()) >= MAX_MODELS:
+            if sum(name.startswith(f"s-{call.owner}_") for name in self._runs) >= MAX_MODELS:
                 raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
-            facts = {"owner": call.owner, "session": session, "time": time.time(), "shape": self._shape(call)}
+            info = {"training_run_id": folder.name, "model_owner": call.owner, "last_request_time": time.time()}
+            write_atomic(folder / "info.json", [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
-                (folder / name).mkdir(parents=True, exist_ok=True)
-            facts["metadata"] = call.body.get("user_metadata")
-            write_atomic(folder / "run.json", [orjson.dumps(facts).decode()])
+                (folder / name).mkdir(exist_ok=True)
             self._runs[folder.name] = TrainingRun(folder, self._trainer)
         return await self._submit(call, folder.name, 0)
 
-    def _shape(self, call: Call) -> Any:
+    def _adapter(self, call: Call) -> dict[str, Any]:
+        """The adapter of a new model, in the protocol's words."""
         if "path" in call.body:
-            return facts_of(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1])["shape"]
+            return info_of(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1])
         self._check_base(call)
         lora = field(call.body, "lora_config", dict, {})
-        parts = {name: field(lora, theirs, bool, True) for name, theirs in SHAPE.items()}
-        return parts | {"rank": field(lora, "rank", int, 32), "seed": field(lora, "seed", int, None)}
+        rank, parts = field(lora, "rank", int, 32), {name: field(lora, name, bool, True) for name in PARTS.values()}
+        facts = {
+            "base_model": self._model,
+            "is_lora": rank > 0,
+            "lora_rank": rank,
+            "seed": field(lora, "seed", int, None),
+        }
+        return facts | parts
 
     def _check_base(self, call: Call) -> None:
         name = field(call.body, "base_model", str)
@@ -176,10 +174,8 @@ class Service:
         return await self._submit(call, message.model_id, message.seq_id)
 
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
-        run = self._run(call, name)
-        waiting = [
-            command for run in self._runs.values() if run.facts["owner"] == call.owner for command in run.pending
-        ]
+        run, mine = self._run(call, name), f"s-{call.owner}_"
+        waiting = [one for run in self._runs.values() if run.id.startswith(mine) for one in run.pending]
         if len(waiting) >= MAX_COMMANDS or sum(len(command.body) for command in waiting) > MAX_BYTES:
             raise Refused("too many commands wait: get answers first", "busy")
         command = await run.submit(seq, call.path, call.raw)
@@ -187,31 +183,27 @@ class Service:
         return {"request_id": f"{name}/{command.seq}", "model_id": name}
 
     def _run(self, call: Call, name: str) -> TrainingRun:
-        """An open model of the caller, whose session lives by this."""
-        run = self._runs.get(name)
-        if run is None or run.facts["owner"] != call.owner:
+        """An open model of the caller."""
+        if self._owned(call, name) not in self._runs:
             raise Refused(f"model {name[:100]!r} is not open: create it anew, or from a checkpoint", "missing")
-        self._seen[run.facts["session"]] = time.monotonic()
-        return run
+        return self._runs[name]
 
     async def retrieve_future(self, call: Call) -> Answer:
-        name = field(call.body, "request_id", str)
+        name = self._owned(call, field(call.body, "request_id", str))
         model, _, seq = name.rpartition("/")
-        found: Any = self._samples.get((call.owner, name))
-        if model in self._runs and (command := self._run(call, model).commands.get(int(seq))):
+        found: Any = self._samples.get(name)
+        if model in self._runs and (command := self._runs[model].commands.get(int(seq))):
             found = command.answer
         if found is None:
             raise Refused(f"the answer {name[:100]!r} is no longer there: ask anew", "lost")
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
-        answer: Answer = found.result()
-        return (
-            sample_message(answer) if call.protobuf and isinstance(answer, dict) and "sequences" in answer else answer
-        )
+        answer: Any = found.result()
+        return sample_message(answer) if call.protobuf and isinstance(answer, Samples) else answer
 
     def create_sampling_session(self, call: Call) -> Answer:
         session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
-        name = f"{self._session(call, session)}:sample:{number}~"
+        name = f"{self._owned(call, session)}:sample:{number}~"
         if path := field(call.body, "model_path", str, ""):
             name += "~".join(folder_of(self._folder, path, call.owner).parts[-3:])
             self._weights(call, name)
@@ -221,31 +213,31 @@ class Service:
 
     def _weights(self, call: Call, name: str) -> Path | None:
         """Folder of a sampler's weights; None: the base."""
-        found = SAMPLER.fullmatch(name)
+        found = SAMPLER.fullmatch(self._owned(call, name))
         if not found:
             raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
-        self._session(call, found[1])
-        if not found[2]:
+        if not found[1]:
             return None
-        folder = self._folder.joinpath(*found.groups()[1:])
-        if not folder.is_dir() or facts_of(folder.parents[1])["owner"] != call.owner:
+        folder = self._folder / self._owned(call, found[1]) / found[2] / found[3]
+        if not folder.is_dir():
             raise Refused("these weights are gone: give weights a name to have them longer", "missing")
         os.utime(folder)
         return folder
 
     async def asample(self, call: Call) -> Answer:
         sampler, count = field(call.body, "sampling_session_id", str), field(call.body, "num_samples", int, 1)
-        key = call.owner, f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
-        if key not in self._samples:
-            if sum(owner == call.owner and not one.done() for (owner, _), one in self._samples.items()) >= MAX_SAMPLES:
+        name = f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
+        if name not in self._samples:
+            mine = [one for key, one in self._samples.items() if key.startswith(f"s-{call.owner}_")]
+            if sum(not one.done() for one in mine) >= MAX_SAMPLES:
                 raise Refused("too many samples wait: ask again later", "busy")
             if not 1 <= count <= MAX_DRAWS or any(call.body.get(name) for name in UNSERVED):
                 raise Refused(f"num_samples: ask for 1 to {MAX_DRAWS}; {', '.join(UNSERVED)} are not served")
-            draws = answered(self._drawn(self._weights(call, sampler), count, call.body))
-            self._samples[key] = asyncio.ensure_future(draws)
+            draws = self._drawn(self._weights(call, sampler), count, call.body)
+            self._samples[name] = asyncio.ensure_future(answered(draws))
             for old in [key for key, one in self._samples.items() if one.done()][:-MAX_ANSWERS]:
                 del self._samples[old]
-        return {"request_id": key[1], "sample_sequence_ids": [f"{key[1]}/{i}" for i in range(count)]}
+        return {"request_id": name, "sample_sequence_ids": [f"{name}/{i}" for i in range(count)]}
 
     async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
         ids, (sampling, texts) = prompt_ids(field(body, "prompt", dict)), self._sampling(body)
@@ -258,7 +250,7 @@ class Service:
         k, scores = min(field(body, "topk_prompt_logprobs", int, 0), MAX_TOPK), {}
         if k or field(body, "prompt_logprobs", bool, False):
             scores = scores_answer(await self._samplers.score(weights, ids, k))
-        return {"type": "sample", "sequences": sequences, **scores}
+        return Samples(type="sample", sequences=sequences, **scores)
 
     def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:
         """How to sample, and the texts that end it."""
@@ -272,19 +264,12 @@ class Service:
         return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
 
     def get_info(self, call: Call) -> Answer:
-        run, data = self._run(call, field(call.body, "model_id", str)), {"tokenizer_id": self._model}
-        facts = {"model_data": data | {"model_name": self._model}, "model_id": run.id, "model_name": self._model}
-        return {"type": "get_info"} | facts | self._facts(run.folder)
+        run, names = self._run(call, field(call.body, "model_id", str)), {"model_name": self._model}
+        data = {"model_data": names | {"tokenizer_id": self._model}, "model_id": run.id}
+        return {"type": "get_info"} | names | data | run.info
 
     def weights_info(self, call: Call) -> Answer:
-        return self._facts(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1])
-
-    def _facts(self, folder: Path) -> dict[str, Any]:
-        facts = facts_of(folder)
-        lora = {"is_lora": facts["shape"]["rank"] > 0, "lora_rank": facts["shape"]["rank"]}
-        parts = {theirs: facts["shape"][name] for name, theirs in SHAPE.items()}
-        run = {"training_run_id": folder.name, "model_owner": facts["owner"], "last_request_time": facts["time"]}
-        return run | lora | parts | {"base_model": self._model, "user_metadata": facts["metadata"]}
+        return info_of(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1])
 
     def get_server_capabilities(self, call: Call) -> Answer:
         return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
@@ -296,16 +281,18 @@ class Service:
 
     def training_runs(self, call: Call) -> Answer:
         """All training runs, one of them, its checkpoints, or without one of these."""
-        name, *rest = call.rest or ["*"]
-        found = [path.parent for path in self._folder.glob("*/run.json") if name in ("*", path.parent.name)]
-        folders = [folder for folder in found if facts_of(folder)["owner"] == call.owner]
+        if not call.rest:
+            runs = [info_of(file.parent) for file in self._folder.glob(f"s-{call.owner}_*/info.json")]
+            return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+        name, *rest = call.rest
+        folder = self._folder / self._owned(call, name)
         if rest[1:]:
             delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest[1:]]), call.owner))
-        if rest:
-            return {"checkpoints": [note for folder in folders for note in checkpoints(folder)]}
-        runs = [self._facts(folder) for folder in folders]
-        cursor = {"offset": 0, "limit": len(runs), "total_count": len(runs)}
-        return {"training_runs": runs, "cursor": cursor} if name == "*" else runs[0]
+        return {"checkpoints": checkpoints(folder)} if rest else info_of(folder)
+
+
+class Samples(dict[str, Any]):
+    """An answer with samples."""
 
 
 async def answered(work: Awaitable[Answer]) -> Answer:
