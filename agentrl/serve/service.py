@@ -213,7 +213,7 @@ class Service:
 
     def _weights(self, call: Call, name: str) -> Path | None:
         """Folder of a sampler's weights; None: the base."""
-        found = SAMPLER.fullmatch(self._owned(call, name))
+        found = SAMPLER.fullmatch(name)
         if not found:
             raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
         if not found[1]:
@@ -225,7 +225,8 @@ class Service:
         return folder
 
     async def asample(self, call: Call) -> Answer:
-        sampler, count = field(call.body, "sampling_session_id", str), field(call.body, "num_samples", int, 1)
+        sampler = self._owned(call, field(call.body, "sampling_session_id", str))
+        count = field(call.body, "num_samples", int, 1)
         name = f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
         if name not in self._samples:
             mine = [one for key, one in self._samples.items() if key.startswith(f"s-{call.owner}_")]
@@ -275,7 +276,7 @@ class Service:
         return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
 
     def samplers(self, call: Call) -> Answer:
-        weights = self._weights(call, call.rest[0])
+        weights = self._weights(call, self._owned(call, call.rest[0]))
         path = weights and "tinker://" + "/".join(weights.parts[-3:])
         return {"sampler_id": call.rest[0], "base_model": self._model, "model_path": path}
 
