@@ -9,20 +9,16 @@ trainer.default_local_dir (default runs/serve), and a restart goes on from there
 
 import argparse
 import asyncio
-import os
 import secrets
-import signal
 from pathlib import Path
 from typing import Any
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
-from agentrl.core.outputs import check_folder
 from agentrl.core.paths import absolute
 from agentrl_sandbox.guard import is_loopback
 
 PORT = 8600
 DEFAULTS = ("rollout.max_model_len=8192", "trainer.default_local_dir=runs/serve")
-TOKEN = "AGENTRL_SERVE_TOKEN"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}; 0: any)")
-    parser.add_argument(
-        "--token", help=f"what API keys begin with (default: the variable {TOKEN}; made up for other hosts)"
-    )
+    parser.add_argument("--token", help="what API keys have to begin with (default: made up for other hosts)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,14 +35,12 @@ def run(args: argparse.Namespace) -> None:
 
     args.overrides = [*DEFAULTS, *args.overrides]
     config = load_config(args, checks=ANSWERING)
-    check_folder(config.trainer.default_local_dir, "trainer.default_local_dir")
     use_idle_cores(config.trainer, config.rollout)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    made_up = "" if is_loopback(args.host) else f"tml-{secrets.token_urlsafe(18)}."
-    asyncio.run(_serve(config, args, args.token or os.environ.get(TOKEN) or made_up))
+    made_up = "tml-" if is_loopback(args.host) else f"tml-{secrets.token_urlsafe(18)}."
+    asyncio.run(_serve(config, args.token or made_up, args.host, args.port))
 
 
-async def _serve(config: Any, args: argparse.Namespace, token: str) -> None:
+async def _serve(config: Any, token: str, host: str, port: int) -> None:
     from rich.console import Console
 
     from agentrl.serve.app import serve
@@ -62,9 +54,7 @@ async def _serve(config: Any, args: argparse.Namespace, token: str) -> None:
     ends, folder = stop_token_ids(config.model) or (tokenizer.eos_token_id,), Path(config.trainer.default_local_dir)
     service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
     show = Console(highlight=False, soft_wrap=True).print
-    await serve(
-        service, token, args.host, args.port, lambda url: show(INVITATION.format(url=url, key=f"{token or 'tml-'}try"))
-    )
+    await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

@@ -70,7 +70,7 @@ class App:
 
 
 async def serve(service: Service, token: str, host: str, port: int, ready: Callable[[str], object]) -> None:
-    """Serve until cancelled; `ready` gets the address. Raises UserError where the port is taken."""
+    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, and UserError for a bad port."""
     guarded = Guarded(App(service, token), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
     try:
         server = HttpServer(guarded, host, port)
@@ -80,7 +80,7 @@ async def serve(service: Service, token: str, host: str, port: int, ready: Calla
     await server.start()
     ready(server.url)
     try:
-        await asyncio.Event().wait()
+        await service.training
     finally:
         await server.stop()
         await service.close()

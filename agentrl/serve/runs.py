@@ -31,8 +31,6 @@ SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
 ANSWERS = 1000
 """Commands whose answers can be fetched again."""
-GAP_SECONDS = 600.0
-"""Seconds that a command waits for the one before it: clients send one again for 300."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
 PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
@@ -69,8 +67,6 @@ class TrainingRun:
         """Number of the next command, and optimizer steps so far."""
         self.alive = self.closing = False
         """Whether the trainer has the model; whether it ends."""
-        self.since = time.monotonic()
-        """When the last command ran."""
         self._metrics, self._loss = FileLogger(folder / METRICS_FILE, resume_step=self.steps), 0.0
         self._lock, self.commands = asyncio.Lock(), dict[int, Command]()
         for file in sorted((folder / "commands").glob("[0-9]*")):
@@ -90,11 +86,6 @@ class TrainingRun:
     def pending(self) -> list[Command]:
         """Commands without an answer."""
         return [command for command in self.commands.values() if not command.answer.done()]
-
-    @property
-    def stuck(self) -> bool:
-        """Whether the next command does not come, though later ones have."""
-        return bool(self.pending) and not self.ready and time.monotonic() - self.since > GAP_SECONDS
 
     async def submit(self, seq: int | None, path: str, body: bytes) -> Command:
         """Write a command to the log; a repeated one is the one before. Raises Refused."""
@@ -116,7 +107,7 @@ class TrainingRun:
             self._write(command.seq, "answer", answer if isinstance(answer, bytes) else orjson.dumps(answer))
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
-        command.body, self.next, self.since = b"", command.seq + 1, time.monotonic()
+        command.body, self.next = b"", command.seq + 1
 
     def do(self, command: Command) -> Answer:
         """Have the trainer carry out a command. Raises Refused, UserError."""
@@ -148,7 +139,7 @@ class TrainingRun:
     def close(self) -> None:
         """Answer the commands that will not run, and forget all but checkpoints and metrics."""
         for command in self.pending:
-            command.answer.set_result({"error": "the session has ended, or a command is missing", "category": "user"})
+            command.answer.set_result({"error": "the session has ended", "category": "user"})
         self._metrics.close()
         for name in ("snapshots", "sampling", "commands"):
             shutil.rmtree(self.folder / name, ignore_errors=True)

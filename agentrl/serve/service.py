@@ -75,11 +75,11 @@ class Service:
         paths = [path.parent for path in self._folder.glob("s-*/commands")]
         self._runs = {path.name: TrainingRun(path, self._trainer) for path in paths}
         self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
-        self._training = asyncio.create_task(self._train())
+        self.training = asyncio.create_task(self._train())
         self._wake.set()
 
     async def close(self) -> None:
-        self._training.cancel()
+        self.training.cancel()
         await asyncio.to_thread(self._thread.shutdown)
         await self._samplers.close()
 
@@ -90,12 +90,11 @@ class Service:
             while ready := [run for run in self._runs.values() if run.ready]:
                 async with self._samplers.training():
                     for run, command in [(run, run.ready) for run in ready if run.ready]:
-                        answer = {} if command.failed else await answered(self._in_thread(run.do, command))
-                        run.ran(command, answer)
+                        run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
                         await self._in_thread(run.take_snapshot)
             for name in [name for name, seen in self._seen.items() if time.monotonic() - seen > SESSION_SECONDS]:
                 self._finish(name)
-            for run in [run for run in self._runs.values() if run.closing or run.stuck]:
+            for run in [run for run in self._runs.values() if run.closing]:
                 self._runs.pop(run.id).close()
                 await answered(self._in_thread(self._trainer.remove, run.id))
 
