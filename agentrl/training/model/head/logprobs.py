@@ -120,7 +120,8 @@ class TokenLogprobs:
 
     def _score(self, batch: Batch, part: TokenShard, targets: Tensor, compare: Compare | None) -> tuple[Tensor, ...]:
         """The columns of the tokens at `targets`: f32 [N] each."""
-        ids, read = batch.ids[targets], self._read(batch, part, targets)
+        ids = (batch.ids if batch.targets is None else batch.targets[:, 0])[targets]
+        read = self._read(batch, part, targets)
         if read.weight is not None:
             keep = self.keep if torch.is_grad_enabled() else 0
             ids, tokens = (F.pad(x, (0, len(read.hidden) - len(x))) for x in (ids, targets))
@@ -168,15 +169,5 @@ class TokenLogprobs:
 def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
     """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
     Collective for a sharded model."""
-    count = len(ids)
-    zeros = torch.zeros(count)
-    batch = Batch(
-        ids=torch.tensor(ids),
-        mask=torch.ones(count, dtype=torch.bool),
-        rollout_logprobs=zeros,
-        rewards=zeros,
-        cu_seqlens=torch.tensor([0, count], dtype=torch.int32),
-        trajectory=torch.zeros(1, dtype=torch.long),
-        group=torch.zeros(1, dtype=torch.long),
-    ).to(device)
+    batch = Batch.of(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool), [len(ids)]).to(device)
     return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
