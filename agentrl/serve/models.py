@@ -155,5 +155,6 @@ class Models:
         blocks = [(f"{n}.{own}.", part) for n, block in self._base.blocks() for own, part in block.named_children()]
         mixers = tuple(name for name, part in blocks if MIXES & signature(part.forward).parameters.keys())
         found = [n for n in self._linear if (shape.attention if n.startswith(mixers) else shape.mlp)]
-        head = [n for n, part in self._base.base.named_modules() if part is self._base.head]
+        output = self._base.base.get_output_embeddings()
+        head = [n for n, part in self._base.base.named_modules() if part is output]
         return found + head * shape.unembed

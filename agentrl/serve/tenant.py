@@ -17,7 +17,6 @@ from agentrl.training.model.export import save_pretrained
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.making import Roles
 from agentrl.training.sft.model import SftReport
 from agentrl.training.update.micro_batches import micro_batching_of
@@ -50,9 +49,9 @@ class Tenant(Trainable):
         """`model`: a handle for this tenant alone. `slot`: peft's name of the adapter in which the `tensors` compute;
         None: all weights are trained."""
         self.roles, self.slot, self.tensors = roles, slot, tensors
-        actor, device, offload = roles.config.actor, roles.device, steps_on_cpu(roles.config.actor.fsdp_config, ALONE)
-        optim = replace(actor.optim, lr_scheduler_type="constant", lr_warmup_steps=0)
-        optimizer = Optimizer(model, optim, grad_clip=0.0, total_steps=1, offload=offload, key="actor.optim")
+        actor, device = roles.config.actor, roles.device
+        constant = replace(actor.optim, lr_scheduler_type="constant", lr_warmup_steps=0)
+        optimizer = Optimizer.of(model, replace(actor, optim=constant), total_steps=1, key="actor.optim")
         sizes, steps = replace(micro_batching_of(actor, device), shares=roles.shares(model)), Steps(1, 1, False, seed=0)
         super().__init__(model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=device)
         self.score = TokenLogprobs(model)
@@ -112,9 +111,8 @@ class Tenant(Trainable):
     def state_dict(self) -> dict[str, Any]:
         """State of a Trainable, and the gradients so far."""
         shards = self.optimizer.shards.items()
-        return super().state_dict() | {
-            "gradients": {n: s.local_chunk(s.parameter.grad) for n, s in shards if s.parameter.grad is not None}
-        }
+        gradients = {n: s.local_chunk(s.parameter.grad) for n, s in shards if s.parameter.grad is not None}
+        return super().state_dict() | {"gradients": gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; what it lacks begins anew. Raises UserError, and changes nothing, for one of another shape."""

@@ -56,7 +56,7 @@ def new_adapter(
     try:
         with warnings.catch_warnings():  # peft uses an old name of transformers
             warnings.simplefilter("ignore", FutureWarning)
-            warnings.filterwarnings("ignore", message=".*tie_word_embeddings")  # exports read them as they are
+            warnings.filterwarnings("ignore", message=".*tie_word_embeddings=True")  # exports read them as they are
             if not isinstance(module, PeftModel):
                 return get_peft_model(module, lora, adapter_name=name)
             lora.base_model_name_or_path = module.get_base_model().name_or_path

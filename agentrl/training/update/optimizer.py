@@ -9,7 +9,7 @@ step, and rises after `SCALE_INTERVAL` steps without one.
 from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.parallel.shards import Shard, TensorChunk, local
 from agentrl.training.perf.offload import CpuCopies
 from agentrl.training.update.optimizers import make_rules
@@ -113,6 +114,12 @@ class Optimizer:
             )
         self.rules = make_rules(self._groups(model), optim, key)
         self._set_lr()
+
+    @classmethod
+    def of(cls, model: ModelHandle, settings: Any, *, total_steps: int, key: str, ranks: Ranks = ALONE) -> Self:
+        """The optimizer of a section of the settings, such as `actor`."""
+        given: Any = {"grad_clip": settings.grad_clip, "offload": steps_on_cpu(settings.fsdp_config, ranks)}
+        return cls(model, settings.optim, total_steps=total_steps, ranks=ranks, key=key, **given)
 
     @property
     def lr(self) -> float:

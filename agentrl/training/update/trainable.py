@@ -214,9 +214,7 @@ class Trainable:
             shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
             if not same_shapes(shards, saved):
-                raise UserError(
-                    "it is of another model or LoRA rank; load it into such a one, or set trainer.resume_mode=disable"
-                )
+                raise UserError("another model or rank was saved: use one like it, or set trainer.resume_mode=disable")
             for name, shard in shards.items():
                 shard.fill(shard.parameter, saved[name])
         if "optimizer" in state:
