@@ -45,7 +45,8 @@ class Models:
         32 by default, as in Thinking Machines' experiments (LoRA Without Regret, 2025). Raises UserError.
         """
         model = replace(config.model, lora_rank=0, target_parameters=None)
-        self.roles = Roles(replace(config, model=model), device_for(config.trainer.device), ALONE)
+        config = replace(config, model=model, rollout=replace(config.rollout, n=2))  # clients send groups
+        self.roles = Roles(config, device_for(config.trainer.device), ALONE)
         if self.roles.device.type == "cpu":
             tune_cpu()
         self.tenants: dict[str, Tenant] = {}
@@ -103,8 +104,7 @@ class Models:
 
     def remove(self, model: str) -> None:
         """Forget a model; where all weights were trained, the next one begins with those of the files."""
-        self._tenant(model)
-        del self.tenants[model]
+        self.tenants.pop(model, None)
 
     def _load(self, *, trained: bool) -> None:
         config = self.roles.config

@@ -43,6 +43,7 @@ def made(folder: Path) -> Models:
     config = Config()
     config.model.path, config.trainer.device = str(folder), "cpu"
     config.actor.ppo_max_token_len_per_gpu = 24  # several passes
+    config.actor.share_prompts = folder.name == "llama"
     return Models(config)
 
 
@@ -52,10 +53,10 @@ def models(folders) -> dict[str, Models]:
 
 
 def data(loss: str, *, width: int | None = None, seed: int = 0) -> list[Datum]:
-    """Random sequences whose first third is padding, as the prompts of recipes are."""
+    """Random sequences whose first third is padding, as the prompts of recipes are; the first and last begin alike."""
     rng = np.random.default_rng(seed)
-    found = []
-    for length in (9, 5, 14, 3):
+    found: list[Datum] = []
+    for length in (9, 5, 14, 3, 9):
         shape = (length,) if width is None else (length, width)
         part = (np.arange(length) >= length // 3).reshape(-1, *[1] * (len(shape) - 1))
         columns: dict[str, Any] = {"target_tokens": rng.integers(3, VOCABULARY, shape)}
@@ -64,7 +65,10 @@ def data(loss: str, *, width: int | None = None, seed: int = 0) -> list[Datum]:
         columns["logprobs"] = part * rng.normal(-5, 1, size=shape).astype(np.float32)
         columns["sequence_ratio_mask"] = part.astype(np.float32)
         read = ("target_tokens", *LOSSES[loss].columns)
-        found.append(Datum(rng.integers(3, VOCABULARY, length), {name: columns[name] for name in read}))
+        ids = rng.integers(3, VOCABULARY, length)
+        if len(found) == 4:
+            ids[:5] = found[0].ids[:5]
+        found.append(Datum(ids, {name: columns[name] for name in read}))
     return found
 
 
@@ -299,7 +303,7 @@ def test_all_weights_are_trained_of_one_model_alone(folders, tmp_path) -> None:
 
 def changed(**columns: Any) -> list[Datum]:
     """Data of which the last one has other columns; None: without it. `ids` is one of them."""
-    first, *_, last = data("ppo")
+    first, *_, last, _ = data("ppo")
     kept = {"ids": last.ids, **last.columns, **columns}
     ids = kept.pop("ids")
     return [first, Datum(ids, {name: column for name, column in kept.items() if column is not None})]
