@@ -26,7 +26,6 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
@@ -78,15 +77,7 @@ class PolicyActor(Trainable):
         sizes = replace(micro_batching_of(actor, device), shares=shares)
         super().__init__(
             model,
-            optimizer=Optimizer(
-                model,
-                actor.optim,
-                grad_clip=actor.grad_clip,
-                total_steps=total_steps,
-                ranks=ranks,
-                offload=steps_on_cpu(actor.fsdp_config, ranks),
-                key="actor.optim",
-            ),
+            optimizer=Optimizer.of(model, actor, total_steps=total_steps, key="actor.optim", ranks=ranks),
             micro_batching=for_ranks(sizes, model, ranks=ranks),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
             device=device,

@@ -16,7 +16,6 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Report
@@ -48,15 +47,7 @@ class ValueCritic(Trainable):
         model = ModelHandle.of(model)
         super().__init__(
             model,
-            optimizer=Optimizer(
-                model,
-                settings.optim,
-                grad_clip=settings.grad_clip,
-                total_steps=total_steps,
-                ranks=ranks,
-                offload=steps_on_cpu(settings.fsdp_config, ranks),
-                key="critic.optim",
-            ),
+            optimizer=Optimizer.of(model, settings, total_steps=total_steps, key="critic.optim", ranks=ranks),
             micro_batching=for_ranks(micro_batching_of(settings, device), model, ranks=ranks),
             steps=Steps(settings.ppo_mini_batch_size, settings.ppo_epochs, settings.shuffle, seed),
             device=device,

@@ -89,7 +89,7 @@ class Trainable:
         self.device = device
         self.cost = model_flops(self.model.whole_shapes, self.model.config)
         self.model.use_compute_copies()
-        self.load = ExpertLoad(self.model, router or Router(), device, micro_batching.ranks)
+        self.load = ExpertLoad(self.model, router, device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
@@ -214,7 +214,7 @@ class Trainable:
             shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
             if not same_shapes(shards, saved):
-                raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
+                raise UserError("another model or rank was saved: use one like it, or set trainer.resume_mode=disable")
             for name, shard in shards.items():
                 shard.fill(shard.parameter, saved[name])
         if "optimizer" in state:
@@ -222,11 +222,13 @@ class Trainable:
         if "shuffling" in state:
             self.shuffling.set_state(state["shuffling"])
 
-    def forward_backward(self, mini: Batch, report: R) -> R:
-        """Compute the gradients of a mini-batch; returns `report` with the figures of its passes. Collective."""
+    def forward_backward(self, mini: Batch, report: R, *, backward: bool = True) -> R:
+        """Compute the gradients of a mini-batch, without `backward` its loss alone; returns `report` with the figures
+        of its passes. Collective."""
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
-        whole, made = self.split_by_gradient(mini), report.copy()
+        whole = self.split_by_gradient(mini) if backward else ([], list(range(mini.num_sequences)))
+        made = report.copy()
         left = self.remaining_sequences(mini, whole, made)
         while not self.run_passes(mini, *left, made):
             left, made = whole, report.copy()  # no gradient is there any more
