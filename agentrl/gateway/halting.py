@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agentrl.chat import Chat
+from agentrl.chat.template import Template
 
 MAX_HALTS = 8192
 """Tokens to halt at. A string that more of them may complete is looked for after every token."""
@@ -39,7 +40,7 @@ class Halts:
 class Halting:
     """Finds the tokens at which a run's engine halts."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: Chat | Template) -> None:
         self.chat = chat
         self._known: dict[Stops, Halts] = {(): Halts()}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
+from agentrl.engines.hf.adapters import LoadedAdapter, adapted
 from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.training.model.routing import routing_in
 
@@ -46,7 +47,8 @@ class FallbackRunner:
         for request in self.batch:
             request.begin()
         recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
-        with torch.no_grad(), _neutral(self.model, self.cached), recording, suppress(Interrupted):
+        neutral = _neutral(self.model, self.cached, requests[0].adapter)
+        with torch.no_grad(), neutral, recording, suppress(Interrupted):
             self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
@@ -125,8 +127,9 @@ class Ended:
 
 
 @contextmanager
-def _neutral(model: Any, cached: bool) -> Iterator[None]:
-    """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context.
+def _neutral(model: Any, cached: bool, adapter: LoadedAdapter) -> Iterator[None]:
+    """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context, and
+    have it compute with `adapter`.
 
     `generate` uses them for every argument that is not given, so an argument cannot switch them off.
     """
@@ -134,7 +137,7 @@ def _neutral(model: Any, cached: bool) -> Iterator[None]:
 
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
-    with evaluating(model):
+    with evaluating(model), adapted(model, adapter):
         try:
             yield
         finally:

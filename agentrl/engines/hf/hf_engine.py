@@ -8,21 +8,25 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentrl.core.clocks import began
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Generation, Sampling, limit_sampling
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter, read_adapter
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
 from agentrl.engines.hf.options import cache_bytes, read_options
 from agentrl.engines.hf.projection import Unsupported
 from agentrl.engines.hf.runner import Request, Runner
+from agentrl.engines.hf.scoring import scored
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.engines.hf.worker import Worker, run_all
+from agentrl.engines.scores import TokenScores
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class HFEngine:
         self.max_model_len = max_model_len
         self.deterministic = deterministic
         self.options = read_options(engine_kwargs)
+        self.adapters: dict[str | None, LoadedAdapter] = {None: AS_IS, "": LoadedAdapter({})}
         self._worker: Worker | None = None
         self._outbox: list[Callable[[], None]] = []
 
@@ -101,6 +106,23 @@ class HFEngine:
             raise
         began(request.begun)
         return generation
+
+    async def score(self, token_ids: Sequence[int], topk: int, adapter: str | None) -> TokenScores:
+        """The log-probs of all tokens but the first, and of the `topk` likeliest in place of each, at temperature 1;
+        `adapter`: as of `Sampling`."""
+        scores: TokenScores = await self._ask(
+            lambda worker: scored(self.module, token_ids, topk, self.adapters[adapter])
+        )
+        return scores
+
+    async def load_adapter(self, folder: Path, name: str) -> None:
+        """Sample from the adapter in a folder where `Sampling.adapter` is `name`. Raises UserError."""
+        model = self.module.get_base_model() if hasattr(self.module, "get_base_model") else self.module
+        self.adapters[name] = await asyncio.to_thread(read_adapter, folder, model)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; its requests go on."""
+        del self.adapters[name]
 
     async def abort(self) -> None:
         await self._ask(lambda worker: worker.core.abort())
@@ -175,7 +197,8 @@ class HFEngine:
         sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens, media)
+        adapter, most = self.adapters[sampling.adapter], sampling.max_new_tokens
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), most, adapter, media)
 
     async def _ask(self, call: Callable[[Worker], Any]) -> Any:
         worker = self._running()
