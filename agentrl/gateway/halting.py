@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agentrl.chat import Chat
-from agentrl.chat.template import Template
 
 MAX_HALTS = 8192
 """Tokens to halt at. A string that more of them may complete is looked for after every token."""
@@ -40,7 +39,7 @@ class Halts:
 class Halting:
     """Finds the tokens at which a run's engine halts."""
 
-    def __init__(self, chat: Chat | Template) -> None:
+    def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self._known: dict[Stops, Halts] = {(): Halts()}
 

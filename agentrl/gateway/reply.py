@@ -4,13 +4,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from agentrl.chat import Chat
-from agentrl.chat.template import Template
 from agentrl.gateway.ledger_branch import SampledTokens
 from agentrl.trajectory.message import Call, Reply, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
 
-def cut_at_stop(chat: Chat | Template, sampled: SampledTokens, text: str, stops: Sequence[str]) -> str | None:
+def cut_at_stop(chat: Chat, sampled: SampledTokens, text: str, stops: Sequence[str]) -> str | None:
     """End the answer with the token that completes a stop string, as if generation had ended there. The first of the
     strings that the text has; None: it has none."""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]

@@ -1,116 +1,140 @@
 """Samples from the base and from many adapters at once.
 
-    samplers = await open_samplers(config, model, tokenizer)  # within the event loop that uses them
+    samplers = await open_samplers(config, model, tokenizer)  # in the event loop that uses them
     async with samplers.training():
         await asyncio.to_thread(trainer.optim_step, ...)
     await samplers.close()
 
-Invariants:
-- the log-probs are those of the weights in the folder; an adapter stays loaded while a request of it runs;
-- at most `ADAPTERS` are loaded: the longest unused one makes room, and who waits for room comes before later requests;
-- samplers and trainer that share a module take turns: after a training call as long as it took belongs to requests,
-  if there are any.
+Every call of the trainer is within `training()`, and none besides at the same time. `max_new_tokens` above the room
+means all of it; `ignore_eos`: no token ends an answer. The same `seed` draws the same tokens, so the samples of a
+prompt need different ones; asked for together, they compute it once.
 
-Settings of a request: `max_new_tokens` above the room means all of it, `ignore_eos` no stop but the texts of `stop`.
-The same `seed` draws the same tokens, so samples of one prompt need different ones.
+Invariants:
+- log-probs are those of the weights in the folder; an adapter stays loaded while a request of it runs;
+- at most `ADAPTERS` are loaded: the longest unused one makes room, and who waits for room comes before later requests;
+- samplers and trainer that share a module take turns: after a training call, as much time belongs to the requests.
 """
 
 import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
-from agentrl.chat.template import Template
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.engine import Generation, Sampling, limit_sampling
-from agentrl.engines.launching import engine_in_process
-from agentrl.engines.scores import TokenScores
-from agentrl.gateway.halting import Halting
-from agentrl.gateway.ledger_branch import SampledTokens
-from agentrl.gateway.reply import cut_at_stop
+from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
+from agentrl.engines.hf.adapters import LoadedAdapter, adapted
+from agentrl.engines.hf.fallback import evaluating
+from agentrl.engines.launching import engine_in_process, launch, remote_engine
+from agentrl.engines.scores import TokenScores, checked_scores
 from agentrl.serve.contract import Samplers
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.model.towers import as_saved
 
-ADAPTERS = 8
+ADAPTERS, RANK, CANDIDATES = 8, 64, 20
+"""Adapters that are loaded, their greatest rank on a server, and most tokens in place of one that it scores."""
 KEPT = 64
-"""Finished requests whose keys and values stay in the cache of an engine in this process."""
+"""Requests whose keys and values stay in the cache of an engine in this process."""
+LOOK = 16
+"""Tokens between two looks for texts that end an answer."""
 POLL_SECONDS = 0.005
 
 
 async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> Samplers:
-    """The samplers of `rollout.name` beside the policy's loaded model. Raises UserError."""
-    engine = engine_in_process(config, model.module)
-    await engine.start()
-    return ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
+    """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
+    servers = launch(_with_adapters(config), next(model.module.parameters()).device.type)
+    if servers is not None:
+        engine: Any = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
+        samplers: EngineSamplers = ServerSamplers(engine, tokenizer, model.config.get_text_config().vocab_size)
+    else:
+        engine = engine_in_process(config, model.module)
+        samplers = ModuleSamplers(engine, tokenizer, model.base, Path(str(config.model.path)))
+    try:
+        await engine.start()
+    except BaseException:
+        await engine.close()
+        raise
+    return samplers
+
+
+def _with_adapters(config: Config) -> Config:
+    """Settings of servers that have the base, and room for adapters."""
+    model = replace(config.model, lora_rank=config.model.lora_rank or RANK, lora_merge=False)
+    flags = {
+        "sglang": {"max_loras_per_batch": ADAPTERS + 1},
+        "vllm": {"max_loras": ADAPTERS, "max_logprobs": CANDIDATES},
+    }
+    kwargs = {name: flags.get(name, {}) | given for name, given in (flags | config.rollout.engine_kwargs).items()}
+    return replace(config, model=model, rollout=replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False))
 
 
 class EngineSamplers(Samplers):
-    """Samplers over an engine."""
+    """Samplers over an engine that loads adapters."""
 
-    def __init__(self, engine: Any, tokenizer: Any) -> None:
-        """`engine`: `agentrl.engines.engine.Engine` with `load_adapter` and `unload_adapter`."""
-        self.engine, self.template = engine, Template(tokenizer)
-        self.halting = Halting(self.template)
+    def __init__(self, engine: Any, tokenizer: Any, kept: int = 0) -> None:
+        """`kept`: finished requests whose cache the engine keeps."""
+        self.engine, self.tokenizer, self._kept = engine, tokenizer, kept
         self.running: Counter[Path | None] = Counter()
         """Requests by their weights."""
         self._names: dict[Path, str] = {}
         """Loaded adapters, the longest unused first."""
         self._numbers, self._order, self._ended = count(), asyncio.Lock(), asyncio.Event()
+        self._finished = deque[str]()
 
     async def generate(
         self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = (), media: Any = ()
     ) -> Generation:
         sampling = limit_sampling(sampling, len(ids), self.engine.max_model_len)
-        await self.halting.at(tuple(stop))
         async with self._loaded(weights) as name:
             key = f"{hash((name, *ids))}/{next(self._numbers)}"
             try:
-                return await self._draw(ids, replace(sampling, adapter=name), tuple(stop), key, media)
+                return await self._draw(ids, replace(sampling, adapter=name), stop, key, media)
             finally:
                 self._release(key)
 
-    def training(self) -> Any:
+    def training(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     async def close(self) -> None:
         await self.engine.close()
 
-    async def _draw(
-        self, ids: Sequence[int], sampling: Sampling, stop: tuple[str, ...], key: str, media: Any
-    ) -> Generation:
-        """An answer up to the token that completes a stop text; the engine halts wherever one may."""
-        halts, drawn, text = await self.halting.at(stop), SampledTokens(), ""
-        ends = () if sampling.ignore_eos else sampling.stop_token_ids
-        wishes = replace(
-            sampling,
-            stop_token_ids=(*ends, *sorted(halts.ids.difference(ends))),
-            ignore_eos=sampling.ignore_eos and not halts.ids,
-        )
-        while (left := sampling.max_new_tokens - len(drawn.ids)) > 0:
-            seed = None if sampling.seed is None else sampling.seed + len(drawn.ids)
-            asked = replace(wishes, max_new_tokens=1 if halts.single(text) else left, seed=seed)
-            part = await self.engine.generate([*ids, *drawn.ids], asked, key=key, media=media)
+    async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str, media: Any) -> Generation:
+        tokens, logprobs, versions = list[int](), list[float](), list[int]()
+        while True:
+            left = sampling.max_new_tokens - len(tokens)
+            seed = None if sampling.seed is None else sampling.seed + len(tokens)
+            asked = replace(sampling, max_new_tokens=min(left, LOOK) if stop else left, seed=seed)
+            part = await self.engine.generate([*ids, *tokens], asked, key=key, media=media)
             if part.finish_reason == "abort":
                 raise InfraError("the weights of a request have changed while it ran: sample again")
-            drawn.ids += part.token_ids
-            drawn.logprobs += part.logprobs
-            drawn.versions += part.versions or [part.weight_version] * len(part.token_ids)
-            text = self.template.decode(drawn.ids) if stop else ""
-            ended = part.finish_reason == "stop" and (not stop or drawn.ids[-1] in ends)
-            if ended or cut_at_stop(self.template, drawn, text, stop):
-                return Generation.of(drawn.ids, drawn.logprobs, "stop", drawn.versions, (), present=0)
-        return Generation.of(drawn.ids, drawn.logprobs, "length", drawn.versions, (), present=0)
+            begun = len(tokens)
+            tokens += part.token_ids
+            logprobs += part.logprobs
+            versions += part.versions or [part.weight_version] * len(part.token_ids)
+            end = self._end(tokens, begun, stop) if stop else None
+            if end is not None or part.finish_reason == "stop" or len(tokens) >= sampling.max_new_tokens:
+                reason: FinishReason = part.finish_reason if end is None else "stop"
+                return Generation.of(tokens[:end], logprobs[:end], reason, versions[:end], (), present=0)
+
+    def _end(self, tokens: list[int], begun: int, stop: Sequence[str]) -> int | None:
+        """How many tokens there are with the first of the texts; None: no text is there."""
+
+        def has(n: int) -> bool:
+            return any(map(self.tokenizer.decode(tokens[:n]).__contains__, stop))
+
+        return next(filter(has, range(begun + 1, len(tokens) + 1)), None) if has(len(tokens)) else None
 
     @asynccontextmanager
     async def _loaded(self, weights: Path | None) -> AsyncIterator[str]:
@@ -139,23 +163,41 @@ class EngineSamplers(Samplers):
         return name
 
     def _release(self, key: str) -> None:
-        self.engine.release(key)
+        self._finished.append(key)
+        if len(self._finished) > self._kept:
+            self.engine.release(self._finished.popleft())
+
+
+class ServerSamplers(EngineSamplers):
+    """Samplers on SGLang's or vLLM's servers, which have the base and the adapters for themselves."""
+
+    def __init__(self, engine: Any, tokenizer: Any, vocabulary: int) -> None:
+        super().__init__(engine, tokenizer)
+        self.vocabulary = vocabulary
+
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+        async with self._loaded(weights) as name:
+            key = f"{hash((name, *ids))}/{next(self._numbers)}"
+            answer = await self.engine.score(ids, (), 1, topk, key=key, adapter=name)
+            self._release(key)
+        sent = np.asarray(ids)
+        return await asyncio.to_thread(
+            checked_scores, answer, sent, np.arange(1, len(ids)), k=topk, vocabulary=self.vocabulary
+        )
 
 
 class ModuleSamplers(EngineSamplers):
     """Samplers in the trainer's process, from its own module."""
 
-    def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle, base: Path) -> None:
-        """`base`: the folder that the model was loaded from."""
-        super().__init__(engine, tokenizer)
-        self.model, self.base = model, base
-        self._module, self._rests, self._finished = asyncio.Lock(), 0.0, deque[str]()
+    def __init__(self, engine: Any, tokenizer: Any, model: Any, base: Path) -> None:
+        """`base`: the folder that the transformers model was loaded from."""
+        super().__init__(engine, tokenizer, KEPT)
+        self.model, self.base, self._module, self._rests = model, base, asyncio.Lock(), 0.0
         self._held = base, self._state()
 
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
-        async with self._loaded(weights) as name, self._module:
-            scores: TokenScores = await self.engine.score(ids, topk, name)
-            return scores
+        async with self._loaded(weights) as name, self._module, self._paused():
+            return await asyncio.to_thread(scored, self.engine.module, ids, topk, self.engine.adapters[name])
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
@@ -166,14 +208,22 @@ class ModuleSamplers(EngineSamplers):
             await self._module.acquire()
         began = time.monotonic()
         try:
+            async with self._paused():
+                yield
+                if self._state() != self._held[1]:
+                    await self.engine.abort()
+        finally:
+            self._rests = 2 * time.monotonic() - began
+            self._module.release()
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        """The engine stops at the present token."""
+        try:
             await self.engine.pause()
             yield
         finally:
-            self._rests = 2 * time.monotonic() - began
-            if self._state() != self._held[1]:
-                await self.engine.abort()
             await self.engine.resume()
-            self._module.release()
 
     @asynccontextmanager
     async def _loaded(self, weights: Path | None) -> AsyncIterator[str]:
@@ -189,7 +239,7 @@ class ModuleSamplers(EngineSamplers):
         if self._held == (folder, self._state()):
             return
         async with self._module:
-            if not await asyncio.to_thread(_same, self.model.base, folder):
+            if not await asyncio.to_thread(_same, self.model, folder):
                 raise UserError(
                     f"{folder}: all weights are trained, and the trainer has others by now: rollout.name=hf samples "
                     "from those exported last"
@@ -199,12 +249,24 @@ class ModuleSamplers(EngineSamplers):
 
     def _state(self) -> int:
         """Changes with the weights."""
-        return sum(p._version for name, p in self.model.base.named_parameters() if ".lora_" not in name)
+        return sum(p._version for name, p in self.model.named_parameters() if ".lora_" not in name)
 
-    def _release(self, key: str) -> None:
-        self._finished.append(key)
-        if len(self._finished) > KEPT:
-            self.engine.release(self._finished.popleft())
+
+def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
+    """The log-probs of the tokens, NaN for the first, and of the `k` likeliest in place of each, by one pass."""
+    model = getattr(module, "get_base_model", lambda: module)()
+    alone = model.get_output_embeddings() not in (adapter.parts or {})  # else its weight does not make the logits
+    handle = ModelHandle(module, log_prob_kernels="triton" if alone else None)
+
+    def likeliest(logits: Tensor, _: Tensor) -> Tensor:
+        values, found = logits.log_softmax(-1).topk(k)
+        return torch.cat([values, found], 1).T  # ids as floats, which are exact up to 2**24
+
+    with adapted(model, adapter), evaluating(model):
+        table = score_tokens(handle, list(ids), next(model.parameters()).device, likeliest).numpy().T
+    table[0] = np.nan
+    logprobs, values, found = np.split(table, [1, 1 + k], 1)
+    return TokenScores(logprobs[:, 0], np.nan_to_num(found).astype(np.int32), values)
 
 
 def _is_whole(weights: Path | None) -> bool:

@@ -39,7 +39,8 @@ AS_IS = LoadedAdapter(None)
 
 
 def read_adapter(folder: Path, model: Any) -> LoadedAdapter:
-    """The adapter in a folder, on the layers of a transformers model. Raises UserError for another than plain LoRA."""
+    """The adapter in a folder, on the layers of a model. Raises UserError for another than plain LoRA."""
+    model = getattr(model, "get_base_model", lambda: model)()
     try:
         config, tensors = json.loads((folder / CONFIG).read_text()), load_file(folder / ADAPTER)
         scale, device = config["lora_alpha"] / config["r"], next(model.parameters()).device

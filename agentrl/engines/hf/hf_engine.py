@@ -22,11 +22,9 @@ from agentrl.engines.hf.fallback import FallbackRunner
 from agentrl.engines.hf.options import cache_bytes, read_options
 from agentrl.engines.hf.projection import Unsupported
 from agentrl.engines.hf.runner import Request, Runner
-from agentrl.engines.hf.scoring import scored
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.engines.hf.worker import Worker, run_all
-from agentrl.engines.scores import TokenScores
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -107,18 +105,9 @@ class HFEngine:
         began(request.begun)
         return generation
 
-    async def score(self, token_ids: Sequence[int], topk: int, adapter: str | None) -> TokenScores:
-        """The log-probs of all tokens but the first, and of the `topk` likeliest in place of each, at temperature 1;
-        `adapter`: as of `Sampling`."""
-        scores: TokenScores = await self._ask(
-            lambda worker: scored(self.module, token_ids, topk, self.adapters[adapter])
-        )
-        return scores
-
     async def load_adapter(self, folder: Path, name: str) -> None:
         """Sample from the adapter in a folder where `Sampling.adapter` is `name`. Raises UserError."""
-        model = self.module.get_base_model() if hasattr(self.module, "get_base_model") else self.module
-        self.adapters[name] = await asyncio.to_thread(read_adapter, folder, model)
+        self.adapters[name] = await asyncio.to_thread(read_adapter, folder, self.module)
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter; its requests go on."""

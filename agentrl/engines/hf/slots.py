@@ -6,20 +6,23 @@ first. So a long prompt never delays decoding, and both share one read of the we
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
+from agentrl.engines.hf.adapters import AS_IS
 from agentrl.engines.hf.batch import Chunk, pack
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.forward import forward
 from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.engines.hf.slot_allocator import SlotAllocator
-from agentrl.engines.hf.weights import Weights, read_weights
+from agentrl.engines.hf.weights import read_weights
 
 log = logging.getLogger(__name__)
+
+LOADED = 16
+"""Adapters whose matrices stay joined."""
 
 
 class SlotRunner(SlotAllocator):
@@ -29,8 +32,8 @@ class SlotRunner(SlotAllocator):
         self.module = module
         self.max_len = max_len
         self.max_tokens = max_tokens
-        self.weights: WeakKeyDictionary[LoadedAdapter, Weights] = WeakKeyDictionary()
-        shape = self._weights_of(AS_IS).shape
+        self.weights = lru_cache(LOADED)(partial(read_weights, module, max_len))
+        shape = self.weights(AS_IS).shape
         budget = max(budget_bytes // shape.bytes_per_token, max_len)
         super().__init__(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
         self.computed = 0
@@ -43,7 +46,7 @@ class SlotRunner(SlotAllocator):
             if not chunks:  # memory was short even for the only one, which starts over in the next step
                 return
             batch = pack(chunks)
-            logits = forward(self._weights_of(requests[0].adapter), batch)
+            logits = forward(self.weights(requests[0].adapter), batch)
             for chunk in chunks:
                 chunk.sequence.cached = chunk.end
             self.computed += len(batch.tokens)
@@ -57,8 +60,7 @@ class SlotRunner(SlotAllocator):
 
     def reload(self) -> None:
         self.clear()
-        self.weights.clear()
-        self._weights_of(AS_IS)
+        self.weights.cache_clear()
 
     def stats(self) -> dict[str, float]:
         cache = self.cache
@@ -71,11 +73,6 @@ class SlotRunner(SlotAllocator):
             "kv_used": sum(sequence.cached for sequence in cache.sequences),
             "kv_room": cache.budget,
         }
-
-    def _weights_of(self, adapter: LoadedAdapter) -> Weights:
-        if adapter not in self.weights:
-            self.weights[adapter] = read_weights(self.module, self.max_len, adapter)
-        return self.weights[adapter]
 
     def _chunks(self, requests: Sequence[Request]) -> list[Chunk]:
         """The chunks of the next pass: the next token of each running sequence, then prompts within the budget."""

@@ -6,15 +6,16 @@ serves again only with the current weights; a server that died `MAX_STARTS` time
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
 from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.http.client import ServerLost
+from agentrl.http.client import RequestRefused, ServerLost, quietly
 from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
@@ -32,7 +33,7 @@ class RemoteEngine(ServerClient):
         self,
         backend: ServerBackend,
         replicas: Sequence[Replica],
-        transport: "Transport",
+        transport: "Transport | None",
         *,
         max_model_len: int,
         start_timeout: float = 600.0,
@@ -43,13 +44,15 @@ class RemoteEngine(ServerClient):
         router: str | None = None,
     ) -> None:
         """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
-        servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
-        them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
-        a router that chooses the replica of a request."""
+        servers may have any weights; None: never. `partial`: an update interrupts the requests in flight; otherwise it
+        waits for them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`:
+        address of a router that chooses the replica of a request."""
         pool = ReplicaPool(replicas, self._restart)
         super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
         self.transport, self.check = transport, check
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
+        self.adapters: dict[str, Path] = {}
+        """Folders of the adapters that were loaded by name."""
         self.weights_lock = asyncio.Lock()
         """Held while the trainer changes the weights: a server that was restarted gets none in that time."""
 
@@ -68,7 +71,8 @@ class RemoteEngine(ServerClient):
 
     async def close(self) -> None:
         await self._settle()
-        await self.transport.close()  # before its servers end
+        if self.transport is not None:
+            await self.transport.close()  # before its servers end
         await self.pool.close()
         if self.scratch is not None:
             self.scratch.remove()
@@ -89,6 +93,23 @@ class RemoteEngine(ServerClient):
         self.version = version
         if resumes:
             await self.resume()
+
+    async def load_adapter(self, folder: Path, name: str) -> None:
+        """Have requests whose `Sampling.adapter` is `name` sampled from an adapter. Raises UserError where a server
+        refuses it, InfraError."""
+        self.adapters[name] = folder  # first: a server that starts now needs it too
+        try:
+            await asyncio.gather(*(self.backend.load_adapter(r.http, folder, name) for r in self.pool.serving))
+        except InfraError as error:
+            del self.adapters[name]
+            if isinstance(error, RequestRefused):
+                raise UserError(f"{folder}: {self.backend.name} takes no such adapter: {error}") from error
+            raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter, which no request names."""
+        del self.adapters[name]
+        await asyncio.gather(*(quietly(self.backend.unload_adapter(r.http, name)) for r in self.pool.serving))
 
     async def sleep(self) -> None:
         """Free the memory of weights and caches. Requests wait for `wake`."""
@@ -127,7 +148,10 @@ class RemoteEngine(ServerClient):
     async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         await asyncio.gather(*map(self._begin_update, replicas))
-        await self.transport.push(replicas)
+        if self.transport is not None:
+            await self.transport.push(replicas)
+        for name, folder in self.adapters.items():
+            await asyncio.gather(*(self.backend.load_adapter(r.http, folder, name) for r in replicas))
         await asyncio.gather(*(self._end_update(replica, version) for replica in replicas))
         if self.check is not None:
             await self.check(replicas)
