@@ -27,13 +27,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
-from agentrl.engines.hf.adapters import LoadedAdapter, adapted
+from agentrl.engines.hf.adapters import LoadedAdapter, adapted, same_weights
 from agentrl.engines.hf.fallback import evaluating
 from agentrl.engines.launching import engine_in_process, launch, remote_engine
 from agentrl.engines.scores import TokenScores, checked_scores
@@ -41,12 +40,9 @@ from agentrl.serve.contract import Samplers
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import score_tokens
-from agentrl.training.model.towers import as_saved
 
-ADAPTERS, RANK, CANDIDATES = 8, 64, 20
+ADAPTERS, RANK, TOPK = 8, 64, 20
 """Adapters that are loaded, their greatest rank on a server, and most tokens in place of one that it scores."""
-KEPT = 64
-"""Requests whose keys and values stay in the cache of an engine in this process."""
 LOOK = 16
 """Tokens between two looks for texts that end an answer."""
 POLL_SECONDS = 0.005
@@ -55,27 +51,20 @@ POLL_SECONDS = 0.005
 async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> Samplers:
     """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
     servers = launch(_with_adapters(config), next(model.module.parameters()).device.type)
-    if servers is not None:
-        engine: Any = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
-        samplers: EngineSamplers = ServerSamplers(engine, tokenizer, model.config.get_text_config().vocab_size)
+    if servers is None:
+        engine: Any = engine_in_process(config, model.module)
+        samplers: EngineSamplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
-        engine = engine_in_process(config, model.module)
-        samplers = ModuleSamplers(engine, tokenizer, model.base, Path(str(config.model.path)))
-    try:
-        await engine.start()
-    except BaseException:
-        await engine.close()
-        raise
+        engine = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
+        samplers = ServerSamplers(engine, tokenizer, model)
+    await engine.start()
     return samplers
 
 
 def _with_adapters(config: Config) -> Config:
     """Settings of servers that have the base, and room for adapters."""
     model = replace(config.model, lora_rank=config.model.lora_rank or RANK, lora_merge=False)
-    flags = {
-        "sglang": {"max_loras_per_batch": ADAPTERS + 1},
-        "vllm": {"max_loras": ADAPTERS, "max_logprobs": CANDIDATES},
-    }
+    flags = {"sglang": {"max_loras_per_batch": ADAPTERS + 1}, "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK}}
     kwargs = {name: flags.get(name, {}) | given for name, given in (flags | config.rollout.engine_kwargs).items()}
     return replace(config, model=model, rollout=replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False))
 
@@ -83,15 +72,16 @@ def _with_adapters(config: Config) -> Config:
 class EngineSamplers(Samplers):
     """Samplers over an engine that loads adapters."""
 
-    def __init__(self, engine: Any, tokenizer: Any, kept: int = 0) -> None:
-        """`kept`: finished requests whose cache the engine keeps."""
-        self.engine, self.tokenizer, self._kept = engine, tokenizer, kept
+    kept = 0
+    """Finished requests whose cache the engine keeps."""
+
+    def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle) -> None:
+        self.engine, self.tokenizer, self.model = engine, tokenizer, model
         self.running: Counter[Path | None] = Counter()
         """Requests by their weights."""
         self._names: dict[Path, str] = {}
         """Loaded adapters, the longest unused first."""
-        self._numbers, self._order, self._ended = count(), asyncio.Lock(), asyncio.Event()
-        self._finished = deque[str]()
+        self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
 
     async def generate(
         self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = (), media: Any = ()
@@ -114,7 +104,7 @@ class EngineSamplers(Samplers):
         tokens, logprobs, versions = list[int](), list[float](), list[int]()
         while True:
             left = sampling.max_new_tokens - len(tokens)
-            seed = None if sampling.seed is None else sampling.seed + len(tokens)
+            seed = sampling.seed if not tokens or sampling.seed is None else hash((sampling.seed, len(tokens))) % 2**31
             asked = replace(sampling, max_new_tokens=min(left, LOOK) if stop else left, seed=seed)
             part = await self.engine.generate([*ids, *tokens], asked, key=key, media=media)
             if part.finish_reason == "abort":
@@ -146,7 +136,6 @@ class EngineSamplers(Samplers):
             yield name
         finally:
             self.running -= Counter([weights])  # drops entries of 0
-            self._ended.set()
 
     async def _name(self, weights: Path | None) -> str:
         if weights is None:
@@ -155,8 +144,7 @@ class EngineSamplers(Samplers):
             if (idle := next((folder for folder in self._names if not self.running[folder]), None)) is not None:
                 await self.engine.unload_adapter(self._names.pop(idle))
             else:
-                self._ended.clear()
-                await self._ended.wait()
+                await asyncio.sleep(POLL_SECONDS)
         if (name := self._names.pop(weights, None)) is None:
             await self.engine.load_adapter(weights, name := f"adapter-{next(self._numbers)}")
         self._names[weights] = name
@@ -164,35 +152,30 @@ class EngineSamplers(Samplers):
 
     def _release(self, key: str) -> None:
         self._finished.append(key)
-        if len(self._finished) > self._kept:
+        if len(self._finished) > self.kept:
             self.engine.release(self._finished.popleft())
 
 
 class ServerSamplers(EngineSamplers):
     """Samplers on SGLang's or vLLM's servers, which have the base and the adapters for themselves."""
 
-    def __init__(self, engine: Any, tokenizer: Any, vocabulary: int) -> None:
-        super().__init__(engine, tokenizer)
-        self.vocabulary = vocabulary
-
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
         async with self._loaded(weights) as name:
-            key = f"{hash((name, *ids))}/{next(self._numbers)}"
-            answer = await self.engine.score(ids, (), 1, topk, key=key, adapter=name)
+            answer = await self.engine.score(ids, (), 1, topk, key=(key := f"{next(self._numbers)}"), adapter=name)
             self._release(key)
-        sent = np.asarray(ids)
-        return await asyncio.to_thread(
-            checked_scores, answer, sent, np.arange(1, len(ids)), k=topk, vocabulary=self.vocabulary
-        )
+        sent, wanted, words = np.asarray(ids), np.arange(1, len(ids)), self.model.config.get_text_config().vocab_size
+        return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=words)
 
 
 class ModuleSamplers(EngineSamplers):
     """Samplers in the trainer's process, from its own module."""
 
-    def __init__(self, engine: Any, tokenizer: Any, model: Any, base: Path) -> None:
-        """`base`: the folder that the transformers model was loaded from."""
-        super().__init__(engine, tokenizer, KEPT)
-        self.model, self.base, self._module, self._rests = model, base, asyncio.Lock(), 0.0
+    kept = 64
+
+    def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle, base: Path) -> None:
+        """`base`: the folder that the model was loaded from."""
+        super().__init__(engine, tokenizer, model)
+        self.base, self._module, self._rests = base, asyncio.Lock(), 0.0
         self._held = base, self._state()
 
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
@@ -225,31 +208,25 @@ class ModuleSamplers(EngineSamplers):
         finally:
             await self.engine.resume()
 
-    @asynccontextmanager
-    async def _loaded(self, weights: Path | None) -> AsyncIterator[str]:
-        async with super()._loaded(weights) as name:
-            await self._check(weights if weights is not None and _is_whole(weights) else self.base)
-            yield name
-
     async def _name(self, weights: Path | None) -> str:
-        return "" if _is_whole(weights) else await super()._name(weights)
+        whole = weights if _is_whole(weights) else None
+        name = "" if whole else await super()._name(weights)
+        await self._check(whole or self.base)
+        return name
 
     async def _check(self, folder: Path) -> None:
         """Raises UserError where the module's weights are not those of a folder."""
         if self._held == (folder, self._state()):
             return
         async with self._module:
-            if not await asyncio.to_thread(_same, self.model, folder):
-                raise UserError(
-                    f"{folder}: all weights are trained, and the trainer has others by now: rollout.name=hf samples "
-                    "from those exported last"
-                )
+            if not await asyncio.to_thread(same_weights, self.model.base, folder):
+                raise UserError(f"{folder}: all weights are trained, and the last export alone can be sampled from")
             await self.engine.update_weights(next(self._numbers))
             self._held = folder, self._state()
 
     def _state(self) -> int:
         """Changes with the weights."""
-        return sum(p._version for name, p in self.model.named_parameters() if ".lora_" not in name)
+        return sum(p._version for name, p in self.model.base.named_parameters() if ".lora_" not in name)
 
 
 def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
@@ -271,11 +248,3 @@ def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> T
 
 def _is_whole(weights: Path | None) -> bool:
     return weights is not None and not (weights / CONFIG).is_file()
-
-
-def _same(model: Any, folder: Path) -> bool:
-    """Whether a model has the weights of a folder."""
-    saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    own = {name.replace(".base_layer", ""): p for name, p in model.named_parameters() if ".lora_" not in name}
-    pairs = [(p.detach().cpu(), saved.get(name)) for name, p in as_saved(model, own).items()]
-    return all(theirs is not None and torch.equal(mine, theirs.to(mine.dtype)) for mine, theirs in pairs)

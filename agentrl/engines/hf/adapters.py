@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch.nn.functional import linear
 from agentrl.core.errors import UserError
 from agentrl.training.model.adapter import CONFIG, first_line
 from agentrl.training.model.export import ADAPTER
+from agentrl.training.model.towers import as_saved
 
 PREFIX, A, B, COPY = "base_model.model.", ".lora_A.weight", ".lora_B.weight", ".base_layer.weight"
 OTHERS = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "use_rslora", "fan_in_fan_out")
@@ -66,6 +68,14 @@ def adapted(model: Any, adapter: LoadedAdapter) -> Iterator[None]:
         for layer, (a, b) in (adapter.parts or {}).items():
             undo.callback(layer.register_forward_hook(partial(_add, a, b)).remove)
         yield
+
+
+def same_weights(model: Any, folder: Path) -> bool:
+    """Whether a model's own weights, without adapters, are those of a folder."""
+    saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    own = {name.replace(".base_layer", ""): p.data.cpu() for name, p in model.named_parameters() if "lora_" not in name}
+    found = as_saved(model, own).items()
+    return all(name in saved and torch.equal(tensor, saved[name].to(tensor.dtype)) for name, tensor in found)
 
 
 def _add(a: Tensor, b: Tensor, layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> Tensor:

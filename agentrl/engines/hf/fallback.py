@@ -85,7 +85,9 @@ class FallbackRunner:
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=max(request.limit - request.drawn for request in batch),
             logits_processor=LogitsProcessorList([Drawer(self, emit)]),
-            stopping_criteria=StoppingCriteriaList([Ended(batch)]),
+            stopping_criteria=StoppingCriteriaList(
+                [lambda *_, **__: torch.tensor([r.done for r in batch], device=device)]
+            ),
         )
 
 
@@ -114,16 +116,6 @@ class Drawer:
         chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
         chosen[alive] = torch.tensor(tokens, device=scores.device)
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
-
-
-class Ended:
-    """Tells `generate` which rows are done."""
-
-    def __init__(self, batch: Sequence[Request]) -> None:
-        self.batch = batch
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        return torch.tensor([request.done for request in self.batch], device=input_ids.device)
 
 
 @contextmanager

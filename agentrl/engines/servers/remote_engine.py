@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError
 from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
 from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.http.client import RequestRefused, ServerLost, quietly
+from agentrl.http.client import ServerLost, quietly
 from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
@@ -95,16 +95,10 @@ class RemoteEngine(ServerClient):
             await self.resume()
 
     async def load_adapter(self, folder: Path, name: str) -> None:
-        """Have requests whose `Sampling.adapter` is `name` sampled from an adapter. Raises UserError where a server
-        refuses it, InfraError."""
-        self.adapters[name] = folder  # first: a server that starts now needs it too
-        try:
+        """Have requests whose `Sampling.adapter` is `name` sampled from an adapter. Raises InfraError."""
+        async with self.weights_lock:  # a server that starts again has it from now on
             await asyncio.gather(*(self.backend.load_adapter(r.http, folder, name) for r in self.pool.serving))
-        except InfraError as error:
-            del self.adapters[name]
-            if isinstance(error, RequestRefused):
-                raise UserError(f"{folder}: {self.backend.name} takes no such adapter: {error}") from error
-            raise
+            self.adapters[name] = folder
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter, which no request names."""

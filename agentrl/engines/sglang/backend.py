@@ -194,28 +194,18 @@ class SGLang(ServerBackend):
         await self._control(http, "/update_weights_from_tensor", body)
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
-        body = {
-            "master_address": group.address,
-            "master_port": group.port,
-            "rank_offset": rank,
-            "world_size": group.world_size,
-            "group_name": group.name,
-            "backend": group.backend,
-        }
+        place = {"master_address": group.address, "master_port": group.port, "rank_offset": rank}
+        body = place | {"world_size": group.world_size, "group_name": group.name, "backend": group.backend}
         await self._control(http, "/init_weights_update_group", body)
 
     async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
 
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
-        body = {
-            "names": [entry.name for entry in bucket.entries],
-            "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
-            "shapes": [list(entry.shape) for entry in bucket.entries],
-            "group_name": group.name,
-            "load_format": "flattened_bucket",
-            "flush_cache": False,
-        }
+        body: dict[str, Any] = {"names": [entry.name for entry in bucket.entries], "group_name": group.name}
+        body["dtypes"] = [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries]
+        body["shapes"] = [list(entry.shape) for entry in bucket.entries]
+        body |= {"load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_distributed", body)
 
     async def _flush(self, http: Http) -> None:
