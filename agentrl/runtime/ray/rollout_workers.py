@@ -49,38 +49,38 @@ class WorkerEngine(EngineWrapper):
     async def start(self) -> None:
         """Start the engine, and wait for the workers. Raises UserError."""
         workers = (handle.opened() for handle in self.handles if not handle.serving)
-        await asyncio.gather(super().start(), *workers)
+        await asyncio.gather(self.engine.start(), *workers)
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self.handles))
-        await super().close()
+        await self.engine.close()
 
     async def abort(self) -> None:
         await self._all("settle")
-        await super().abort()
+        await self.engine.abort()
 
     async def pause(self) -> None:
         self._paused = True
         await self._set(State(self.state.version, halted=True))
-        await super().pause()
+        await self.engine.pause()
 
     async def resume(self) -> None:
         self._paused = False
-        await super().resume()
+        await self.engine.resume()
         await self._set(State(self.state.version, halted=False))
 
     async def update_weights(self, version: int) -> None:
         await self._set(State(self.state.version, halted=True, drained=not self._partial))
-        await super().update_weights(version)
+        await self.engine.update_weights(version)
         await self._set(State(version, halted=self._paused))
 
     async def sleep(self) -> None:
         self._paused = False
         await self._set(State(self.state.version, halted=True))
-        await super().sleep()
+        await self.engine.sleep()
 
     async def wake(self) -> None:
-        await super().wake()
+        await self.engine.wake()
         await self._set(State(self.state.version, halted=self._paused))
 
     async def activity(self) -> dict[str, float]:
