@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass
@@ -24,15 +24,18 @@ class SftResult:
 class SftRun(Protocol):
     """A supervised run, in this process (`Run`) or on many."""
 
-    def resume(self) -> tuple[int, int, int]:
-        """Resume by `trainer.resume_mode`: (steps taken, all steps, steps of an epoch). Raises UserError."""
+    def length(self) -> tuple[int, int]:
+        """(all steps, steps of an epoch)."""
 
     def next_step(self) -> dict[str, float]:
         """One optimizer step, and a due validation: loss (nats per token), grad_norm, lr, tokens,
         skipped_steps (1: the gradient was not finite), val_loss."""
 
-    def save(self) -> None:
-        """Write a checkpoint."""
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of a step."""
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Restore a checkpoint: (its step, an empty state)."""
 
     def finish(self) -> SftResult:
         """Write the model."""
