@@ -199,10 +199,12 @@ class Episode:
         """Append what the template shows at inference; start a new ledger when that rewrites the history."""
         step = self.chat.continuation(self.ledger.ids, self.messages, self.schemas, self.memory)
         media = media_of(self.messages)
-        if isinstance(step, Split):
-            self._split(step.ids, media)
-        else:
+        if not isinstance(step, Split):
             self._append(step.segments, media[len(self.ledger.media) :])
+        elif self.used >= self.limits.response_length or len(step.ids) >= self.limits.model_length:
+            self.finish("length")
+        else:
+            self._new_ledger(step.ids, media)
 
     def _append(self, segments: Sequence[Segment], media: Sequence[Medium]) -> None:
         """Append an observation, or end the trajectory when it leaves no room for an answer."""
@@ -215,12 +217,6 @@ class Episode:
         for source, ids in segments:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
-
-    def _split(self, ids: list[int], media: Sequence[Medium]) -> None:
-        if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
-            self.finish("length")
-            return
-        self._new_ledger(ids, media)
 
     def _new_ledger(self, ids: list[int], media: Sequence[Medium]) -> None:
         self.chat.processor.check(ids, media)

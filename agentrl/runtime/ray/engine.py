@@ -58,9 +58,7 @@ class EngineHandle:
         calls, self._pending = self._pending, []
         if calls:
             self._sending = asyncio.ensure_future(self._send(calls, self._sending))
-            self._sending.add_done_callback(
-                lambda sent: sent.cancelled() or sent.exception()
-            )  # marks the error as seen
+            self._sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # it is seen
 
     async def _send(self, calls: list[Announcement], before: "asyncio.Future[None] | None") -> None:
         if before is not None:

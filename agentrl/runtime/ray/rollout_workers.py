@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -26,7 +27,7 @@ from agentrl.rollout.building import scored_together
 from agentrl.rollout.pausable_engine import EngineWrapper
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
-from agentrl.runtime.ray.rollout_worker import RolloutWorker, without_rows
+from agentrl.runtime.ray.rollout_worker import RolloutWorker
 from agentrl.runtime.ray.worker_handle import WorkerHandle
 from agentrl.trajectory.store import Store
 
@@ -109,7 +110,7 @@ def start_rollout_workers(
     """
     count = config.rollout.agent.num_workers
     nodes = shared_out(free_cpus(), count)
-    shipped, scored = without_rows(objects), not scored_together(config)
+    shipped, scored = replace(objects, rows=None, validation=None), not scored_together(config)
     engine: WorkerEngine
 
     def handle(number: int) -> WorkerHandle:

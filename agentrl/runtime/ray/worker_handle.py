@@ -172,20 +172,17 @@ class WorkerHandle:
         if sent.ended.done():
             return
         try:
-            self._taken(sent, event)
+            if event.error is not None:
+                raise event.error
+            assert event.outline is not None
+            trajectory = Stored(event.outline, sent.job.row, self.store)
+            sent.take(trajectory)
+            sent.job.trajectories.pop(trajectory.key)
         except Exception as error:  # a user's objects unpack themselves; the waiting caller gets the error
             sent.ended.set_exception(error)
             return
         if not sent.job.trajectories:
             sent.ended.set_result(None)
-
-    def _taken(self, sent: Sent, event: Done) -> None:
-        if event.error is not None:
-            raise event.error
-        assert event.outline is not None
-        trajectory = Stored(event.outline, sent.job.row, self.store)
-        sent.take(trajectory)
-        sent.job.trajectories.pop(trajectory.key)
 
     async def _confirm(self, url: str) -> None:
         error = None

@@ -181,15 +181,11 @@ class PolicyReport(Report):
             metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
-        means = {_metric(name): value for name, value in self.means(WEIGHTED).items()}
+        # A user's loss may report details of other names.
+        named = ((NAMES.get(n, n if "/" in n else f"actor/{n}"), value) for n, value in self.means(WEIGHTED).items())
         gap = torch.cat([gap[drawn & ~stale] for gap, drawn, stale in self._gaps])
-        metrics |= means | gap_metrics(gap, self._ranks)
+        metrics |= dict(named) | gap_metrics(gap, self._ranks)
         if self._ahead:
             gap = torch.cat([gap[drawn & stale] for gap, drawn, stale in self._gaps])
             metrics |= gap_metrics(gap, self._ranks, "staleness/gap_")
         return metrics
-
-
-def _metric(name: str) -> str:
-    """The metric's name of a detail; a user's loss may report other details."""
-    return NAMES.get(name, name if "/" in name else f"actor/{name}")
