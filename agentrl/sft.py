@@ -23,8 +23,8 @@ from agentrl.tracking.status import RunStatus
 from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
 from agentrl.training.checkpoint.run_state import Checkpoints
-from agentrl.training.sft.contract import SftResult, SftRun
-from agentrl.training.sft.run import replaced, saving_of
+from agentrl.training.sft.contract import SftResult
+from agentrl.training.sft.run import Run, replaced, saving_of
 
 Metrics = dict[str, float]
 OnStep = Callable[[int, int, Metrics], None]
@@ -65,7 +65,7 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
 class SftLoop:
     """The steps of a run."""
 
-    run: SftRun
+    run: Run
     checkpoints: Checkpoints
     loggers: Loggers
     callbacks: Callbacks

@@ -4,7 +4,7 @@ T tokens are in one row; `cu_seqlens` int32 [B+1] has the bounds of B sequences.
 token t itself: `logprobs[t]` is log p(token t | the tokens before it in its sequence), 0 for a sequence's first.
 """
 
-from agentrl.algorithms.advantages import ADVANTAGES, estimate, reads
+from agentrl.algorithms.advantages import ADVANTAGES, estimate
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
 from agentrl.algorithms.correction import importance_weights
 from agentrl.algorithms.entropy import entropy_from_logits
@@ -33,6 +33,5 @@ __all__ = [
     "kl_penalty",
     "penalise",
     "ppo_clip_loss",
-    "reads",
     "token_weights",
 ]

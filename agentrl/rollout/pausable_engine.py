@@ -98,14 +98,11 @@ class PausableEngine(EngineWrapper):
         self.go_on()
 
     async def stop(self) -> None:
-        """Halt; without `partial`, when the requests that have begun have ended."""
+        """Count the engine as idle, and its requests as interrupted; without `partial`, when those that have begun have
+        ended."""
         if not self.partial:
             self._admits.clear()
             await self._empty.wait()
-        self.halt()
-
-    def halt(self) -> None:
-        """Count the engine as idle, and its requests as interrupted."""
         self._mark()
         if not self._halted:
             self._interruptions += self._running

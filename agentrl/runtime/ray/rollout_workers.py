@@ -116,7 +116,7 @@ def start_rollout_workers(
     def handle(number: int) -> WorkerHandle:
         env = {name: value for name, value in os.environ.items() if not name.startswith(KEPT)}
 
-        def make() -> Any:
+        def make() -> tuple[Any, Any]:
             free = free_cpus()
             node = nodes[number] if nodes[number] in free else shared_out(free, 1)[0]
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)  # a soft one does not hold without a CPU
@@ -125,18 +125,15 @@ def start_rollout_workers(
             )
             actor = kind.remote(config, os.getcwd(), env | {VARIABLE: f"{number}/{count}"}, 1, sys.path)
             stack.callback(ray.kill, actor)
-            return actor
-
-        def prepare(actor: Any) -> Any:
             try:
-                return actor.open.remote(link, shipped, scored)
+                return actor, actor.open.remote(link, shipped, scored)
             except TypeError as error:
                 raise UserError(
                     f"{KEY}={count}: a tool, interaction or reward function cannot be pickled: {error}"
                 ) from error
 
         name = f"rollout worker {number}"
-        return WorkerHandle(name, make, prepare, lambda url: confirm(own, url), lambda: engine.state, store)
+        return WorkerHandle(name, make, lambda url: confirm(own, url), lambda: engine.state, store)
 
     engine = WorkerEngine(own, [handle(number) for number in range(count)])
     for worker in engine.handles:

@@ -24,7 +24,7 @@ class SftRank(TrainingWorker):
 
 
 class RaySft:
-    """`SftRun` over all ranks, which get every call but `close`. Raises UserError where cluster and settings differ."""
+    """A `Run` over all ranks, which get every call but `close`. Raises UserError where cluster and settings differ."""
 
     def __init__(self, config: SftConfig) -> None:
         trainer = config.trainer

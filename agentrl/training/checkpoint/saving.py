@@ -19,15 +19,9 @@ FULL = (
 )
 PARTS = {"parameters": "model", "fixed": "model", "adapter": "model", "optimizer": "optimizer"}
 """Keys of a Trainable's state -> words of save_contents and load_contents; all other keys are `extra`."""
-
-
 RESUMABLE = ["model", "optimizer", "extra"]
+"""Contents of a checkpoint that a run resumes from."""
 MODEL_ALONE = ["hf_model"]
-
-
-def contents_of(asked: list[str] | None, *, model_only: bool) -> list[str]:
-    """The contents of a checkpoint: as `asked`; None: all that a resumed run needs, or with `model_only` the model."""
-    return asked if asked is not None else MODEL_ALONE if model_only else RESUMABLE
 
 
 def check_resumable(path: Path, state: dict[str, Any]) -> None:

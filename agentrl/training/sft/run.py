@@ -49,7 +49,8 @@ MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
 
 
 class Run:
-    """One rank of a supervised run. Every rank makes the same calls and gets the same results."""
+    """One rank of a supervised run. Every rank makes the same calls and gets the same results; `RaySft` is one over all
+    ranks."""
 
     def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -78,7 +79,8 @@ class Run:
         self.val_loss: float | None = None
 
     def next_step(self) -> dict[str, float]:
-        """See `SftRun`."""
+        """One optimizer step, and a due validation: loss (nats per token), grad_norm, lr, tokens,
+        skipped_steps (1: the gradient was not finite), val_loss."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
         lr, trainer = self.trainable.optimizer.lr, self.config.trainer
@@ -101,23 +103,23 @@ class Run:
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
     def length(self) -> tuple[int, int]:
-        """See `SftRun`."""
+        """(all steps, steps of an epoch)."""
         return self.total, self.loader.steps_per_epoch
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
-        """See `SftRun`."""
+        """Write the checkpoint of a step."""
         mine = {"model": self.trainable.state_dict(), "rows": self.loader.state_dict()}
         self.saver.save(folder, step, mine, partial(save_pretrained, self.model, self.saved_beside))
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """See `SftRun`."""
+        """Restore a checkpoint: (its step, an empty state)."""
         self.step, state = checkpoints.load(path, ranks=self.ranks)
         self.trainable.load_state_dict(state["model"])
         self.loader.load_state_dict(state["rows"])
         return self.step, {}
 
     def finish(self) -> SftResult:
-        """See `SftRun`."""
+        """Write the model."""
         trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()

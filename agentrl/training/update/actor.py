@@ -144,8 +144,7 @@ class PolicyActor(Trainable):
         return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
-        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
-        return PolicyReport(batch, lr=self.optimizer.lr, ranks=ranks, loss_scale=scale)
+        return PolicyReport(batch, self.optimizer)
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
@@ -271,11 +270,8 @@ class PolicyActor(Trainable):
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
-        everything = list(range(mini.num_sequences))
-        if self._all_have_gradients:
-            return everything, []
-        moves = moves_policy(mini)
-        return [i for i in everything if moves[i]], [i for i in everything if not moves[i]]
+        has = [True] * mini.num_sequences if self._all_have_gradients else moves_policy(mini)
+        return [i for i, one in enumerate(has) if one], [i for i, one in enumerate(has) if not one]
 
 
 def _exact_kl(reference: Reference, micro: Batch) -> Compare:

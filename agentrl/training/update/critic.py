@@ -61,9 +61,7 @@ class ValueCritic(Trainable):
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
-        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=ranks, loss_scale=scale)
-        return self.train_on(batch, report).metrics()
+        return self.train_on(batch, ValueReport("critic", self.optimizer, self.device)).metrics()
 
     def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""

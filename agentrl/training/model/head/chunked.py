@@ -94,7 +94,8 @@ class ChunkedLogprobs(torch.autograd.Function):
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(hidden, weight, ctx.compare, ctx.wide):
-            logits = _once_more(ctx, rows, hidden, weight, bias)
+            kept: Tensor | None = ctx.kept.pop(rows.start, None)
+            logits = logits_of(rows, hidden, weight, bias, wide=ctx.wide) if kept is None else kept
             # Before `logits_gradient`, which overwrites the logits.
             slope = _slope(ctx, logits, tokens[rows], [_at(g, rows) for g in others]) if compared else None
             incoming = grad_logprobs[rows], _at(grad_entropy, rows)
@@ -115,12 +116,6 @@ class ChunkedLogprobs(torch.autograd.Function):
             None if d_bias is None else d_bias.to(bias.dtype),
             *no_gradients,
         )
-
-
-def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
-    """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
-    kept: Tensor | None = ctx.kept.pop(rows.start, None)
-    return logits_of(rows, *head, wide=ctx.wide) if kept is None else kept
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
