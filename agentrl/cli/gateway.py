@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.config.checks.ranges import FILTERS
+    from agentrl.config.schema.marks import FILTERS
     from agentrl.engines.backends import model_length
     from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.checks.ranges import FILTERS
+from agentrl.config.schema.marks import FILTERS
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.errors import UserError

@@ -9,7 +9,7 @@ from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
-from agentrl.config.checks.ranges import FILTERS
+from agentrl.config.schema.marks import FILTERS
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError

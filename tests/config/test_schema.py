@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentrl
-from agentrl.config.checks.ranges import FILTERS
+from agentrl.config.schema.marks import FILTERS
 from agentrl.config.choices import CHOICES, OPEN, words_of
 from agentrl.config.keys import field_docs, home, nearest, schema_keys, schema_sections, type_name
 from agentrl.config.names import written
