@@ -15,12 +15,13 @@ from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Http, Replica
+from agentrl.engines.servers import Replica
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.vllm import VLLM
+from agentrl.http.client import Http
 from tests.engines import tiny
 
 pytestmark = pytest.mark.integration

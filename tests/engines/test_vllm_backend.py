@@ -13,12 +13,13 @@ from aiohttp import web
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Http, Replica, RequestRefused, ServerLost, ServerProcess, StartFailed
+from agentrl.engines.servers import Replica, ServerProcess, StartFailed
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.vllm import VLLM
 from agentrl.engines.vllm.backend import packed, parameters
+from agentrl.http.client import Http, RequestRefused, ServerLost
 
 pytestmark = pytest.mark.integration
 
