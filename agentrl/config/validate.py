@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, teachers, workers
+from agentrl.config.checks import algorithm, files, fit, ranges, ready, staleness, teachers, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.config.keys import value_at
@@ -51,7 +51,7 @@ SAMPLING: tuple[Check, ...] = (ready.required, *(check for check in SETTINGS if 
 ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (*checks_of(ranges, sft), workers.split_experts, fit.sft_learning_rate, *FILES)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), workers.split_experts, fit.sft_learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 

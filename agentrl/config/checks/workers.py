@@ -11,8 +11,6 @@ from agentrl.core.shares import KEY
 def rollout_workers(rollout: Rollout, trainer: Trainer) -> str | None:
     """Several processes are there to spread conversations over, and their order may depend on timing."""
     count = rollout.agent.num_workers
-    if count < 0:
-        raise UserError(f"{KEY}={count}: must be at least 0, with which the controller runs all conversations")
     if not count:
         return None
     if not has_rollout_workers(trainer, rollout):

@@ -9,13 +9,29 @@ from agentrl.core import points
 from agentrl.core.dtypes import COMPUTED
 
 SAMPLED = marks.Range(lambda value: value > 0, "must be over 0; for greedy set rollout.do_sample=false")
+WORKERS = marks.Range(lambda value: value >= 0, "must be at least 0, with which the controller runs all conversations")
 GPU_SHARE = marks.Range(
     lambda value: 0 < value <= 0.95, "must be over 0 and at most 0.95, because the policy trains on the same GPU"
 )
 
 
 @dataclass
-class ValSampling:
+class TokenFilters:
+    """Sampling from a part of the model's distribution."""
+
+    top_p: Annotated[float, FILTERS["top_p"]] = 1.0
+    """Nucleus sampling: keep the likeliest tokens up to this probability mass; 1: all. Log-probs are of the
+    renormalised distribution."""
+    top_k: Annotated[int, FILTERS["top_k"]] = -1
+    """Keep the k likeliest tokens; -1 or 0: all."""
+    min_p: Annotated[float, FILTERS["min_p"]] = 0.0
+    """Keep tokens of at least this share of the likeliest one's probability (arXiv 2407.01082); 0: all."""
+    repetition_penalty: Annotated[float, FILTERS["repetition_penalty"]] = 1.0
+    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
+
+
+@dataclass
+class ValSampling(TokenFilters):
     """Sampling for validation."""
 
     n: Annotated[int, marks.AT_LEAST_1] = 1
@@ -24,14 +40,6 @@ class ValSampling:
     """false: greedy decoding at any temperature; null: greedy if `temperature` is 0."""
     temperature: Annotated[float, marks.Range(lambda value: value >= 0, "must not be below 0")] = 0.0
     """Sampling temperature; 0: greedy."""
-    top_p: Annotated[float, FILTERS["top_p"]] = 1.0
-    """Nucleus sampling: keep the likeliest tokens up to this probability mass; 1: all."""
-    top_k: Annotated[int, FILTERS["top_k"]] = -1
-    """Keep the k likeliest tokens; -1 or 0: all."""
-    min_p: Annotated[float, FILTERS["min_p"]] = 0.0
-    """Keep tokens of at least this share of the likeliest one's probability; 0: all."""
-    repetition_penalty: Annotated[float, FILTERS["repetition_penalty"]] = 1.0
-    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
 
 
 @dataclass
@@ -81,7 +89,7 @@ class Agent:
     multi-turn is on, otherwise single_turn. A row's `agent_name` overrides it."""
     agent_loop_config_path: InputPath | None = None
     """YAML list of {name, _target_} with your own loops, and of {name, command} with agent programs."""
-    num_workers: int = 0
+    num_workers: Annotated[int, WORKERS] = 0
     """Processes that run the conversations, tools and rewards of a Ray run, spread over its machines; limits such as
     `max_concurrent_trajectories` and a tool's `max_concurrency` are divided among them. 0: the controller runs them,
     which serves about 1,000 conversations at once. A run in one process ignores it."""
@@ -102,7 +110,7 @@ class Containers:
 
 
 @dataclass
-class Rollout:
+class Rollout(TokenFilters):
     """The engine and how it samples."""
 
     name: Annotated[str, OpenChoice(points.ENGINES, ("auto",))] = "auto"
@@ -112,14 +120,6 @@ class Rollout:
     """Trajectories per prompt: the group size of GRPO."""
     temperature: Annotated[float, SAMPLED] = 1.0
     """Sampling temperature; the trainer uses the same for its log-probs."""
-    top_p: Annotated[float, FILTERS["top_p"]] = 1.0
-    """Nucleus sampling; below 1, log-probs are of the renormalised distribution."""
-    top_k: Annotated[int, FILTERS["top_k"]] = -1
-    """Keep the k likeliest tokens; -1 or 0: all."""
-    min_p: Annotated[float, FILTERS["min_p"]] = 0.0
-    """Keep tokens of at least this share of the likeliest one's probability (arXiv 2407.01082); 0: all."""
-    repetition_penalty: Annotated[float, FILTERS["repetition_penalty"]] = 1.0
-    """Divide positive logits of tokens that the sequence already has by this, and multiply negative ones; 1: off."""
     do_sample: bool = True
     """Sample; false: greedy decoding."""
     use_fire_sampling: bool = False

@@ -6,13 +6,16 @@ from typing import Annotated
 from agentrl.config.schema.actor import Optim
 from agentrl.config.schema.data import CustomClass, Rows
 from agentrl.config.schema.fsdp import Sharding
-from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_1, OpenChoice, OutputPath, RowFiles
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_1, OpenChoice, OutputPath, Range, RowFiles
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.trainer import AnyTrainer, RayInit
 from agentrl.core import points
 
 EACH_EPOCH = "after_each_epoch"
 """Value of a frequency: once per epoch."""
+FREQUENCY = Range(
+    lambda value: not isinstance(value, str) or value == EACH_EPOCH, f"must be a number of steps, or {EACH_EPOCH}"
+)
 
 
 @dataclass
@@ -70,9 +73,9 @@ class SftTrainer(AnyTrainer):
     """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
     max_token_len_per_gpu: int | None = None
     """Token budget of a micro-batch; null: 4096 on a GPU, 2048 on a CPU."""
-    test_freq: int | str = -1
+    test_freq: Annotated[int | str, FREQUENCY] = -1
     """Steps between validations, or after_each_epoch; -1: only at the end."""
-    save_freq: int | str | None = None
+    save_freq: Annotated[int | str | None, FREQUENCY] = None
     """Steps between checkpoints (in output_dir/checkpoints), or after_each_epoch; -1: none; null: every 10 minutes or
     more (longer if saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2

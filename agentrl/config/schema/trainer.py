@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, AT_LEAST_1, InputPath, OpenChoice, OutputPath
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, AT_LEAST_1, InputPath, OpenChoice, OutputPath, Range
 from agentrl.core import points
+
+STALENESS = Range(lambda value: value >= 0, "must be at least 0, which waits for the rollouts of a step")
+GAP = Range(lambda value: value > 0, "must be above 0; null stops no run")
 
 
 @dataclass
@@ -52,10 +55,10 @@ class Trainer(AnyTrainer):
     """The run's folder: config, metrics, checkpoints, dumps."""
     critic_warmup: Annotated[int, AT_LEAST_0] = 0
     """Number of first steps that train only the critic."""
-    max_staleness: int = 0
+    max_staleness: Annotated[int, STALENESS] = 0
     """Most updates between the weights that draw a token and those that train on it. 0: a step waits for its rollouts.
     Above 0: rollouts continue while the policy trains, up to this many batches ahead; none is dropped for its age."""
-    max_rollout_gap: float | None = 0.1
+    max_rollout_gap: Annotated[float | None, GAP] = 0.1
     """Largest mean difference of the trainer's and the engine's log-probs, in nats a token drawn by the present
     weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
     0.04. null: no stop."""
