@@ -12,14 +12,8 @@ from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.installation import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
-from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
+from agentrl.engines.sharing import Sharing, model_length, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter
-
-
-def model_length(config: Config) -> int:
-    """Tokens of the longest sequence."""
-    data = config.data
-    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
 def server_dtype(config: Config, kind: str) -> str:
