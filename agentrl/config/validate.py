@@ -6,7 +6,7 @@ the first error: its fix often fixes the next one too.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,7 +60,8 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
 
     `folders`: those of the user's YAML files.
     """
-    check_words(config, CHOICES)
+    for path, words in CHOICES.items():
+        check_word(path, value_at(config, path), words)
     settle_paths(config, folders)
     own_objects(config)
     given = ((check, sections_for(check, config, folders)) for check in checks)
@@ -68,14 +69,8 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
     return [note for note in results if note]
 
 
-def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
-    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
-    for path, words in choices.items():
-        check_word(path, value_at(config, path), words)
-
-
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
-    """Check the word of one key."""
+    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
     for word in value if isinstance(value, list) else [value]:
         if word is not None and word not in words:
             raise UserError(f"{path}={word}: choose {_either(words)}")

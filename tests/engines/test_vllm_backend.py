@@ -11,6 +11,7 @@ import pytest
 import torch
 from aiohttp import web
 
+from agentrl.config.schema import Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import Replica, ServerProcess, StartFailed
@@ -227,6 +228,13 @@ def test_settings_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PYTHONPATH", "/mine")
     assert VLLM(SETTINGS).environment()["VLLM_CPU_KVCACHE_SPACE"] == "3"
     assert VLLM(SETTINGS).environment()["PYTHONPATH"].endswith(":/mine")
-    quiet, loud = (VLLM(replace(SETTINGS, log_stats=value)).environment() for value in (False, True))
+    quiet, loud = (
+        VLLM(replace(SETTINGS, rollout=Rollout(disable_log_stats=value))).environment() for value in (True, False)
+    )
     assert quiet["VLLM_LOG_STATS_INTERVAL"] != loud["VLLM_LOG_STATS_INTERVAL"]
-    assert VLLM(replace(SETTINGS, device="cuda", deterministic=True)).environment()["VLLM_BATCH_INVARIANT"] == "1"
+    assert (
+        VLLM(replace(SETTINGS, device="cuda", rollout=Rollout(deterministic=True))).environment()[
+            "VLLM_BATCH_INVARIANT"
+        ]
+        == "1"
+    )

@@ -208,9 +208,6 @@ class SGLang(ServerBackend):
         }
         await self._control(http, "/init_weights_update_group", body)
 
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
-
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         body = {
             "names": [entry.name for entry in bucket.entries],
