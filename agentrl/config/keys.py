@@ -139,6 +139,13 @@ def value_at(config: Any, path: str) -> Any:
     return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)
 
 
+def as_list(value: Any) -> list[Any]:
+    """None: nothing; one thing: a list of it."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def home(path: str, keys: Mapping[str, Key]) -> Key | None:
     """The key that `path` sets: itself, or the open mapping that contains it. None when there is no such key."""
     for ancestor in ancestors(path):

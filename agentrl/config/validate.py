@@ -11,10 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ranges, ready, staleness, teachers, workers
-from agentrl.config.checks.own import own_objects
-from agentrl.config.choices import CHOICES
-from agentrl.config.keys import value_at
+from agentrl.config.checks import algorithm, files, fit, ranges, staleness, teachers
+from agentrl.config.choices import CHOICES, own_objects
+from agentrl.config.keys import as_list, value_at
 from agentrl.config.paths import check_paths, settle_paths
 from agentrl.core.errors import UserError
 
@@ -32,26 +31,26 @@ def checks_of(*modules: ModuleType) -> tuple[Check, ...]:
 
 
 FILES: tuple[Check, ...] = (check_paths, files.custom_class, files.resume, files.run_outputs)
-SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness, workers), *FILES)
+SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness), *FILES)
 """Mistakes in what is set."""
 
-TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
+TRAINING: tuple[Check, ...] = (files.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
 UPDATING = (
     algorithm.group_size,
     algorithm.batch_sizes,
     fit.same_answers,
-    workers.split_experts,
+    fit.split_experts,
     files.run_outputs,
 )
-SAMPLING: tuple[Check, ...] = (ready.required, *(check for check in SETTINGS if check not in UPDATING))
+SAMPLING: tuple[Check, ...] = (files.required, *(check for check in SETTINGS if check not in UPDATING))
 """Mistakes that matter to a run which samples and does not update."""
 
 ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), workers.split_experts, fit.sft_learning_rate, *FILES)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), fit.split_experts, fit.sft_learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 
@@ -71,7 +70,7 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
 
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
     """Raises UserError for a value, or a member of a list, that is none of its key's words."""
-    for word in value if isinstance(value, list) else [value]:
+    for word in as_list(value):
         if word is not None and word not in words:
             raise UserError(f"{path}={word}: choose {_either(words)}")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from agentrl.config import compose
+from agentrl.config.checks.fit import rollout_workers, split_experts
 from agentrl.config.checks.ranges import ranges
-from agentrl.config.checks.workers import rollout_workers, split_experts
 from agentrl.config.derived import deterministic
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.rollout import Agent

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.keys import marked, value_at
+from agentrl.config.keys import as_list, marked, value_at
 from agentrl.config.schema.marks import Range
 from agentrl.core.errors import UserError
 
@@ -13,8 +13,7 @@ def ranges(config: Any) -> None:
     """Raises UserError for the first number that is out of its key's range."""
     for key, valid in RANGES.items():
         value = value_at(config, key)
-        numbers = value if isinstance(value, list) else [value]
-        if not all(valid.fits(number) for number in numbers if number is not None):
+        if not all(valid.fits(number) for number in as_list(value) if number is not None):
             raise UserError(f"{key}={value}: {valid.says}")
 
 
