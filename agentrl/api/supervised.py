@@ -8,7 +8,7 @@ from typing import Any, cast
 from agentrl.api.border import short_errors
 from agentrl.api.settings import Rows, is_files, log_notes, settings
 from agentrl.config import SUPERVISED
-from agentrl.config.overrides import plain
+from agentrl.config.given import plain
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.validate import validate
 from agentrl.core.errors import UserError

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; write each conversation as it ends."""
     from agentrl.config import ANSWERING
     from agentrl.core.outputs import check_file
+    from agentrl.engines.sharing import model_length
     from agentrl.evaluation.settings import scoring_something, untrained
 
     model = [f"model.path={args.model}"] if args.model else []
@@ -52,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.config.checks.ranges import FILTERS
-    from agentrl.engines.backends import model_length
+    from agentrl.config.schema.marks import FILTERS
     from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps.jsonl import Appended

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import token_weights
-from agentrl.config.schema.actor import Router
+from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, prompts_of
@@ -30,11 +30,19 @@ from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
+from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
-from agentrl.training.update.micro_batches import NO_ROOM, MicroBatching, fits, sequences_or_dummy
+from agentrl.training.update.micro_batches import (
+    NO_ROOM,
+    MicroBatching,
+    fits,
+    for_ranks,
+    micro_batching_of,
+    sequences_or_dummy,
+)
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import AnyReport
 
@@ -65,6 +73,16 @@ class Steps:
     shuffle: bool
     seed: int
     """`trainer.seed`."""
+
+
+def settled(
+    section: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
+) -> dict[str, Any]:
+    """Keywords of `Trainable` by the section `name` of the settings."""
+    optimizer = Optimizer.of(model, section, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
+    sizes = for_ranks(micro_batching_of(section, device), model, ranks=ranks)
+    steps = Steps(section.ppo_mini_batch_size, section.ppo_epochs, section.shuffle, seed)
+    return {"optimizer": optimizer, "micro_batching": sizes, "steps": steps, "device": device}
 
 
 class Trainable:

@@ -7,13 +7,14 @@ chunks are smaller.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model.compute_copies import GradientTarget, add_product, gradient_target_of
+from agentrl.training.model.compute_copies import add_product, gradient_target_of
 from agentrl.training.model.head.float32_head import product
 
 # Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
@@ -89,21 +90,22 @@ class ChunkedLogprobs(torch.autograd.Function):
         no_gradients = [None] * 8
         compared = any(gradient is not None for gradient in others)
         if grad_logprobs is None and grad_entropy is None and not compared:
-            return None, None, None, *no_gradients
-        if grad_logprobs is None and grad_entropy is None:
-            grad_logprobs = torch.zeros_like(lse)
+            return None, None, None, *no_gradients, None
+        grad_logprobs = torch.zeros_like(lse) if grad_logprobs is None else grad_logprobs
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         to_weight |= any(ctx.needs_input_grad[11:])
-        d_weight = _weight_gradient(weight[:, ctx.first :], ctx.target) if to_weight else None
+        zeros = partial(torch.zeros_like, weight[:, ctx.first :], dtype=torch.float32)
+        d_weight = (ctx.target or zeros)() if to_weight else None  # f32 [V, H]; of the last columns
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(ctx.moved, weight, ctx.compare, ctx.wide):
-            logits = _once_more(ctx, rows, hidden, weight, bias)
+            kept: Tensor | None = ctx.kept.pop(rows.start, None)
+            logits = logits_of(rows, hidden, weight, bias, wide=ctx.wide) if kept is None else kept
             # Before `logits_gradient`, which overwrites the logits.
             slope = _slope(ctx, logits, tokens[rows], [_at(g, rows) for g in others]) if compared else None
-            incoming = _at(grad_logprobs, rows), _at(grad_entropy, rows)
+            incoming = grad_logprobs[rows], _at(grad_entropy, rows)
             d_logits = logits_gradient(logits, targets[rows], lse[rows], entropy[rows], *incoming, ctx.scale)
             if slope is not None:
                 d_logits += slope
@@ -118,17 +120,6 @@ class ChunkedLogprobs(torch.autograd.Function):
         made = None if d_weight is None or ctx.target is not None else d_weight.to(weight.dtype)
         d_bias = None if d_bias is None else d_bias.to(bias.dtype)
         return d_hidden, None if ctx.first else made, d_bias, *no_gradients, made if ctx.first else None
-
-
-def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
-    """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
-    kept: Tensor | None = ctx.kept.pop(rows.start, None)
-    return logits_of(rows, *head, wide=ctx.wide) if kept is None else kept
-
-
-def _weight_gradient(weight: Tensor, target: GradientTarget | None) -> Tensor:
-    """The f32 [V, H] tensor that products are added to: the target's, or a new one."""
-    return target() if target is not None else torch.zeros_like(weight, dtype=torch.float32)
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
@@ -154,7 +145,7 @@ def _logits_gradient(
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    grad_logprobs: Tensor | None,
+    grad_logprobs: Tensor,
     grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
@@ -162,14 +153,11 @@ def _logits_gradient(
     dtype = logits.dtype
     logprobs = logits.float().mul_(scale).sub_(lse[:, None])
     probs = logprobs.exp()
-    if grad_entropy is None:
-        gradient = probs.mul_(-_column(grad_logprobs))
-    else:
+    slope = -grad_logprobs[:, None]
+    if grad_entropy is not None:
         # d entropy / d logit_j = -p_j (log p_j + entropy)
-        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
-        gradient = probs.mul_(slope if grad_logprobs is None else slope.sub_(_column(grad_logprobs)))
-    if grad_logprobs is not None:
-        gradient.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None]).add_(slope)
+    gradient = probs.mul_(slope).scatter_add_(1, targets[:, None], grad_logprobs[:, None])
     return gradient.mul_(scale).to(dtype)
 
 
@@ -199,8 +187,3 @@ def _chunks(count: int, weight: Tensor, compare: Compare | None, wide: bool) -> 
 
 def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:
     return None if gradient is None else gradient[rows]
-
-
-def _column(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient[:, None]
