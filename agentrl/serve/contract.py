@@ -103,7 +103,7 @@ class Samplers(Protocol):
         it. Raises UserError, InfraError."""
 
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
-        """Log-probs of all tokens but the first, each after those before it, at temperature 1."""
+        """Log-probs of the tokens, each after those before it, at temperature 1; NaN for the first."""
 
     def training(self) -> AbstractAsyncContextManager[None]:
         """Within the body the samplers leave the trainer's parameters and its device alone, where they share them."""

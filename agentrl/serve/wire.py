@@ -129,6 +129,6 @@ def sample_message(answer: Body) -> bytes:
 
 def scores_answer(scores: TokenScores) -> dict[str, Any]:
     """Log-probs of a prompt's tokens, and (token, log-prob) of the likeliest in place of each; the first has none."""
-    likeliest = zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True)
-    rows = [None, *(list(zip(*row, strict=True)) for row in likeliest)] if scores.topk_ids.size else None
-    return {"prompt_logprobs": [None, *scores.logprobs.tolist()], "topk_prompt_logprobs": rows}
+    rows = list(zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True))[1:]
+    topk = {"topk_prompt_logprobs": [None, *(list(zip(*row, strict=True)) for row in rows)]}
+    return {"prompt_logprobs": [None, *scores.logprobs[1:].tolist()]} | (topk if scores.topk_ids.size else {})

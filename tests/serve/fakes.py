@@ -81,9 +81,9 @@ class FakeSamplers:
         return Generation(tokens, [-0.25] * len(tokens), "length", 0)
 
     async def score(self, weights, ids, topk):
-        n = len(ids) - 1
-        topk_ids = np.tile(np.arange(topk, dtype=np.int32), (n, 1))
-        return TokenScores(np.full(n, -0.75, np.float32), topk_ids, np.full((n, topk), -0.5, np.float32))
+        logprobs = np.array([np.nan] + [-0.75] * (len(ids) - 1), np.float32)
+        topk_ids = np.tile(np.arange(topk, dtype=np.int32), (len(ids), 1))
+        return TokenScores(logprobs, topk_ids, np.full(topk_ids.shape, -0.5, np.float32))
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
