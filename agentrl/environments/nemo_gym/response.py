@@ -5,7 +5,6 @@ Invariant: the id of each call is its own: the same text may be called twice.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from agentrl.gateway.canonical import shown
@@ -14,22 +13,6 @@ from agentrl.gateway.request import ModelAnswer
 from agentrl.trajectory.message import Call, Message, text_of
 
 Json = dict[str, Any]
-EMPTY = ModelAnswer(
-    id="",
-    model="policy",
-    created=0,
-    text="",
-    reasoning="",
-    calls=[],
-    finish="stop",
-    stop=None,
-    prompt_tokens=0,
-    cached_tokens=0,
-    completion_tokens=0,
-    tokens=[],
-    body={},
-)
-"""An answer without content."""
 
 
 def response_of(
@@ -37,8 +20,7 @@ def response_of(
 ) -> Json:
     """The response to `params`, a request, in which `messages` follow its prompt. `full`: there was no room for more;
     `prompt` and `sampled`: numbers of tokens."""
-    answer = replace(
-        EMPTY,
+    answer = ModelAnswer(
         id=f"{len(messages)}",
         created=int(time.time()),
         finish="length" if full else "stop",
@@ -72,7 +54,7 @@ def _read_items(message: Message, ids: Mapping[str, str]) -> Iterator[Json]:
 def _written_items(message: Message, ids: Mapping[str, str], number: int) -> Iterator[Json]:
     text, reasoning = shown(message)
     calls = [Call(ids[call["id"]], **call["function"]) for call in message.get("tool_calls") or ()]
-    for item in responses.output(replace(EMPTY, id=f"{number}", text=text, reasoning=reasoning, calls=calls)):
+    for item in responses.output(ModelAnswer(id=f"{number}", text=text, reasoning=reasoning, calls=calls)):
         if item["type"] == "reasoning":
             item["summary"] = [{"type": "summary_text", "text": reasoning}]
         yield item
