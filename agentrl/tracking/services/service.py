@@ -141,15 +141,3 @@ class Service(ABC):
 
     def _remember(self) -> None:
         write_atomic(self._file, [json.dumps({"id": self.id, "heard": self.last_step})])
-
-
-class InitService(Service):
-    """A service whose module begins a run by `init`."""
-
-    def begin(self, info: RunInfo) -> None:
-        about = {"project": info.project, "name": info.name, "id": self.id, "config": dict(info.config)}
-        self.run = self.module.init(**about, resume="allow" if self.resumed else None, **self.place(info))
-
-    @abstractmethod
-    def place(self, info: RunInfo) -> dict[str, Any]:
-        """Arguments of `init` that say where the run's records go."""
