@@ -19,9 +19,8 @@ from agentrl.tools.functions import FunctionTool, tool_of, tools_in
 from agentrl.tools.mcp import McpServers, mcp_tools
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
-from agentrl.tools.sandboxes import NO_SANDBOX, Sandboxes
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
-from agentrl.tools.toolset import ToolSet
+from agentrl.tools.toolset import NO_SANDBOX, Sandboxes, ToolSet
 from agentrl.tools.truncation import Truncation
 
 NATIVE, MCP = "native", "mcp"
