@@ -57,26 +57,26 @@ class TurnRequest:
         return [*self.tools, self.role, self.trained]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
     """One turn of the model, as a client gets it."""
 
     id: str
-    model: str
-    created: int
+    model: str = "policy"
+    created: int = 0
     """Seconds since the epoch."""
-    text: str
-    reasoning: str
-    calls: list[Call]
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
     """Well-formed ones; the text holds the others."""
-    finish: Finish
-    stop: str | None
+    finish: Finish = "stop"
+    stop: str | None = None
     """The stop string that ended it."""
-    prompt_tokens: int
-    cached_tokens: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     """Tokens of the prompt that its ledger had before."""
-    completion_tokens: int
-    tokens: list[tuple[str, float]]
+    completion_tokens: int = 0
+    tokens: list[tuple[str, float]] = field(default_factory=list)
     """Text and log-prob of each sampled token, where the client asked for them."""
-    body: Body
+    body: Body = field(default_factory=dict)
     """The request as it came."""
