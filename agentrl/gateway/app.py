@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
 from agentrl.gateway.bodies import parse
-from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
+from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.gateway.settings import TIMEOUT
@@ -32,6 +32,10 @@ LATER = (429, 503, 529)
 RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": responses, "/messages": anthropic}
+PROTOCOLS["/models/{model:path}:{method}"] = google
+COUNTED: dict[str, WireProtocol] = {"/messages/count_tokens": anthropic, "/models/{model:path}:countTokens": google}
+VERSIONS = ("v1", "v1beta", "v1beta1", "publishers", "google")
+"""Parts of an address that say nothing here."""
 
 
 class Sessions(Protocol):
@@ -57,9 +61,9 @@ def make_app(sessions: Sessions) -> ASGIApp:
     """
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
+        routes += [Route(start + path, serve.counting(protocol)) for path, protocol in COUNTED.items()]
         routes += [Route(start + path, serve.answering(protocol, path)) for path, protocol in PROTOCOLS.items()]
         routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
-        routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
         routes.append(Route(f"{start}/models", Endpoint(serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
     routes.append(Route("/{rest:path}", Endpoint(_nothing_here, "")))
@@ -72,10 +76,10 @@ def make_app(sessions: Sessions) -> ASGIApp:
 
 
 def _plain(path: str) -> str:
-    """The address without `/v1` and empty parts: clients put base URLs together in many ways."""
+    """The address without versions and empty parts: clients put base URLs together in many ways."""
     parts = [part for part in path.split("/") if part]
     start = 2 if parts[:1] == ["s"] else 0
-    while parts[start : start + 1] == ["v1"]:
+    while parts[start:] and parts[start] in VERSIONS:
         del parts[start]
     return "/" + "/".join(parts)
 
@@ -86,8 +90,11 @@ def _refused(scope: Scope, status: int, reason: str) -> Response:
 
 def _protocol_of(scope: Scope) -> WireProtocol:
     """The protocol whose clients sent a request."""
-    if "/messages" in scope["path"] or any(name == b"anthropic-version" for name, _ in scope["headers"]):
+    names = {name for name, _ in scope["headers"]}
+    if "/messages" in scope["path"] or b"anthropic-version" in names:
         return anthropic
+    if b"x-goog-api-key" in names or any(f":{method}" in scope["path"] for method in google.METHODS):
+        return google
     return responses if "/responses" in scope["path"] else chat
 
 
@@ -124,10 +131,14 @@ class Handlers:
 
         async def answer(http: HttpRequest) -> Response:
             session, body = await self._asked(http)
-            given = await session.admitted(session.bodies.read(body, protocol.HISTORY))
+            sent, own = session.bodies.read(body, protocol.HISTORY), _fields(http)
+            given = await session.admitted({**sent, **own})
             role = session.settings.role(given.get("model"))
             if role.server is not None:
-                answer = await role.server.post(path, {**given, "model": role.model}, timeout=TIMEOUT)
+                given = {**given, "model": role.model}
+                address = path.format_map(given) + ("?alt=sse" if own.get("method") == google.METHODS[1] else "")
+                sent = {name: value for name, value in given.items() if name not in own}
+                answer = await role.server.post(address, sent, timeout=TIMEOUT)
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)
             request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
@@ -148,15 +159,21 @@ class Handlers:
 
         return Endpoint(post, "POST")
 
-    async def count(self, http: HttpRequest) -> Response:
-        """Tokens of a prompt, in Anthropic's form."""
-        session, body = await self._asked(http)
-        return json_response({"input_tokens": session.count(anthropic.read(parse(body)))})
+    def counting(self, protocol: WireProtocol) -> Endpoint:
+        """The handler of requests for the size of a prompt."""
+
+        async def count(http: HttpRequest) -> Response:
+            session, body = await self._asked(http)
+            size = session.count(protocol.read({**parse(body), **_fields(http)}))
+            return json_response({"input_tokens": size, "totalTokens": size})
+
+        return Endpoint(count, "POST")
 
     async def models(self, http: HttpRequest) -> Response:
-        """The policy, in a form that clients of either protocol read."""
+        """The policy, in a form that clients of each protocol read."""
         self.sessions.check(_key(http))
-        return json_response({"object": "list", "data": [self._about(MODEL)], "has_more": False})
+        found = [self._about(MODEL)]
+        return json_response({"object": "list", "data": found, "has_more": False, "models": found})
 
     async def model(self, http: HttpRequest) -> Response:
         """The policy, by any name that a client gives it."""
@@ -177,14 +194,21 @@ class Handlers:
     @staticmethod
     def _about(name: str) -> dict[str, Any]:
         anthropic_fields = {"type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
-        return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl", **anthropic_fields}
+        google_fields = {"name": f"models/{name}", "supportedGenerationMethods": google.METHODS}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl"} | anthropic_fields | google_fields
 
 
 def _key(http: HttpRequest) -> str | None:
     headers = http.headers
     bearer = headers.get("authorization", "").split()[-1:]
-    keys = (http.path_params.get("key"), headers.get("x-api-key"), headers.get("api-key"), *bearer)
+    given = (headers.get(name) for name in ("x-api-key", "api-key", "x-goog-api-key"))
+    keys = (http.path_params.get("key"), *given, *bearer, http.query_params.get("key"))
     return next(filter(None, keys), None)
+
+
+def _fields(http: HttpRequest) -> dict[str, str]:
+    """The fields of a request that its address has."""
+    return {name: value for name, value in http.path_params.items() if name != "key"}
 
 
 def _sent_again(http: HttpRequest) -> str | None:

@@ -63,17 +63,17 @@ class Conversation:
         return said
 
 
-def turns_joined(messages: Sequence[Message]) -> list[Message]:
+def turns_joined(messages: Sequence[Message], between: str = "\n") -> list[Message]:
     """Assistant messages in a row as one: these protocols write a turn's thinking, its text and its calls apart."""
     whole: list[Message] = []
     for is_said, run in groupby(messages, lambda message: message["role"] == "assistant" and REFERENCE not in message):
         found = list(run)
-        whole += [_joined(found)] if is_said and len(found) > 1 else found
+        whole += [_joined(found, between)] if is_said and len(found) > 1 else found
     return [message for message in whole if "content" in message or REFERENCE in message]  # thinking of no turn
 
 
-def _joined(said: Sequence[Message]) -> Message:
-    text = "\n".join(filter(None, map(text_of, said)))
+def _joined(said: Sequence[Message], between: str) -> Message:
+    text = between.join(filter(None, map(text_of, said)))
     calls = [call for message in said for call in message.get("tool_calls", ())]
     thought = "\n".join(message[THOUGHT] for message in said if THOUGHT in message)
     return {"role": "assistant", "content": text} | optional(tool_calls=calls, thought=thought)

@@ -94,10 +94,10 @@ class LedgerTree:
             return self._after(turn, new, end.digest)
         return self._new(request, [*whole, *_instructions(request)], end.digest)
 
-    def again(self, name: str, said: Message, digest: Digest) -> Pending:
+    def again(self, name: str, said: list[Message], digest: Digest) -> Pending:
         """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
         Refused."""
-        return self._after(self.answers[name], [said], digest)
+        return self._after(self.answers[name], said, digest)
 
     def write(
         self, pending: Pending, sampled: SampledTokens, message: Message, sent: Message, *, name: str, closed: bool

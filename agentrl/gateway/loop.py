@@ -211,6 +211,7 @@ def values_of(row: Row, url: str, key: str) -> dict[str, str]:
         "url": url,
         "openai_url": f"{url}/v1",
         "anthropic_url": url,
+        "google_url": url,
         "key": key,
         "model": MODEL,
         "row": to_json(about(row)),
@@ -226,13 +227,15 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: the variables that clients of either protocol read by themselves, and its own."""
+    """The program's environment: the variables that clients of each protocol read by themselves, and its own."""
     near = f"{NO_PROXY},{urlsplit(values['url']).hostname}"
     return {
         "OPENAI_BASE_URL": values["openai_url"],
         "OPENAI_API_KEY": values["key"],
         "ANTHROPIC_BASE_URL": values["anthropic_url"],
         "ANTHROPIC_API_KEY": values["key"],
+        "GOOGLE_GEMINI_BASE_URL": values["google_url"],
+        "GEMINI_API_KEY": values["key"],
         "NO_PROXY": near,
         "no_proxy": near,
     } | {name: filled(value, values) for name, value in program.env.items()}

@@ -1,6 +1,6 @@
 """One request and its answer in any protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,8 @@ class TurnRequest:
     """Whether the tools are those of the answer that it follows."""
     must_call: str | None = None
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
+    allowed: frozenset[str] | None = None
+    """Names of the tools that it may call; None: all."""
     model: str = "policy"
     role: str = ""
     trained: bool = True
@@ -41,7 +43,10 @@ class TurnRequest:
     stop: tuple[str, ...] = ()
     temperature: float | None = None
     top_p: float | None = None
-    logprobs: bool = False
+    logprobs: int | None = None
+    """Number of candidates that the client gets with each token of the answer; None: it wants no log-probs."""
+    token_ids: bool = False
+    """Whether the client wants the ids of prompt and answer."""
     format: AnswerFormat | None = None
     """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
@@ -55,6 +60,16 @@ class TurnRequest:
     def identity(self) -> list[Any]:
         """Without which two requests share no ledger."""
         return [*self.tools, self.role, self.trained]
+
+
+@dataclass(frozen=True)
+class AnswerToken:
+    """A sampled token, and the likeliest ones in its place."""
+
+    id: int
+    text: str
+    logprob: float
+    top: Sequence["AnswerToken"] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,9 @@ class ModelAnswer:
     cached_tokens: int
     """Tokens of the prompt that its ledger had before."""
     completion_tokens: int
-    tokens: list[tuple[str, float]]
-    """Text and log-prob of each sampled token, where the client asked for them."""
+    tokens: Sequence[AnswerToken]
+    """Each sampled token, where the client asked for log-probs."""
+    token_ids: Mapping[str, list[int]]
+    """`prompt_token_ids` and `token_ids`, where the client asked for them."""
     body: Body
     """The request as it came."""

@@ -9,7 +9,7 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.request import AnswerToken, Body, Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
@@ -163,23 +163,24 @@ class AgentSession:
         nothing of the last one behind."""
         answer, wrong = await self._attempt(request, pending)
         for _ in range(MAX_REPEATS):
-            again = None if wrong is None or self._full() else self._again(answer, wrong, pending)
+            again = self._again(answer, wrong, pending) if wrong and not self._full() else None
             if again is None:
                 break
             answer, wrong = await self._attempt(request, again)
-        missed = {"response_format": wrong is not None, "parallel_tool_calls": request.one_call and answer.calls[1:]}
+        missed = {"response_format": wrong and not answer.calls, "tool_choice": wrong and answer.calls}
+        missed["parallel_tool_calls"] = request.one_call and answer.calls[1:]
         self.unmet.update(name for name, so in missed.items() if so)
         return answer
 
-    def _again(self, answer: ModelAnswer, wrong: Message, pending: Pending) -> Pending | None:
+    def _again(self, answer: ModelAnswer, wrong: list[Message], pending: Pending) -> Pending | None:
         """The next attempt at an answer; None where the conversation has no room for it."""
         try:
             return self._begun(self.tree.again(answer.id, wrong, pending.digest))
         except Refused:
             return None
 
-    async def _attempt(self, request: TurnRequest, pending: Pending) -> tuple[ModelAnswer, Message | None]:
-        """An answer, and the correction for the model where its form does not fit."""
+    async def _attempt(self, request: TurnRequest, pending: Pending) -> tuple[ModelAnswer, list[Message]]:
+        """An answer, and the correction for the model where it does not fit the request."""
         try:
             with recorded(self.trajectory, "generate"):
                 sampled, stopped = await self._draw(request, pending)
@@ -227,7 +228,7 @@ class AgentSession:
         wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
         stopped, more, text = None, most, ""
         while more > 0:
-            alone = halts.single(text)
+            alone = halts.single(text) or bool(request.logprobs)  # an engine reports candidates of first tokens
             if self.sampling.experts_from is not None:
                 wishes["experts_from"] = pending.branch.ledger.routed + sum(map(len, sampled.experts))
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
@@ -240,6 +241,7 @@ class AgentSession:
             n = len(generation.token_ids)
             sampled.ids += generation.token_ids
             sampled.logprobs += generation.logprobs
+            sampled.top += [generation.candidates] * (n if request.logprobs else 0)
             sampled.experts += [] if generation.experts is None else [generation.experts]
             sampled.versions += generation.versions or [generation.weight_version] * n
             text = self.chat.decode(sampled.ids) if request.stop else ""
@@ -253,7 +255,12 @@ class AgentSession:
         """Settings of the request that differ from the run's sampling."""
         own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **request.sampling}
+        return {
+            "candidates": request.logprobs or 0,
+            "stop_token_ids": self.chat.stop_token_ids,
+            **own,
+            **request.sampling,
+        }
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -280,7 +287,9 @@ class AgentSession:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
-        tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
+        tops = sampled.top or [()] * len(sampled.ids)
+        tokens = map(self._token, sampled.ids, sampled.logprobs, tops) if request.logprobs is not None else ()
+        ids = {"prompt_token_ids": list(pending.ids), "token_ids": sampled.ids} if request.token_ids else {}
         answer = ModelAnswer(
             id=call_id(name, 0),
             model=request.model,
@@ -293,7 +302,8 @@ class AgentSession:
             prompt_tokens=len(pending.ids),
             cached_tokens=pending.known,
             completion_tokens=len(sampled.ids),
-            tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
+            tokens=list(tokens),
+            token_ids=ids,
             body=request.body,
         )
         if self.settings.on_answer is not None:
@@ -303,6 +313,9 @@ class AgentSession:
         records = call_records(reply.calls, self.tree.turns)
         self._write(pending, sampled, records, message=reply.message, sent=sent, name=answer.id, closed=reply.closed)
         return answer
+
+    def _token(self, id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> AnswerToken:
+        return AnswerToken(id, self.chat.decode([id]), logprob, [self._token(*each) for each in top])
 
     async def admitted(self, body: Body) -> Body:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
@@ -359,8 +372,13 @@ def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
     return reason == "abort" or (alone and reason == "length") or (reason == "stop" and ids[-1] in halts)
 
 
-def _asked_again(request: TurnRequest, answer: ModelAnswer) -> Message | None:
-    """The correction for the model where the form of its answer does not fit; None: it fits, has a call or was cut."""
+def _asked_again(request: TurnRequest, answer: ModelAnswer) -> list[Message]:
+    """The correction for the model where its answer does not fit the request; empty: it fits, or was cut."""
+    allowed = request.allowed
+    if allowed is not None and any(call.name not in allowed for call in answer.calls):
+        said = f"Not allowed now. Allowed tools: {', '.join(sorted(allowed)) or 'none'}."
+        return [{"role": "tool", "tool_call_id": call.id, "name": call.name, "content": said} for call in answer.calls]
     if request.format is None or answer.finish != "stop" or answer.stop is not None:
-        return None
-    return request.format.asked_again(answer.text)
+        return []
+    wrong = request.format.asked_again(answer.text)
+    return [] if wrong is None else [wrong]

@@ -83,11 +83,8 @@ def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role
     if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
         raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
     key = with_variables(str(about.get("api_key", "none")), where)
-    headers, url, train = (
-        f"authorization: Bearer {key}\r\nx-api-key: {key}\r\n",
-        about.get("base_url"),
-        about.get("train"),
-    )
+    headers = "".join(f"{name}{key}\r\n" for name in ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: "))
+    url, train = about.get("base_url"), about.get("train")
     trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)
     return Role(name, trained, sampling, Http(url, headers=headers) if url else None, about.get("model", name))
 

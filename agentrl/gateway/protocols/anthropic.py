@@ -44,16 +44,13 @@ def read(body: Body) -> TurnRequest:
     reading.field(body, "thinking", dict)
     return TurnRequest(
         Conversation(_system(body), reading.required(body, "messages"), _read_items),
-        [] if choice.get("type") == "none" else tools,
         previous=previous,
         same_tools=bool(previous),
         max_tokens=reading.positive(body, "max_tokens"),
         stop=reading.stops(body.get("stop_sequences"), "stop_sequences"),
-        must_call=reading.required_tool(choice),
         format=_format(body),
-        unmet=(*others, *reading.unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
-        **reading.shared_fields(body),
+        **reading.shared_fields(body, tools, choice, others),
     )
 
 
@@ -144,7 +141,11 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
         return
     results = [(path, block) for path, block in blocks if block.get("type") == "tool_result"]
     for path, block in results:
-        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, path)}
+        yield {
+            "role": "tool",
+            "tool_call_id": str(block.get("tool_use_id") or ""),
+            "content": reading.content(block.get("content"), _part, path),
+        }
     rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
     if rest or not results:
         yield {"role": "user", "content": reading.joined(rest)}
@@ -159,13 +160,6 @@ def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
     ]
     thoughts = [str(block.get("thinking") or "") for _, block in blocks if block.get("type") == "thinking"]
     return {"role": "assistant", "content": "\n".join(texts)} | optional(tool_calls=calls, thought="\n".join(thoughts))
-
-
-def _result(block: Mapping[str, Any], at: str) -> Any:
-    content = block.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
 
 
 def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -184,7 +178,7 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     for at, item in reading.items(body, "tools"):
         kind = reading.field(item, "type", str, "custom", at)
         if kind.startswith(PROVIDER_TOOLS):
-            others.append(f"tool {kind}")
+            others.append(kind)
         elif kind != "custom" and "input_schema" not in item:
             raise Refused(f"{at}type: the schema of {kind!r} is not known here; send the tool with its input_schema")
         else:
@@ -228,7 +222,8 @@ def _usage(answer: ModelAnswer) -> dict[str, int]:
 
 
 def _head(answer: ModelAnswer) -> dict[str, Any]:
-    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
+    about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
+    return {**about, **answer.token_ids}
 
 
 def _event(kind: str, **data: Any) -> bytes:

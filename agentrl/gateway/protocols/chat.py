@@ -1,13 +1,14 @@
 """OpenAI's chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
 from agentrl.gateway.protocols import reading
-from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
+from agentrl.gateway.request import AnswerToken, Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
@@ -40,18 +41,14 @@ def read(body: Body) -> TurnRequest:
     if body.get("functions"):
         raise Refused("functions: not served; send them as tools")
     reading.field(body, "stream_options", dict)
-    choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in reading.items(body, "tools")]
+    tools = [_tool(item, at) for at, item in reading.items(body, "tools")]
     return TurnRequest(
         Conversation([], reading.required(body, "messages"), _messages),
-        [] if choice == "none" else tools,
         max_tokens=reading.positive(body, "max_completion_tokens", "max_tokens"),
         stop=reading.stops(body.get("stop"), "stop"),
-        logprobs=reading.field(body, "logprobs", bool, False),
         format=read_format(body.get("response_format"), "response_format"),
-        must_call=reading.required_tool(choice, "function"),
-        unmet=tuple(reading.unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        **reading.shared_fields(body),
+        **reading.shared_fields(body, tools, body.get("tool_choice"), logprobs=bool(body.get("logprobs"))),
     )
 
 
@@ -62,13 +59,15 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = list(_calls(answer))
-    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": _logprobs(answer)}
-    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
+    prompt, ids = _token_ids(answer)
+    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": _logprobs(answer), **ids}
+    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer), **prompt}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
-    yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
+    prompt, ids = _token_ids(answer)
+    yield _chunk(answer, {"role": "assistant", "content": ""}, prompt, logprobs=_logprobs(answer), **ids)
     for chunk in reading.chunks(answer.reasoning):
         yield _chunk(answer, {"reasoning_content": chunk})
     for chunk in reading.chunks(answer.text):
@@ -79,7 +78,7 @@ def events(answer: ModelAnswer) -> Iterator[bytes]:
         yield _chunk(answer, {"tool_calls": [start]})
         for chunk in reading.chunks(written["arguments"]):
             yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
-    yield _chunk(answer, {}, answer.finish)
+    yield _chunk(answer, {}, finish_reason=answer.finish)
     if (answer.body.get("stream_options") or {}).get("include_usage"):
         yield reading.event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
@@ -104,7 +103,7 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     role = ROLES.get(str(item.get("role")))
     if role is None:
         raise Refused(f"{at}role: {item.get('role')!r} is unknown; use one of {', '.join(ROLES)}")
-    message: Message = {"role": role, "content": _content(item.get("content"), at)}
+    message: Message = {"role": role, "content": reading.content(item.get("content"), part, at)}
     if role == "assistant":
         calls = [_call(call, path) for path, call in reading.items(item, "tool_calls", at)]
         thought = next((item[name] for name in THOUGHTS if isinstance(item.get(name), str)), "")
@@ -115,13 +114,8 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     return message | ({"name": name} if name and role == "tool" else {})
 
 
-def _content(content: Any, at: str) -> Any:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
-
-
-def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
+def part(part: Body, at: str) -> dict[str, Any]:
+    """A part of content. Raises Refused."""
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return {"type": "text", "text": reading.field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
@@ -139,8 +133,8 @@ def _call(call: Mapping[str, Any], at: str) -> dict[str, Any]:
 
 def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     about = item.get("function")
-    if item.get("type", "function") != "function" or not isinstance(about, Mapping):
-        raise Refused(f"{at}type: only tools of type function are served")
+    if (kind := item.get("type", "function")) != "function" or not isinstance(about, Mapping):
+        raise Refused(f"{at}type: a tool of type {kind!r} is not served; use function")
     return reading.function(about, "parameters", f"{at}function.")
 
 
@@ -150,16 +144,23 @@ def _calls(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         yield {"id": call.id, "type": "function", "function": written}
 
 
+def logprobs(answer: ModelAnswer) -> list[dict[str, Any]]:
+    """The tokens of an answer with their log-probs."""
+    return [{**_token(token), "top_logprobs": list(map(_token, token.top))} for token in answer.tokens]
+
+
+def _token(token: AnswerToken) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
+
+
 def _logprobs(answer: ModelAnswer) -> dict[str, Any] | None:
-    if not answer.tokens:
-        return None
-    return {
-        "content": [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in answer.tokens
-        ],
-        "refusal": None,
-    }
+    return {"content": logprobs(answer), "refusal": None} if answer.tokens else None
+
+
+def _token_ids(answer: ModelAnswer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the answer and of its choice."""
+    ids = dict(answer.token_ids)
+    return {name: ids.pop(name) for name in ("prompt_token_ids",) if name in ids}, ids
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
@@ -175,6 +176,6 @@ def _head(answer: ModelAnswer, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
 
 
-def _chunk(answer: ModelAnswer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-    return reading.event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})
+def _chunk(answer: ModelAnswer, delta: dict[str, Any], about: Body = MappingProxyType({}), **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None, **fields}
+    return reading.event({**_head(answer, "chat.completion.chunk"), "choices": [choice], **about})
