@@ -61,12 +61,13 @@ def make_app(sessions: Sessions) -> ASGIApp:
     """
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.counting(protocol)) for path, protocol in COUNTED.items()]
-        routes += [Route(start + path, serve.answering(protocol, path)) for path, protocol in PROTOCOLS.items()]
-        routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
-        routes.append(Route(f"{start}/models", Endpoint(serve.models)))
-        routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
-    routes.append(Route("/{rest:path}", Endpoint(_nothing_here, "")))
+        posts = {path: serve.counting(protocol) for path, protocol in COUNTED.items()}
+        posts |= {path: serve.answering(protocol, path) for path, protocol in PROTOCOLS.items()}
+        posts |= {f"/{name}": serve.posting(handle) for name, handle in sessions.posts().items()}
+        gets = {"/models": serve.models, "/models/{name:path}": serve.model}
+        routes += [Route(start + path, Endpoint(handle), methods=["POST"]) for path, handle in posts.items()]
+        routes += [Route(start + path, Endpoint(handle), methods=["GET"]) for path, handle in gets.items()]
+    routes.append(Route("/{rest:path}", Endpoint(_nothing_here)))
     router = Router(routes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,17 +94,19 @@ def _protocol_of(scope: Scope) -> WireProtocol:
     names = {name for name, _ in scope["headers"]}
     if "/messages" in scope["path"] or b"anthropic-version" in names:
         return anthropic
-    if b"x-goog-api-key" in names or any(f":{method}" in scope["path"] for method in google.METHODS):
+    if b"x-goog-api-key" in names or ":" in scope["path"].partition("/models/")[2]:
         return google
     return responses if "/responses" in scope["path"] else chat
+
+
+Handle = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Endpoint:
     """An ASGI application around a handler, with errors in the protocol's own form."""
 
-    def __init__(self, handle: Callable[[HttpRequest], Awaitable[Response]], method: str = "GET") -> None:
-        """`method`: the one that is served; empty: any."""
-        self.handle, self.method = handle, method
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(HttpRequest(scope, receive))
@@ -111,7 +114,7 @@ class Endpoint:
 
     async def _response(self, http: HttpRequest) -> Response:
         try:
-            return await (self.handle if self.method in ("", http.method) else _nothing_here)(http)
+            return await self.handle(http)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
@@ -126,7 +129,7 @@ class Handlers:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
-    def answering(self, protocol: WireProtocol, path: str) -> Endpoint:
+    def answering(self, protocol: WireProtocol, path: str) -> Handle:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
@@ -145,9 +148,9 @@ class Handlers:
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return Endpoint(answer, "POST")
+        return answer
 
-    def posting(self, handle: Callable[[str, Body], None]) -> Endpoint:
+    def posting(self, handle: Callable[[str, Body], None]) -> Handle:
         """The handler of JSON that gets no answer."""
 
         async def post(http: HttpRequest) -> Response:
@@ -157,9 +160,9 @@ class Handlers:
             handle(key or "", parse(body) if body else {})
             return json_response({})
 
-        return Endpoint(post, "POST")
+        return post
 
-    def counting(self, protocol: WireProtocol) -> Endpoint:
+    def counting(self, protocol: WireProtocol) -> Handle:
         """The handler of requests for the size of a prompt."""
 
         async def count(http: HttpRequest) -> Response:
@@ -167,7 +170,7 @@ class Handlers:
             size = session.count(protocol.read({**parse(body), **_fields(http)}))
             return json_response({"input_tokens": size, "totalTokens": size})
 
-        return Endpoint(count, "POST")
+        return count
 
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of each protocol read."""

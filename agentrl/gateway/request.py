@@ -93,7 +93,9 @@ class ModelAnswer:
     completion_tokens: int
     tokens: Sequence[AnswerToken]
     """Each sampled token, where the client asked for log-probs."""
-    token_ids: Mapping[str, list[int]]
-    """`prompt_token_ids` and `token_ids`, where the client asked for them."""
     body: Body
     """The request as it came."""
+    prompt_ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`prompt_token_ids`, where the client asked for them."""
+    ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`token_ids`, where the client asked for them."""

@@ -289,7 +289,6 @@ class AgentSession:
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tops = sampled.top or [()] * len(sampled.ids)
         tokens = map(self._token, sampled.ids, sampled.logprobs, tops) if request.logprobs is not None else ()
-        ids = {"prompt_token_ids": list(pending.ids), "token_ids": sampled.ids} if request.token_ids else {}
         answer = ModelAnswer(
             id=call_id(name, 0),
             model=request.model,
@@ -303,8 +302,9 @@ class AgentSession:
             cached_tokens=pending.known,
             completion_tokens=len(sampled.ids),
             tokens=list(tokens),
-            token_ids=ids,
             body=request.body,
+            prompt_ids={"prompt_token_ids": list(pending.ids)} if request.token_ids else {},
+            ids={"token_ids": sampled.ids} if request.token_ids else {},
         )
         if self.settings.on_answer is not None:
             answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=TIMEOUT) or answer

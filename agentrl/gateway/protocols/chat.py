@@ -7,24 +7,12 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
-from agentrl.gateway.protocols import reading
+from agentrl.gateway.protocols import faults, reading
 from agentrl.gateway.request import AnswerToken, Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "lost": 400, "key": 401, "missing": 404, "large": 413, "busy": 429} | {
-    "slow": 408,
-    "overloaded": 503,
-    "internal": 500,
-}
-CODES = {
-    "busy": "rate_limit_exceeded",
-    "context": "context_length_exceeded",
-    "key": "invalid_api_key",
-    "missing": "not_found",
-    "lost": "previous_response_not_found",
-    "large": "too_large",
-}
+STATUS = faults.STATUS
 HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
 THOUGHTS = ("reasoning_content", "reasoning")
@@ -59,25 +47,27 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = list(_calls(answer))
-    prompt, ids = _token_ids(answer)
-    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": _logprobs(answer), **ids}
-    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer), **prompt}
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": answer.finish,
+        "logprobs": _logprobs(answer),
+        **answer.ids,
+    }
+    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer), **answer.prompt_ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
-    prompt, ids = _token_ids(answer)
-    yield _chunk(answer, {"role": "assistant", "content": ""}, prompt, logprobs=_logprobs(answer), **ids)
-    for chunk in reading.chunks(answer.reasoning):
-        yield _chunk(answer, {"reasoning_content": chunk})
-    for chunk in reading.chunks(answer.text):
-        yield _chunk(answer, {"content": chunk})
+    yield _chunk(
+        answer, {"role": "assistant", "content": ""}, answer.prompt_ids, logprobs=_logprobs(answer), **answer.ids
+    )
+    if answer.reasoning:
+        yield _chunk(answer, {"reasoning_content": answer.reasoning})
+    if answer.text:
+        yield _chunk(answer, {"content": answer.text})
     for i, call in enumerate(_calls(answer)):
-        written = call["function"]
-        start = {**call, "index": i, "function": {"name": written["name"], "arguments": ""}}
-        yield _chunk(answer, {"tool_calls": [start]})
-        for chunk in reading.chunks(written["arguments"]):
-            yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
+        yield _chunk(answer, {"tool_calls": [{**call, "index": i}]})
     yield _chunk(answer, {}, finish_reason=answer.finish)
     if (answer.body.get("stream_options") or {}).get("include_usage"):
         yield reading.event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
@@ -87,7 +77,7 @@ def events(answer: ModelAnswer) -> Iterator[bytes]:
 def error(error: Refused) -> dict[str, Any]:
     """The error as one JSON object."""
     kind = "server_error" if STATUS[error.fault] >= 500 else "invalid_request_error"
-    return {"error": {"message": str(error), "type": kind, "param": None, "code": CODES.get(error.fault)}}
+    return {"error": {"message": str(error), "type": kind, "param": None, "code": faults.FAULTS[error.fault].code}}
 
 
 def error_event(refused: Refused) -> bytes:
@@ -157,19 +147,10 @@ def _logprobs(answer: ModelAnswer) -> dict[str, Any] | None:
     return {"content": logprobs(answer), "refusal": None} if answer.tokens else None
 
 
-def _token_ids(answer: ModelAnswer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of the answer and of its choice."""
-    ids = dict(answer.token_ids)
-    return {name: ids.pop(name) for name in ("prompt_token_ids",) if name in ids}, ids
-
-
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
-    }
+    size = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
+    cached = {"cached_tokens": answer.cached_tokens}
+    return {**size, "total_tokens": sum(size.values()), "prompt_tokens_details": cached}
 
 
 def _head(answer: ModelAnswer, kind: str) -> dict[str, Any]:

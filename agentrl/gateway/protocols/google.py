@@ -10,66 +10,57 @@ from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.answer_format import AnswerFormat, read_format
-from agentrl.gateway.conversation import Conversation, optional, turns_joined
-from agentrl.gateway.protocols import chat, reading
+from agentrl.gateway.conversation import Conversation, turns_joined
+from agentrl.gateway.protocols import anthropic, faults, reading
 from agentrl.gateway.request import AnswerToken, Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
-STATUS = chat.STATUS
-CODES = {
-    "key": "UNAUTHENTICATED",
-    "missing": "NOT_FOUND",
-    "busy": "RESOURCE_EXHAUSTED",
-    "slow": "DEADLINE_EXCEEDED",
-} | {
-    "overloaded": "UNAVAILABLE",
-    "internal": "INTERNAL",
-}
+STATUS = faults.STATUS
 HISTORY = "contents"
 KEEP_ALIVE = b"\n\n"
 """No comment: clients read none."""
 METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+ROLES = {"user": "user", "function": "user", "model": "assistant", "system": "system"}
 MODES = {"ANY": "required", "NONE": "none"}
+FORMATS = {"text/plain": "text", "application/json": "json_object"}
 LIMITS = re.compile("(min|max)[A-Z]")
 """Begins keywords of a schema whose numbers may be text."""
 
 
 def read(body: Body) -> TurnRequest:
     """`model` and `method` are those of its address. Raises Refused."""
-    given = _camel(body) | _object(_camel(body), "generateContentRequest")
-    given |= _object(given, "generationConfig")
-    if (method := given.get("method")) not in (None, *METHODS):
+    given = _snake(body) | _object(_snake(body), "generate_content_request")
+    given |= _object(given, "generation_config")
+    method, (tools, others) = given.get("method", ""), _tools(given)
+    if method not in ("", *METHODS):
         raise Refused(f"{method} is not served; use {', '.join(METHODS)}", "missing")
-    if reading.field(given, "candidateCount", int, 1) != 1:
-        raise Refused("candidateCount: only 1 is served; send the request several times")
-    if given.get("cachedContent"):
-        raise Refused("cachedContent: not served; send the contents")
-    tools, others = _tools(given)
-    shared = {"top_p": given.get("topP"), "top_logprobs": given.pop("logprobs", None)}
-    shared["stream"] = method == METHODS[1]
+    if reading.field(given, "candidate_count", int, 1) != 1 or given.get("cached_content"):
+        raise Refused("candidateCount above 1 and cachedContent are not served; send whole requests, several times")
+    head = [{**_object(given, "system_instruction"), "role": "system"}] if given.get("system_instruction") else []
+    logprobs = bool(given.get("response_logprobs"))
+    shared = given | {"stream": method == METHODS[1], "top_logprobs": given.pop("logprobs", None)}
     return TurnRequest(
-        Conversation(_system(given), reading.required(given, HISTORY), _read_items),
-        max_tokens=reading.positive(given, "maxOutputTokens"),
-        stop=reading.stops(given.get("stopSequences"), "stopSequences"),
+        Conversation(_read_items(head, 0), reading.required(given, HISTORY), _read_items),
+        max_tokens=reading.positive(given, "max_output_tokens"),
+        stop=reading.stops(given.get("stop_sequences"), "stopSequences"),
         format=_format(given),
-        **reading.shared_fields(
-            {**given, **shared}, tools, _choice(given), others, logprobs=bool(given.get("responseLogprobs"))
-        ),
+        **reading.shared_fields(shared, tools, _choice(given), others, logprobs=logprobs),
     )
 
 
 def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     reason = "MAX_TOKENS" if answer.finish == "length" else "STOP"
-    content = {"role": "model", "parts": list(_parts(answer))}
-    candidate: dict[str, Any] = {"index": 0, "content": content, "finishReason": reason}
+    candidate = {"index": 0, "content": {"role": "model", "parts": list(_parts(answer))}, "finishReason": reason}
     if answer.tokens:
         top = [{"candidates": list(map(_token, token.top))} for token in answer.tokens]
         candidate["logprobsResult"] = {"chosenCandidates": list(map(_token, answer.tokens)), "topCandidates": top}
-        candidate["avgLogprobs"] = sum(token.logprob for token in answer.tokens) / len(answer.tokens)
-    about = {"modelVersion": answer.model, "responseId": answer.id, **answer.token_ids}
-    return {"candidates": [candidate], "usageMetadata": _usage(answer), **about}
+    known, size = answer.cached_tokens, (answer.prompt_tokens, answer.completion_tokens)
+    usage = dict(zip(("promptTokenCount", "candidatesTokenCount"), size, strict=True))
+    usage |= {"cachedContentTokenCount": known, "totalTokenCount": sum(size)}
+    about = {"modelVersion": answer.model, "responseId": answer.id}
+    return {"candidates": [candidate], "usageMetadata": usage, **about, **answer.prompt_ids, **answer.ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
@@ -79,10 +70,9 @@ def events(answer: ModelAnswer) -> Iterator[bytes]:
 
 def error(error: Refused) -> dict[str, Any]:
     """The error as one JSON object."""
-    limit = f"exceeds the maximum number of tokens allowed ({error.limit})."
-    text = f"The input token count ({error.tokens}) {limit}" if error.limit else str(error)
-    status = CODES.get(error.fault, "INVALID_ARGUMENT")
-    return {"error": {"code": STATUS[error.fault], "message": text, "status": status}}
+    longest = f"({error.tokens}) exceeds the maximum number of tokens allowed ({error.limit})."
+    text = f"The input token count {longest}" if error.limit else str(error)
+    return {"error": {"code": STATUS[error.fault], "message": text, "status": faults.FAULTS[error.fault].name}}
 
 
 def error_event(refused: Refused) -> bytes:
@@ -90,79 +80,63 @@ def error_event(refused: Refused) -> bytes:
     return encoded(error(refused)) + b"\n"
 
 
-def _camel(body: Body) -> dict[str, Any]:
-    """The fields by the names that the protocol prefers."""
-    return {re.sub("_([a-z])", lambda match: match[1].upper(), name): value for name, value in body.items()}
+def _snake(body: Body) -> dict[str, Any]:
+    """The fields by their names with underscores, which other protocols have too."""
+    return {re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name): value for name, value in body.items()}
 
 
 def _object(body: Body, name: str, at: str = "") -> dict[str, Any]:
-    return _camel(reading.field(body, name, dict, {}, at))
+    return _snake(reading.field(body, name, dict, {}, at))
 
 
 def _items(body: Body, name: str, at: str = "", first: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    return [(path, _camel(item)) for path, item in reading.items(body, name, at, first)]
-
-
-def _system(body: Body) -> list[Message]:
-    parts = [_part(part, at) for at, part in _items(_object(body, "systemInstruction"), "parts", "systemInstruction.")]
-    return [{"role": "system", "content": reading.joined(parts)}] if parts else []
+    return [(path, _snake(item)) for path, item in reading.items(body, name, at, first)]
 
 
 def _read_items(given: Sequence[Any], first: int) -> list[Message]:
-    found = _items({HISTORY: given}, HISTORY, first=first)
-    return turns_joined([message for at, item in found for message in _messages(item, at)], "")
+    found = [(at, _message(item, at)) for at, item in _items({HISTORY: given}, HISTORY, first=first)]
+    return turns_joined([message for at, item in found for message in anthropic.messages(item, at)])
 
 
-def _messages(item: Body, at: str) -> Iterator[Message]:
-    """A message; a user's with results of functions becomes one for each of them and one for the rest."""
-    role, parts = item.get("role") or "user", _items(item, "parts", at)
-    if role not in ("user", "model", "function"):
+def _message(item: Body, at: str) -> dict[str, Any]:
+    """A message in Anthropic's form, which has parts of the same kinds. Raises Refused."""
+    role = item.get("role") or "user"
+    if role not in ROLES:
         raise Refused(f"{at}role: {role!r} is unknown; use user or model")
-    if role == "model":
-        yield _said(parts)
-        return
-    results = [(path, _object(part, "functionResponse", path)) for path, part in parts if "functionResponse" in part]
-    yield from (_result(result, path) for path, result in results)
-    rest = [_part(part, path) for path, part in parts if "functionResponse" not in part]
-    if rest or not results:
-        yield {"role": "user", "content": reading.joined(rest)}
+    return {"role": ROLES[role], "content": [_block(part, path) for path, part in _items(item, "parts", at)]}
 
 
-def _said(parts: Sequence[tuple[str, Body]]) -> Message:
-    called = [_object(part, "functionCall", at) for at, part in parts if "functionCall" in part]
-    calls = [reading.tool_call(str(c.get("id") or ""), str(c.get("name") or ""), c.get("args")) for c in called]
-    texts = dict.fromkeys((False, True), "")
-    for at, part in parts:
-        texts[bool(part.get("thought"))] += reading.field(part, "text", str, "", at)
-    return {"role": "assistant", "content": texts[False]} | optional(tool_calls=calls, thought=texts[True])
+def _block(part: Body, at: str) -> dict[str, Any]:
+    if "function_call" in part:
+        call = _object(part, "function_call", at)
+        return {"type": "tool_use", "id": call.get("id"), "name": call.get("name"), "input": call.get("args")}
+    if "function_response" in part:
+        return _result(_object(part, "function_response", at), at)
+    if "inline_data" in part:
+        image = _object(part, "inline_data", at)
+        data = str(image.get("data")).translate({ord("-"): "+", ord("_"): "/"})  # clients use either alphabet
+        return {"type": "image", "source": {"media_type": image.get("mime_type"), "data": data}}
+    if others := part.keys() - {"text", "thought", "thought_signature", "video_metadata"}:
+        raise Refused(f"{at}{min(others)}: not served; use text, inlineData, functionCall or functionResponse")
+    kind = "thinking" if part.get("thought") else "text"
+    return {"type": kind, kind: part.get("text")}
 
 
-def _result(result: Body, at: str) -> Message:
+def _result(result: Body, at: str) -> dict[str, Any]:
     given = _object(result, "response", at)
     output = given["output"] if given.keys() == {"output"} else result.get("response")
-    text = output if isinstance(output, str) else to_json(output)
-    others = [_part(part, path) for path, part in _items(result, "parts", at)]
-    about = {"tool_call_id": str(result.get("id") or ""), "name": str(result.get("name") or "")}
-    return {"role": "tool", **about, "content": reading.joined([{"type": "text", "text": text}, *others])}
-
-
-def _part(part: Body, at: str) -> dict[str, Any]:
-    if "text" in part:
-        return {"type": "text", "text": reading.field(part, "text", str, "", at)}
-    if "inlineData" not in part:
-        raise Refused(f"{at}{next(iter(part), 'text')}: not served; use text, inlineData or functionResponse")
-    image = _object(part, "inlineData", at)
-    data = str(image.get("data")).translate({ord("-"): "+", ord("_"): "/"})  # clients use either alphabet
-    return reading.picture(f"data:{image.get('mimeType')};base64,{data}", f"{at}inlineData.")
+    text = {"type": "text", "text": output if isinstance(output, str) else to_json(output)}
+    parts = [text, *(_block(part, path) for path, part in _items(result, "parts", at))]
+    return {"type": "tool_result", "tool_use_id": result.get("id"), "name": result.get("name"), "content": parts}
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     """Functions, and the names of tools that run at Google."""
     tools, others = [], []
     for at, item in _items(body, "tools"):
-        others += [name for name in item if name != "functionDeclarations"]
-        for path, function in _items(item, "functionDeclarations", at):
-            schema = function.get("parametersJsonSchema") or _schema(function.get("parameters"))
+        others += [name for name in item if name != "function_declarations"]
+        for path, function in _items(item, "function_declarations", at):
+            schema = function.get("parameters_json_schema") or _schema(function.get("parameters"))
             tools.append(reading.function({**function, "parameters": schema}, "parameters", path))
     return tools, others
 
@@ -180,25 +154,22 @@ def _schema(given: Any) -> Any:
 
 
 def _choice(body: Body) -> Any:
-    calling = _object(_object(body, "toolConfig"), "functionCallingConfig")
-    mode, names = MODES.get(str(calling.get("mode")), "auto"), calling.get("allowedFunctionNames")
+    calling = _object(_object(body, "tool_config"), "function_calling_config")
+    mode, names = MODES.get(str(calling.get("mode")), "auto"), calling.get("allowed_function_names")
     if not isinstance(names, list) or not names or mode == "none":
         return mode
     return {"type": "allowed_tools", "mode": mode, "tools": [{"name": name} for name in names]}
 
 
 def _format(body: Body) -> AnswerFormat | None:
-    schema = body.get("responseJsonSchema") or _schema(body.get("responseSchema"))
-    kind = reading.field(body, "responseMimeType", str, "text/plain")
-    if kind not in ("text/plain", "application/json"):
-        raise Refused(f"responseMimeType: {kind!r} is not served; use text/plain or application/json")
-    free = kind == "text/plain"
-    named = {"type": "json_schema", "schema": schema} if schema else {"type": "text" if free else "json_object"}
-    return read_format(named, "responseSchema")
+    kind = reading.field(body, "response_mime_type", str, "text/plain")
+    schema = body.get("response_json_schema") or _schema(body.get("response_schema"))
+    given = {"type": FORMATS.get(kind, kind)}
+    return read_format({"type": "json_schema", "schema": schema} if schema else given, "responseMimeType")
 
 
 def _parts(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
-    if answer.reasoning and _object(answer.body, "thinkingConfig").get("includeThoughts"):
+    if answer.reasoning and _object(answer.body, "thinking_config").get("include_thoughts"):
         yield {"text": answer.reasoning, "thought": True}
     if answer.text or not answer.calls:
         yield {"text": answer.text}
@@ -208,12 +179,3 @@ def _parts(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 
 def _token(token: AnswerToken) -> dict[str, Any]:
     return {"token": token.text, "tokenId": token.id, "logProbability": token.logprob}
-
-
-def _usage(answer: ModelAnswer) -> dict[str, int]:
-    return {
-        "promptTokenCount": answer.prompt_tokens,
-        "cachedContentTokenCount": answer.cached_tokens,
-        "candidatesTokenCount": answer.completion_tokens,
-        "totalTokenCount": answer.prompt_tokens + answer.completion_tokens,
-    }

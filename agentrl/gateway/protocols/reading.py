@@ -1,32 +1,31 @@
 """Reads fields of a request, and writes what the protocols share."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.request import Body
 from agentrl.http.refusals import Refused
 
-CHUNK = 1024
-"""Characters of a streamed delta: clients join them."""
 MOST_STOPS, LONGEST_STOPS = 64, 4096
 LONGEST_NAME = 64
 HOTTEST = 100
 MOST_LOGPROBS = 20
+CALL: dict[str, Any] = {"must_call": ""}
+CHOICES: dict[str, dict[str, Any]] = {"auto": {}, "none": {"tools": []}, "any": CALL, "required": CALL}
 READ = {
     *("model", "messages", "input", "system", "instructions", "thread", "previous_response_id", "tools", "tool_choice"),
     *("parallel_tool_calls", "stream", "stream_options", "temperature", "top_p", "n", "max_tokens", "stop", "include"),
     *("max_completion_tokens", "max_output_tokens", "stop_sequences", "logprobs", "response_format", "text"),
-    *("output_config", "output_format", "thinking", "top_logprobs", "return_token_ids", "method", "contents"),
-    *("systemInstruction", "toolConfig", "generationConfig", "generateContentRequest", "candidateCount"),
-    *("maxOutputTokens", "stopSequences", "topP", "responseMimeType", "responseSchema", "responseJsonSchema"),
-    *("responseLogprobs", "thinkingConfig"),
+    *("output_config", "output_format", "thinking", "top_logprobs", "return_token_ids", "contents", "method"),
+    *("system_instruction", "tool_config", "generation_config", "generate_content_request", "thinking_config"),
+    *("response_mime_type", "response_schema", "response_json_schema", "response_logprobs", "candidate_count"),
 }
 """Fields that the protocols read."""
 UNASKING = {
     *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-    *("prompt_cache_retention", "truncation", "context_management", "safetySettings", "labels"),
+    *("prompt_cache_retention", "truncation", "context_management", "safety_settings", "labels"),
 }
 """Fields that ask nothing of the model."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
@@ -74,17 +73,14 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
 def _choice(choice: Any) -> dict[str, Any]:
     """The fields of a `TurnRequest` that a tool choice sets. Raises Refused."""
     given = choice if isinstance(choice, Mapping) else {"type": choice}
-    kind = given.get("type")
+    kind, name = str(given.get("type") or "auto"), _name(given)
     if kind == "allowed_tools":
         about = field(given, kind, dict, given, "tool_choice.")
-        names = [_name(tool) for _, tool in items(about, "tools", "tool_choice.")]
-        mode = about.get("mode", "auto")
+        names, mode = [_name(tool) for _, tool in items(about, "tools", "tool_choice.")], about.get("mode", "auto")
         only = {"name": names[0]} if mode == "required" and len(names) == 1 else mode
         return {**_choice(only), "allowed": frozenset(names)}
-    if kind in (None, "auto", "none", "required", "any") and not _name(given):
-        return {"tools": []} if kind == "none" else {"must_call": ""} if kind in ("required", "any") else {}
-    if name := _name(given):
-        return {"must_call": name}
+    if name or kind in CHOICES:
+        return {"must_call": name} if name else CHOICES[kind]
     raise Refused(f"tool_choice: {_short(choice)} is not served; use auto, none, required (any) or the name of a tool")
 
 
@@ -182,11 +178,6 @@ def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return list(parts)
-
-
-def chunks(text: str) -> Iterator[str]:
-    """A text in parts; none of an empty one."""
-    return (text[i : i + CHUNK] for i in range(0, len(text), CHUNK))
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:

@@ -54,7 +54,8 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": list(output(answer)),
         "usage": _usage(answer),
-        **answer.token_ids,
+        **answer.prompt_ids,
+        **answer.ids,
     }
 
 
@@ -206,8 +207,7 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def _call_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     name = "arguments" if "arguments" in item else "input"
     kind, named = f"response.{item['type']}_{name}", {"name": item["name"]} if name == "arguments" else {}
-    for chunk in reading.chunks(item[name]):
-        yield f"{kind}.delta", {**at, "delta": chunk}
+    yield f"{kind}.delta", {**at, "delta": item[name]}
     yield f"{kind}.done", {**at, **named, name: item[name]}
 
 
@@ -217,20 +217,16 @@ def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str,
     logprobs = {name: part[name] for name in ("logprobs",) if name in part}
     none: dict[str, Any] = {name: [] for name in logprobs}
     yield "response.content_part.added", {**at, "part": {**part, "text": "", **none}}
-    for chunk in reading.chunks(text):
-        yield f"{kind}.delta", {**at, "delta": chunk, **none}
+    yield f"{kind}.delta", {**at, "delta": text, **none}
     yield f"{kind}.done", {**at, "text": text, **logprobs}
     yield "response.content_part.done", {**at, "part": part}
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    return {
-        "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
+    size = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
+    cached = {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0}
+    details = {"input_tokens_details": cached, "output_tokens_details": {"reasoning_tokens": 0}}
+    return {**size, **details, "total_tokens": sum(size.values())}
 
 
 def _head(answer: ModelAnswer) -> dict[str, Any]:
