@@ -64,7 +64,7 @@ def make_app(sessions: Sessions) -> ASGIApp:
         posts = {path: serve.counting(protocol) for path, protocol in COUNTED.items()}
         posts |= {path: serve.answering(protocol, path) for path, protocol in PROTOCOLS.items()}
         posts |= {f"/{name}": serve.posting(handle) for name, handle in sessions.posts().items()}
-        gets = {"/models": serve.models, "/models/{name:path}": serve.model}
+        gets = {"/models": serve.models, "/models/{name:path}": serve.models}
         routes += [Route(start + path, Endpoint(handle), methods=["POST"]) for path, handle in posts.items()]
         routes += [Route(start + path, Endpoint(handle), methods=["GET"]) for path, handle in gets.items()]
     routes.append(Route("/{rest:path}", Endpoint(_nothing_here)))
@@ -175,13 +175,10 @@ class Handlers:
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of each protocol read."""
         self.sessions.check(_key(http))
-        found = [self._about(MODEL)]
+        if "name" in http.path_params:  # any, since the policy answers to each
+            return json_response(_about(http.path_params["name"]))
+        found = [_about(MODEL)]
         return json_response({"object": "list", "data": found, "has_more": False, "models": found})
-
-    async def model(self, http: HttpRequest) -> Response:
-        """The policy, by any name that a client gives it."""
-        self.sessions.check(_key(http))
-        return json_response(self._about(http.path_params["name"]))
 
     async def _asked(self, http: HttpRequest) -> tuple[AgentSession, bytes]:
         """The session and the body of a request. Raises Refused."""
@@ -194,11 +191,11 @@ class Handlers:
         session.tree.size.check_body(body)
         return session, body
 
-    @staticmethod
-    def _about(name: str) -> dict[str, Any]:
-        anthropic_fields = {"type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
-        google_fields = {"name": f"models/{name}", "supportedGenerationMethods": google.METHODS}
-        return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl"} | anthropic_fields | google_fields
+
+def _about(name: str) -> dict[str, Any]:
+    anthropic_fields = {"type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
+    google_fields = {"name": f"models/{name}", "supportedGenerationMethods": google.METHODS}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl"} | anthropic_fields | google_fields
 
 
 def _key(http: HttpRequest) -> str | None:
@@ -250,26 +247,25 @@ class EventStream(Response):
 
 async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[ModelAnswer]) -> Response:
     """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
-    gone = asyncio.ensure_future(disconnected(http.receive))
-    gone.add_done_callback(lambda _: work.cancel())
+    gone: asyncio.Future[Any] = asyncio.ensure_future(disconnected(http.receive))
     try:
-        return json_response(protocol.whole(await work))
-    except asyncio.CancelledError:
-        if gone.done():
-            raise ClientDisconnect from None
-        raise
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return json_response(protocol.whole(work.result()))
+        raise ClientDisconnect
     finally:
         gone.cancel()
+        await ended(work)
 
 
 async def _nothing_here(http: HttpRequest) -> Response:
     if http.method == "HEAD":
         return Response()
-    path = http.scope["raw_path"].decode()
-    raise Refused(
-        f"{http.method} {path} is not served; use chat/completions, responses, messages or models under /s/KEY/v1",
-        "missing",
+    asked, served = (
+        f"{http.method} {http.scope['raw_path'].decode()}",
+        "chat/completions, responses, messages or models",
     )
+    raise Refused(f"{asked} is not served; use {served} under /s/KEY/v1", "missing")
 
 
 def _as_refusal(error: Exception) -> Refused:

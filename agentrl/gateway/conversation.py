@@ -8,7 +8,7 @@ Invariants:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
@@ -24,8 +24,7 @@ Reader = Callable[[Sequence[Any], int], list[Message]]
 """Messages of items that the protocol writes from position `int` on. Raises Refused."""
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(NamedTuple):
     """The items of a request, and their digests."""
 
     items: Sequence[Any]

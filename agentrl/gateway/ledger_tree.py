@@ -33,11 +33,12 @@ from agentrl.trajectory.message import Message
 class LedgerTree:
     """Finds the ledger that a request continues, and writes its answer there. Belongs to one event loop."""
 
-    def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
+    def __init__(
+        self, chat: Chat, longest: int, *, inference_template: bool = False, matcher: Matcher | None = None
+    ) -> None:
         """`longest`: tokens of prompt and answer."""
-        self.chat, self.size = chat, Size(chat, longest)
-        self.matcher: Matcher | None = None
-        self.inference_template = inference_template
+        self.chat, self.size = chat, Size(longest)
+        self.inference_template, self.matcher = inference_template, matcher
         self.branches: list[LedgerBranch] = []
         """Branches with an answer, in the order of their first one."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)

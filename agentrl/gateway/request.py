@@ -63,16 +63,6 @@ class TurnRequest:
 
 
 @dataclass(frozen=True)
-class AnswerToken:
-    """A sampled token, and the likeliest ones in its place."""
-
-    id: int
-    text: str
-    logprob: float
-    top: Sequence["AnswerToken"] = ()
-
-
-@dataclass(frozen=True)
 class ModelAnswer:
     """One turn of the model, as a client gets it."""
 
@@ -91,8 +81,8 @@ class ModelAnswer:
     cached_tokens: int
     """Tokens of the prompt that its ledger had before."""
     completion_tokens: int
-    tokens: Sequence[AnswerToken]
-    """Each sampled token, where the client asked for log-probs."""
+    tokens: Sequence[Mapping[str, Any]]
+    """Each sampled token as OpenAI's protocols show it, and its id, where the client asked for log-probs."""
     body: Body
     """The request as it came."""
     prompt_ids: Mapping[str, list[int]] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from agentrl.gateway.ledger_branch import Pending, SampledTokens
 from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
-from agentrl.gateway.request import AnswerToken, Body, Finish, ModelAnswer, TurnRequest
+from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
 from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
@@ -84,9 +84,9 @@ class AgentSession:
     """The agent's context: it has the limits that a pause of the engine stops."""
 
     def __post_init__(self) -> None:
-        env = self.env
-        self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
-        self.tree.matcher = self.settings.matcher
+        env, matcher = self.env, self.settings.matcher
+        longest, inference = env.limits.model_length, env.inference_template
+        self.tree = LedgerTree(env.chat, longest, inference_template=inference, matcher=matcher)
 
     @property
     def chat(self) -> Chat:
@@ -232,12 +232,10 @@ class AgentSession:
             if self.sampling.experts_from is not None:
                 wishes["experts_from"] = pending.branch.ledger.routed + sum(map(len, sampled.experts))
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
-            generation = await self.env.engine.generate(
-                [*pending.ids, *sampled.ids] if sampled.ids else pending.ids,
-                replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes),
-                key=self.trajectory.key,
-                media=pending.media,
-            )
+            ids = [*pending.ids, *sampled.ids] if sampled.ids else pending.ids
+            sampling = replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes)
+            key, media = self.trajectory.key, pending.media
+            generation = await self.env.engine.generate(ids, sampling, key=key, media=media)
             n = len(generation.token_ids)
             sampled.ids += generation.token_ids
             sampled.logprobs += generation.logprobs
@@ -246,21 +244,16 @@ class AgentSession:
             sampled.versions += generation.versions or [generation.weight_version] * n
             text = self.chat.decode(sampled.ids) if request.stop else ""
             stopped = cut_at_stop(self.chat, sampled, text, request.stop) or self._cut_media(sampled)
-            more = (
-                most - len(sampled.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
-            )
+            goes_on = stopped is None and _goes_on(generation, alone, halts.ids - {*ends})
+            more = most - len(sampled.ids) if goes_on else 0
         return sampled, stopped
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
         own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        return {
-            "candidates": request.logprobs or 0,
-            "stop_token_ids": self.chat.stop_token_ids,
-            **own,
-            **request.sampling,
-        }
+        run = {"candidates": request.logprobs or 0, "stop_token_ids": self.chat.stop_token_ids}
+        return run | own | dict(request.sampling)
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -314,8 +307,10 @@ class AgentSession:
         self._write(pending, sampled, records, message=reply.message, sent=sent, name=answer.id, closed=reply.closed)
         return answer
 
-    def _token(self, id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> AnswerToken:
-        return AnswerToken(id, self.chat.decode([id]), logprob, [self._token(*each) for each in top])
+    def _token(self, id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> dict[str, Any]:
+        text, likeliest = self.chat.decode([id]), [self._token(*each) for each in top]
+        about = {"token": text, "bytes": list(text.encode()), "token_id": id}
+        return {**about, "logprob": logprob, "top_logprobs": likeliest}
 
     async def admitted(self, body: Body) -> Body:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""

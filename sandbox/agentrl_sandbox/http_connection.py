@@ -42,8 +42,6 @@ class Head:
         keep_alive = words[0] == b"HTTP/1.1" and headers.get(b"connection", b"").lower() != b"close"
         chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
         known = 0 if status in (204, 304) else int(length) if length is not None and not chunked else None
-        if known is not None and known > LARGEST:
-            raise Broken(f"an answer of {known} bytes")
         return cls(status, known, chunked, keep_alive and (chunked or known is not None))
 
     def body(self, data: bytearray) -> bytes | None:
@@ -72,7 +70,9 @@ def join_chunks(data: bytearray) -> bytes | None:
 class Connection(asyncio.Protocol):
     """The protocol for `loop.create_connection`. `request` may be called again only after the last answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST) -> None:
+        """`largest`: bytes of an answer."""
+        self.largest = largest
         self.transport: asyncio.Transport | None = None
         self.idle_since = 0.0
         self._data = bytearray()
@@ -115,9 +115,10 @@ class Connection(asyncio.Protocol):
         """Called by the event loop."""
         self._data += data
         try:
-            if len(self._data) > LARGEST:
-                raise Broken(f"an answer of more than {LARGEST} bytes")
             self._read()
+            known = 0 if self._head is None else self._head.length or 0
+            if max(known, len(self._data)) > self.largest:
+                raise Broken(f"an answer of more than {self.largest} bytes")
         except (Broken, ValueError) as error:
             self._fail(Broken(str(error)))
 

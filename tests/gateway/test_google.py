@@ -14,7 +14,7 @@ from tests.gateway.serving import Served, serving
 from tests.rollout.scripted import calls, says
 
 CALL = "Let me see.\n" + calls("add", '{"a": 2, "b": 3}') + "\n" + calls("add", '{"b": 1.0, "a": 4}')
-PROPERTIES = {"a": {"type": "INTEGER", "nullable": True}, "type": {"maxLength": "9"}}
+PROPERTIES = {"a": {"type": "INTEGER", "nullable": True}, "type": {"type": "STRING"}}
 THOUGHT = "<think>\nTwo and three.\n</think>\n\nIt is 5."
 
 
@@ -75,7 +75,7 @@ async def test_a_request_by_hand_is_read_in_either_spelling() -> None:
     (schema,) = served.trajectory.schemas
     assert schema["function"]["parameters"]["properties"] == {
         "a": {"type": ["integer", "null"]},
-        "type": {"maxLength": 9},
+        "type": {"type": "string"},
     }
     assert len(served.trajectory.ledgers) == 1
 

@@ -139,11 +139,8 @@ def messages(item: Body, at: str) -> Iterator[Message]:
 
 def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
     texts = [reading.field(block, "text", str, "", at) for at, block in blocks if block.get("type") == "text"]
-    calls = [
-        reading.tool_call(str(block.get("id") or ""), str(block.get("name") or ""), block.get("input"))
-        for _, block in blocks
-        if block.get("type") == "tool_use"
-    ]
+    uses = [block for _, block in blocks if block.get("type") == "tool_use"]
+    calls = [reading.tool_call(str(u.get("id") or ""), str(u.get("name") or ""), u.get("input")) for u in uses]
     thoughts = [str(block.get("thinking") or "") for _, block in blocks if block.get("type") == "thinking"]
     return {"role": "assistant", "content": "\n".join(texts)} | optional(tool_calls=calls, thought="\n".join(thoughts))
 

@@ -8,7 +8,7 @@ from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
 from agentrl.gateway.protocols import faults, reading
-from agentrl.gateway.request import AnswerToken, Body, ModelAnswer, TurnRequest
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
@@ -16,10 +16,7 @@ STATUS = faults.STATUS
 HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
 THOUGHTS = ("reasoning_content", "reasoning")
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
-    "tool": "tool",
-    "function": "tool",
-}
+ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system", "function": "tool"}
 
 
 def read(body: Body) -> TurnRequest:
@@ -47,21 +44,13 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = list(_calls(answer))
-    choice = {
-        "index": 0,
-        "message": message,
-        "finish_reason": answer.finish,
-        "logprobs": _logprobs(answer),
-        **answer.ids,
-    }
+    choice = {"index": 0, "message": message, **_end(answer), "finish_reason": answer.finish}
     return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer), **answer.prompt_ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
-    yield _chunk(
-        answer, {"role": "assistant", "content": ""}, answer.prompt_ids, logprobs=_logprobs(answer), **answer.ids
-    )
+    yield _chunk(answer, {"role": "assistant", "content": ""}, answer.prompt_ids, **_end(answer))
     if answer.reasoning:
         yield _chunk(answer, {"reasoning_content": answer.reasoning})
     if answer.text:
@@ -134,17 +123,8 @@ def _calls(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         yield {"id": call.id, "type": "function", "function": written}
 
 
-def logprobs(answer: ModelAnswer) -> list[dict[str, Any]]:
-    """The tokens of an answer with their log-probs."""
-    return [{**_token(token), "top_logprobs": list(map(_token, token.top))} for token in answer.tokens]
-
-
-def _token(token: AnswerToken) -> dict[str, Any]:
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
-
-
-def _logprobs(answer: ModelAnswer) -> dict[str, Any] | None:
-    return {"content": logprobs(answer), "refusal": None} if answer.tokens else None
+def _end(answer: ModelAnswer) -> dict[str, Any]:
+    return {"logprobs": {"content": answer.tokens, "refusal": None} if answer.tokens else None, **answer.ids}
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:

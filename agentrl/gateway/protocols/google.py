@@ -12,7 +12,7 @@ from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.answer_format import AnswerFormat, read_format
 from agentrl.gateway.conversation import Conversation, turns_joined
 from agentrl.gateway.protocols import anthropic, faults, reading
-from agentrl.gateway.request import AnswerToken, Body, ModelAnswer, TurnRequest
+from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
@@ -24,8 +24,6 @@ METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 ROLES = {"user": "user", "function": "user", "model": "assistant", "system": "system"}
 MODES = {"ANY": "required", "NONE": "none"}
 FORMATS = {"text/plain": "text", "application/json": "json_object"}
-LIMITS = re.compile("(min|max)[A-Z]")
-"""Begins keywords of a schema whose numbers may be text."""
 
 
 def read(body: Body) -> TurnRequest:
@@ -54,7 +52,7 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
     reason = "MAX_TOKENS" if answer.finish == "length" else "STOP"
     candidate = {"index": 0, "content": {"role": "model", "parts": list(_parts(answer))}, "finishReason": reason}
     if answer.tokens:
-        top = [{"candidates": list(map(_token, token.top))} for token in answer.tokens]
+        top = [{"candidates": list(map(_token, token["top_logprobs"]))} for token in answer.tokens]
         candidate["logprobsResult"] = {"chosenCandidates": list(map(_token, answer.tokens)), "topCandidates": top}
     known, size = answer.cached_tokens, (answer.prompt_tokens, answer.completion_tokens)
     usage = dict(zip(("promptTokenCount", "candidatesTokenCount"), size, strict=True))
@@ -142,15 +140,15 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _schema(given: Any) -> Any:
-    """A schema with the types, numbers and null of JSON Schema."""
+    """A schema with the types and null of JSON Schema."""
     if isinstance(given, list):
         return list(map(_schema, given))
     if not isinstance(given, Mapping):
         return given
-    schema = {name: _schema(value) for name, value in given.items()}
+    schema: dict[str, Any] = {name: _schema(value) for name, value in given.items()}
     if isinstance(kind := schema.get("type"), str):
         schema["type"] = [kind.lower(), "null"] if schema.pop("nullable", False) is True else kind.lower()
-    return {n: int(v) if LIMITS.match(n) and isinstance(v, str) and v.isdigit() else v for n, v in schema.items()}
+    return schema
 
 
 def _choice(body: Body) -> Any:
@@ -177,5 +175,5 @@ def _parts(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         yield {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
 
 
-def _token(token: AnswerToken) -> dict[str, Any]:
-    return {"token": token.text, "tokenId": token.id, "logProbability": token.logprob}
+def _token(token: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": token["token"], "tokenId": token["token_id"], "logProbability": token["logprob"]}

@@ -118,16 +118,14 @@ def shared_fields(
         raise Refused(f"top_logprobs: give a number from 0 to {MOST_LOGPROBS}, not {_short(top)}")
     unmet = [f"tool {kind}" for kind in others]
     unmet += [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
-    flags = {"stream": field(body, "stream", bool, False), "token_ids": field(body, "return_token_ids", bool, False)}
-    about = {"model": field(body, "model", str, "policy"), "logprobs": top if logprobs else None, **flags}
-    return (
-        about
-        | {"temperature": temperature, "top_p": top_p, "tools": tools, **_choice(choice)}
-        | {
-            "unmet": tuple(unmet),
-            "body": body,
-        }
-    )
+    token_ids, model = field(body, "return_token_ids", bool, False), field(body, "model", str, "policy")
+    wanted = {
+        "logprobs": top if logprobs else None,
+        "token_ids": token_ids,
+        "stream": field(body, "stream", bool, False),
+    }
+    sampling = {"temperature": temperature, "top_p": top_p, "unmet": tuple(unmet), "body": body}
+    return {"model": model, "tools": tools, **sampling, **wanted, **_choice(choice)}
 
 
 def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:
@@ -137,10 +135,8 @@ def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:
     if not name:
         raise Refused(f"{where}name is missing")
     about = {"description": description} if description else {}
-    return {
-        "type": "function",
-        "function": {"name": name, **about, "parameters": schema or {"type": "object", "properties": {}}},
-    }
+    written = {"name": name, **about, "parameters": schema or {"type": "object", "properties": {}}}
+    return {"type": "function", "function": written}
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:

@@ -48,15 +48,9 @@ def read(body: Body) -> TurnRequest:
 def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     cut = answer.finish == "length"
-    return {
-        **_head(answer),
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": list(output(answer)),
-        "usage": _usage(answer),
-        **answer.prompt_ids,
-        **answer.ids,
-    }
+    details = {"reason": "max_output_tokens"} if cut else None
+    about = {"status": "incomplete" if cut else "completed", "incomplete_details": details, "usage": _usage(answer)}
+    return {**_head(answer), **about, "output": list(output(answer)), **answer.prompt_ids, **answer.ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
@@ -99,13 +93,10 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
             yield _message(item, at)
-        case "function_call":
+        case "function_call" | "custom_tool_call" as kind:
+            given = item.get("arguments") if kind == "function_call" else {TEXT: str(item.get("input") or "")}
             name = _full(item.get("namespace"), str(item.get("name") or ""))
-            call = reading.tool_call(str(item.get("call_id") or ""), name, item.get("arguments"))
-            yield {"role": "assistant", "content": "", "tool_calls": [call]}
-        case "custom_tool_call":
-            called = {TEXT: str(item.get("input") or "")}
-            call = reading.tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), called)
+            call = reading.tool_call(str(item.get("call_id") or ""), name, given)
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
             content = reading.content(item.get("output"), _part, f"{at}output.")
@@ -144,9 +135,8 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
         if kind == "namespace":
             tools += [_within(item, tool, path) for path, tool in reading.items(item, "tools", at)]
         elif kind in ("function", "custom"):
-            tools.append(
-                reading.function({**item, "parameters": CUSTOM} if kind == "custom" else item, "parameters", at)
-            )
+            shown = {**item, "parameters": CUSTOM} if kind == "custom" else item
+            tools.append(reading.function(shown, "parameters", at))
         else:
             others.append(str(kind))
     return tools, others
@@ -181,7 +171,7 @@ def output(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         thought = [{"type": "reasoning_text", "text": answer.reasoning}]
         yield {"id": f"{REASONING}_{answer.id}", "type": "reasoning", "summary": [], "content": thought}
     if answer.text or not answer.calls:
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": chat.logprobs(answer)}
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": answer.tokens}
         status = "incomplete" if answer.finish == "length" else "completed"
         about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
         yield {**about, "content": [part]}

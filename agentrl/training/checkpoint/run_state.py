@@ -99,7 +99,9 @@ class Checkpoints:
     def _claim(self, resuming: Resuming, step: int) -> None:
         trainer = self.trainer
         dumps = trainer.rollout_data_dir, trainer.validation_data_dir
-        moves, copies = superseded_records(Path(trainer.default_local_dir), resuming.kept(step), dumps)
+        folder = Path(trainer.default_local_dir)
+        used = [folder / "sessions/taken"] if trainer.resume_mode == "disable" else []  # by the rows of another run
+        moves, copies = superseded_records(folder, resuming.kept(step), dumps, results=used)
         resuming.claim(step, moves=moves, copies=copies)
 
     def _room(self) -> bool:
