@@ -138,9 +138,8 @@ class Handlers:
             given = await session.admitted({**sent, **own})
             role = session.settings.role(given.get("model"))
             if role.server is not None:
-                given = {**given, "model": role.model}
-                address = path.format_map(given) + ("?alt=sse" if own.get("method") == google.METHODS[1] else "")
-                sent = {name: value for name, value in given.items() if name not in own}
+                address = google.address(role.model, own["method"]) if own else path
+                sent = {name: value for name, value in {**given, "model": role.model}.items() if name not in own}
                 answer = await role.server.post(address, sent, timeout=TIMEOUT)
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)

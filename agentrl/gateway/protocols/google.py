@@ -26,6 +26,11 @@ MODES = {"ANY": "required", "NONE": "none"}
 FORMATS = {"text/plain": "text", "application/json": "json_object"}
 
 
+def address(model: str, method: str) -> str:
+    """The path of a request."""
+    return f"/models/{model}:{method}{'?alt=sse' if method == METHODS[1] else ''}"
+
+
 def read(body: Body) -> TurnRequest:
     """`model` and `method` are those of its address. Raises Refused."""
     given = _snake(body) | _object(_snake(body), "generate_content_request")
