@@ -115,10 +115,8 @@ class Connection(asyncio.Protocol):
         """Called by the event loop."""
         self._data += data
         try:
+            self._check(len(self._data))
             self._read()
-            known = 0 if self._head is None else self._head.length or 0
-            if max(known, len(self._data)) > self.largest:
-                raise Broken(f"an answer of more than {self.largest} bytes")
         except (Broken, ValueError) as error:
             self._fail(Broken(str(error)))
 
@@ -137,10 +135,15 @@ class Connection(asyncio.Protocol):
                 return
             head = Head.read(bytes(self._data[:end]))
             del self._data[: end + len(END)]
+            self._check(head.length or 0)
             self._head = head if head.status >= 200 else None  # 1xx answers precede the final one
         body = self._head.body(self._data)
         if body is not None:
             self._done(body)
+
+    def _check(self, size: int) -> None:
+        if size > self.largest:
+            raise Broken(f"an answer of more than {self.largest} bytes")
 
     def _done(self, body: bytes) -> None:
         head, self._head = self._head, None

@@ -81,7 +81,7 @@ async def test_names_are_trained_frozen_or_aliases(tmp_path: Path) -> None:
 async def test_answers_of_other_servers_are_passed_on_and_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.gateway.settings.MAX_BODY_BYTES", 700)
+    monkeypatch.setattr("agentrl.gateway.settings.MAX_BODY_BYTES", 500)
     async with serving(says("Yes", "No", "No" * 1000)) as judge, serving(says()) as served:
         models = {"judge": {"base_url": f"{judge.url}/v1beta", "model": "big"}}
         served.session.settings = settings(tmp_path, models=models)
@@ -92,7 +92,7 @@ async def test_answers_of_other_servers_are_passed_on_and_bounded(
             answer = await http.post("/v1beta/models/judge:streamGenerateContent", json=asked)
             assert answer.text.startswith("data: {")
             answer = await http.post("/v1beta/models/judge:generateContent", json=asked)
-            assert (answer.status_code, "an answer of more than 700 bytes" in answer.text) == (503, True)
+            assert (answer.status_code, "an answer of more than 500 bytes" in answer.text) == (503, True)
     assert not served.trajectory.ledgers
 
 
