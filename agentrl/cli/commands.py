@@ -35,7 +35,7 @@ TABLE = (
     Command("tools", "Inspect", "call each tool of a YAML file once and show its schema and result"),
     Command("view", "Inspect", "show runs in a browser: curves, conversations, timelines"),
     Command(
-        "gateway", "Serve", "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
+        "gateway", "Serve", "serve a model to agents over the protocols of OpenAI, Anthropic and Google, recorded token by token"
     ),
     Command("sandbox", "Serve", "run untrusted code in isolation: as a server, or one file"),
 )
