@@ -14,8 +14,8 @@ from pathlib import Path
 
 from agentrl.containers import Container, ContainerProvider, Done
 from agentrl.core.errors import InfraError, UserError, last_line
-from agentrl.tasks.format import Verdict
-from agentrl.tasks.harbor.format import HarborTask
+from agentrl.tasks.format import Verdict, through_steps
+from agentrl.tasks.harbor.format import HarborStep, HarborTask
 
 SHOWN_CHARACTERS = 160
 Read = Callable[[str], HarborTask]
@@ -96,7 +96,7 @@ async def _fill(report: TaskReport, read: Read, provider: ContainerProvider, log
     report.build = time.monotonic() - began
     nothing = await _trial(read, provider, logs / "noop", solve=False)
     report.noop, report.start, report.verify = nothing.verdict.reward, nothing.start, nothing.verify
-    if task.solution is None:
+    if not all(step.task.solution for step in harbor.steps or [harbor]):
         report.notes = (*task.notes, "it has no solution")
     else:
         solved = await _trial(read, provider, logs / "oracle", solve=True)
@@ -128,11 +128,20 @@ async def _trial(
     began = time.monotonic()
     async with _started(provider, harbor) as container:
         start = time.monotonic() - began
-        solved = await harbor.solve(container) if solve else None
-        began = time.monotonic()
-        async with _limit(harbor.verify_timeout, "verification"):
-            verdict = await harbor.verify(container, logs)
-        return ContainerTrial(verdict, start, time.monotonic() - began, solved)
+        began, solved = time.monotonic(), list[Done]()
+
+        async def work(step: HarborStep) -> Verdict:
+            if step is not harbor:
+                async with _limit(step.set_up_timeout, f"the set-up of step {step.name}"):
+                    await step.set_up(container)
+            if solve:
+                solved.append(await step.solve(container))
+            async with _limit(step.verify_timeout, "verification"):
+                return await step.verify(container, logs / step.name)
+
+        verdict = await through_steps(harbor, work)
+        assert verdict is not None
+        return ContainerTrial(verdict, start, time.monotonic() - began, solved[-1] if solve else None)
 
 
 @asynccontextmanager

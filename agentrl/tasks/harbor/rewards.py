@@ -8,7 +8,7 @@ there the exit code says nothing where `run-tests.sh` ends with a command that a
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,25 @@ MAX_FILE_BYTES, MAX_REWARD = 2**20, 1e300
 NUMBERS, NUMBER, REPORT = "reward.json", "reward.txt", "ctrf.json"
 
 
-def read_reward(logs: Path, code: int, output: str) -> Verdict:
-    """The verdict on files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
+def read_numbers(logs: Path, code: int, output: str) -> dict[str, float]:
+    """The numbers in files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
     for name, read in ((NUMBERS, _numbers), (NUMBER, _number), (REPORT, _report)):
         if (logs / name).is_file():
-            return _verdict(read(logs / name), output)
+            return read(logs / name)
     how = f"with exit code {code}" if code else "well"
     words = f": {last_line(output)[:SHOWN_CHARACTERS]}" if code else ""
     raise InfraError(f"the tests ended {how} and wrote neither {NUMBER} nor {NUMBERS} to /logs/verifier{words}")
 
 
-def _verdict(scores: dict[str, float], output: str) -> Verdict:
+def mean(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each number's mean over the steps; a step without it counts as 0."""
+    return {name: sum(step.get(name, 0.0) for step in steps) / len(steps) for step in steps for name in step}
+
+
+def verdict_on(scores: Mapping[str, float], output: str) -> Verdict:
     """`reward`, or the mean where no number is named so."""
     reward = scores.get("reward", sum(scores.values()) / len(scores))
-    return Verdict(reward, scores if len(scores) > 1 else {}, output)
+    return Verdict(reward, dict(scores) if len(scores) > 1 else {}, output)
 
 
 def _number(file: Path) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """A task folder as an object, whichever of the formats it is written in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,18 @@ class Task:
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Fields of the task that have no effect here."""
+    offers: Mapping[str, Any] = field(default_factory=dict)
+    """Servers and skills for the agent: `mcp_servers` as MCP clients read them, `skills`, a folder in the container."""
+    name: str = ""
+    """A step's name."""
+    steps: tuple["Task", ...] = ()
+    """Steps in one container, one after another; empty: the task is its only step."""
+    script: bool = False
+    """Whether a step's files have a `setup.sh`, which runs before its agent."""
+    least: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a step's verdict must reach, or the next step does not come."""
+    last_counts: bool = False
+    """Whether the last step's reward is the task's; else the mean over the steps is."""
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import InfraError
-from agentrl.tasks.harbor.rewards import read_reward
+from agentrl.tasks.harbor.rewards import read_numbers, verdict_on
 
 REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
 
@@ -35,7 +35,7 @@ def test_the_first_file_counts(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    verdict = read_reward(tmp_path, code, "words")
+    verdict = verdict_on(read_numbers(tmp_path, code, "words"), "words")
     assert verdict.reward == reward
     assert tuple(verdict.scores) == tuple(scores)
     assert verdict.output.startswith("words")
@@ -61,7 +61,7 @@ def test_a_broken_verifier_is_no_score(files: dict[str, str], line: str, tmp_pat
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InfraError, match=line):
-        read_reward(tmp_path, 3, "no pytest")
+        read_numbers(tmp_path, 3, "no pytest")
     if not files:
         with pytest.raises(InfraError, match="ended well and wrote neither"):
-            read_reward(tmp_path, 0, "")
+            read_numbers(tmp_path, 0, "")
