@@ -66,7 +66,7 @@ def _kind(annotation: Any) -> FieldKind:
     return KINDS[get_origin(first) or first]
 
 
-SPEC_FIELDS = {field.name: _kind(field.type) for field in fields(ContainerSpec)}
+SPEC_FIELDS = {field.name: _kind(field.type) for field in fields(ContainerSpec) if field.name != "services"}
 FIELDS: dict[str, FieldKind] = {
     **SPEC_FIELDS,
     "set_up": TEXT,

@@ -78,6 +78,11 @@ class TaskRunner:
         made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
         return made
 
+    async def _prepare(self, spec: ContainerSpec) -> None:
+        if spec.services is not None and not getattr(self.provider, "composes", False):
+            raise UserError(f"{KEY}={self.containers.provider} runs no services beside a container; use docker")
+        await self.provider.prepare(spec)
+
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
         for row in {row.uid: row for row in rows if row.task}.values():
@@ -132,7 +137,7 @@ class TaskRunner:
 
     @cached_property
     def _images(self) -> PreparedImages:
-        return PreparedImages(self.provider.prepare)
+        return PreparedImages(self._prepare)
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:

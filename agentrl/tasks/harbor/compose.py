@@ -1,19 +1,20 @@
-"""Reads the one service that a task's `docker-compose.yaml` describes.
+"""Reads a task's `docker-compose.yaml`: the service that is its container, and the others for Docker's own Compose.
 
 Invariant: settings that would make its container another one are refused, and those without an effect are noted; none
-is left out silently.
+is left out silently. The other services are checked again as Compose reads them (containers/docker/compose.py).
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from agentrl.containers import ContainerSpec
+from agentrl.containers import ContainerSpec, Services
+from agentrl.containers.docker.compose import refuse, refuse_service
 from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import inside, read_inside
@@ -25,6 +26,10 @@ SAME = ("container_name", "expose", "init", "pull_policy", "restart", "stdin_ope
 NOTED = ("hostname", "platform", "ports")
 READ = {"build", "image", "working_dir", "environment", "volumes", "network_mode", "command", "entrypoint", "deploy"}
 READ |= {"cpus", "mem_limit", "pids_limit"}
+WITH_OTHERS = {"depends_on", "healthcheck", "networks"}
+"""Settings that matter where there are several services."""
+START_TIMEOUT = 600.0
+"""Seconds until all services are healthy."""
 TOP = {"services", "version", "name", "volumes", "networks"}
 CONTEXTS = ("${CONTEXT_DIR}", "$CONTEXT_DIR")
 """Harbor's variables for the folder of the file."""
@@ -42,9 +47,10 @@ class Service:
     """Files of the task that it mounts: the container gets copies."""
 
 
-def read_compose(file: Path, folder: Path, top: Fields) -> Service:
-    """The service of a file in a task's folder, where it is there; `top`: the task's fields. Raises UserError where
-    there are several services, or one needs more than containers have."""
+def read_compose(file: Path, folder: Path, top: Fields, main: str) -> Service:
+    """The services of a file in a task's folder, where it is there; `top`: the task's fields; `main`: the name of the
+    service that is the container, where there are several. Raises UserError where one needs more than containers
+    have."""
     if not file.is_file():
         return Service(ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full"))
     try:
@@ -52,19 +58,61 @@ def read_compose(file: Path, folder: Path, top: Fields) -> Service:
     except yaml.YAMLError as error:
         raise UserError(f"{file} is no Compose file: {one_line(error)}") from None
     services = parsed.get("services") if isinstance(parsed, Mapping) else None
-    if not isinstance(services, Mapping):
+    if not isinstance(services, Mapping) or not services:
         raise UserError(f"{file} is no Compose file with services")
-    if len(services) != 1:
-        raise UserError(f"{file}: the task needs {len(services)} services, and one is supported; leave the task out")
     outside = {key for key in parsed if key not in TOP and not str(key).startswith("x-")}
-    name, values = next(iter(services.items()))
-    service = Fields({name: values}, str(file), passed=top.passed).sub(name)
-    service.notes = top.notes
-    _refuse(service, outside | (service.values.keys() - {*SAME, *NOTED, *READ}))
+    name = main if len(services) > 1 else next(iter(services))
+    service = Fields({name: services.get(name)}, str(file), passed=top.passed).sub(name)
+    service.notes, others = top.notes, len(services.keys() - {name}) > 0
+    _refuse(service, outside | (service.values.keys() - {*SAME, *NOTED, *READ, *(WITH_OTHERS if others else ())}))
     mounts = tuple(_mounts(file, service))
     spec = _spec(file, folder, service)
+    if others:
+        list(map(service.get, WITH_OTHERS))
+        beside = _others(Services(file, folder, main=name), parsed, top)
+        spec = replace(spec, services=beside, start_timeout=START_TIMEOUT)
     service.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
     return Service(spec, mounts)
+
+
+def _others(services: Services, parsed: Mapping[str, Any], top: Fields) -> Services:
+    """The other services, and values of their variables. What Compose would read outside of the folder is refused."""
+    texts = [*_texts(parsed)]
+    for name, values in parsed["services"].items():
+        service = Fields({name: values}, str(services.file)).sub(name)
+        given, files = service.get("environment") or (), service.get("env_file") or ()
+        bare = (one for one in given if (given[one] is None if isinstance(given, Mapping) else "=" not in one))
+        texts += [f"${{{one}}}" for one in bare]
+        if name == services.main:
+            continue
+        refuse_service(services, name, service.values, ("env_file", "extends"))
+        refuse(services, f"services.{name}.extends", {"file"} & set(service.get("extends") or ()))
+        for one in [files] if isinstance(files, str) else files:
+            inside(services.file.parent / str(one["path"] if isinstance(one, Mapping) else one), services.folder)
+        list(_mounts(services.file, service))
+        top.notes += [f"{services.file.name}: {name}.ports has no effect"] if service.get("ports") else []
+    return replace(services, variables=_variables(services, texts, top))
+
+
+def _variables(services: Services, texts: Iterable[str], top: Fields) -> dict[str, str]:
+    """Values of the variables in texts. Raises UserError for one that the task may not have."""
+    found = {"CONTEXT_DIR": str(services.file.parent), **top.sub("environment").texts("env")}
+    for match in (match for text in texts for match in VARIABLE.finditer(text) if not match["dollar"]):
+        name, default = match["name"] or match["short"], match["default"]
+        if f"${{{name}".startswith(HARNESS):
+            found[name] = f"{services.nowhere}/{name}"
+        elif name not in found and (value := top.variable(services.file.name, name, default)) != default:
+            found[name] = value
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, at any depth."""
+    if isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
+    elif isinstance(value, str):
+        yield value
 
 
 def _refuse(service: Fields, unknown: Iterable[Any]) -> None:

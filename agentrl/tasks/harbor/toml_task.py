@@ -35,7 +35,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
     _refuse(folder, top, environment)
-    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top)
+    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top, "main")
     spec = _spec(folder, service, environment, agent, verifier)
     steps = tuple(_steps(folder, top, spec))
     last_counts = top.get("multi_step_reward_strategy") == "final"
@@ -153,6 +153,8 @@ def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, ve
         processes=asked.processes,
         command=asked.command,
         entrypoint=asked.entrypoint,
+        services=asked.services,
+        start_timeout=asked.start_timeout,
     )
 
 

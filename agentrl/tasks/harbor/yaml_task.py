@@ -30,7 +30,7 @@ def read_yaml(folder: Path, passed: Passed = ()) -> Task:
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
     timeout = fields.number("max_agent_timeout_sec", 360)
-    service = read_compose(folder / "docker-compose.yaml", folder, fields)
+    service = read_compose(folder / "docker-compose.yaml", folder, fields, "client")
     before, after = _mounts(folder, service)
     return Task(
         folder=folder,
