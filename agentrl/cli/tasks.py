@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded

@@ -15,14 +15,13 @@ from asyncio.subprocess import PIPE
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from agentrl.containers.archive import packed
 from agentrl.containers.contract import ContainerSpec, Services
 from agentrl.containers.docker import reaper
 from agentrl.containers.docker.engine import Engine
-from agentrl.containers.docker.images import LABEL, Images, pack
+from agentrl.containers.docker.images import LABEL, Images
 from agentrl.containers.docker.networks import NO_NAMES
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.inside import inside
@@ -37,7 +36,6 @@ DROPPED = {"container_name", "ports", "labels", "logging", "attach", "pull_polic
 """Settings that no process of the task's notices, or that would publish or name something on this machine."""
 LIMITS = {"cpus": "cpus", "memory": "mem_limit", "pids": "pids_limit"}
 """Names of limits in `deploy` and of a service: the same limit twice is refused."""
-CONFIG_SECONDS = 60.0
 UP = "--env-file /dev/null -f - up --detach --wait --no-build --pull never"
 NO_COMPOSE = "a task with several services needs Docker's compose plugin: install docker-compose-plugin, and try again"
 
@@ -69,8 +67,11 @@ class Composer:
         key = str(spec.services)
         if key not in self._projects:
             project = checked(await self._read(spec.services), spec.services)
-            for name, values in project.document["services"].items():
-                await self._have(name, values, spec)
+            for values in project.document["services"].values():
+                if "build" not in values:
+                    await self._images.have(ContainerSpec(image=values["image"]))
+            async with asyncio.timeout(spec.build_timeout):
+                await self._compose("-p agentrl -f - build", project.document, spec.services, {})
             self._projects[key] = project
         return self._projects[key]
 
@@ -124,8 +125,7 @@ class Composer:
     async def _read(self, services: Services) -> Any:
         base = {"services": {services.main: {"image": "main"}}}
         try:
-            async with asyncio.timeout(CONFIG_SECONDS):
-                await self._compose("version", None, services, {})
+            await self._compose("version", None, services, {})
         except (InfraError, OSError):
             raise UserError(NO_COMPOSE) from None
         try:
@@ -133,22 +133,6 @@ class Composer:
             return json.loads(await self._compose(words, base, services, services.variables))
         except InfraError as error:
             raise UserError(str(error)) from None
-
-    async def _have(self, name: str, values: dict[str, Any], spec: ContainerSpec) -> None:
-        """Pull or build a service's image; a built one has a name by its content."""
-        if "build" not in values:
-            await self._images.have(ContainerSpec(image=values["image"]))
-            return
-        section = values.pop("build")
-        with TemporaryFile() as context:
-            dockerfile = section.get("dockerfile", "Dockerfile")
-            packed = await self._engine.call(pack, Path(section["context"]), context, dockerfile)
-        digest = hashlib.sha256(f"{packed}{json.dumps(section, sort_keys=True)}".encode()).hexdigest()
-        tag = values["image"] = f"agentrl-built:{digest[:32]}"
-        if not await self._engine.call(self._engine.client.images.list, tag):
-            one = {"image": tag, "build": {**section, "labels": {LABEL: tag}}}
-            async with asyncio.timeout(spec.build_timeout):
-                await self._compose("-p agentrl -f - build", {"services": {name: one}}, spec.services, {})
 
 
 def checked(document: Any, services: Services) -> Project:
@@ -181,6 +165,8 @@ def _service(name: str, values: Mapping[str, Any], services: Services, copies: l
         refuse(services, f"{where}.build", section.keys() - BUILD)
         context = inside(Path(section["context"]), services.folder)
         inside(context / section.get("dockerfile", "Dockerfile"), services.folder)
+        tag = f"agentrl-built:{hashlib.sha256(f'{services.file} {name}'.encode()).hexdigest()[:32]}"
+        made |= {"image": tag, "build": {**section, "labels": {LABEL: tag}}}
     mounts = values.get("volumes", ())
     refuse(services, f"{where}.volumes", {one["type"] for one in mounts} - {"bind", "volume", "tmpfs"})
     for one in (one for one in mounts if one["type"] == "bind" and not one["source"].startswith(services.nowhere)):

@@ -111,12 +111,12 @@ def with_tag(image: str) -> tuple[str, str | None]:
     return (name, tag) if colon and "/" not in tag and "@" not in image else (image, None if "@" in image else "latest")
 
 
-def pack(folder: Path, file: IO[bytes], dockerfile: str = "Dockerfile") -> str:
+def pack(folder: Path, file: IO[bytes]) -> str:
     """Write the files that the build sees as a tar archive; the tag of their image. Raises UserError."""
     from docker.utils.build import exclude_paths
 
-    if not (folder / dockerfile).is_file():
-        raise UserError(f"{folder}: it has no {dockerfile}; add one, or name an image")
+    if not (folder / "Dockerfile").is_file():
+        raise UserError(f"{folder}: it has no Dockerfile; add one, or name an image")
     digest = hashlib.sha256()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:  # BuildKit knows it by its first bytes
         for name in sorted(exclude_paths(str(folder), _ignored(folder))):

@@ -66,8 +66,8 @@ class HarborStep:
         for copy in self.task.files:
             target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
             await container.upload(copy.source, target)
-        if self.task.script:
-            await _set_up_by(container, f"{target.rstrip('/')}/setup.sh", self.name)
+            if self.name and (copy.source / "setup.sh").is_file():
+                await _set_up_by(container, f"{target.rstrip('/')}/setup.sh", self.name)
         if self.task.healthcheck is not None:
             await wait_healthy(container, self.task.healthcheck)
         self._before = (await look(container)).processes

@@ -1,7 +1,7 @@
 """Reads the reward of a task's tests: in the files that they leave, or in what they write.
 
-Of the files, `reward.json` comes before `reward.txt`; a report `ctrf.json` counts where neither is there. A script
-without a reward is a broken one, whatever its exit code. The tasks of the first Terminal-Bench name a parser instead:
+Of the files, `reward.json` comes before `reward.txt`. A script without a reward is a broken one, whatever its exit
+code. The tasks of the first Terminal-Bench name a parser instead:
 there the exit code says nothing where `run-tests.sh` ends with a command that always succeeds.
 """
 
@@ -27,12 +27,12 @@ COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SHOWN_CHARACTERS = 200
 MAX_FILE_BYTES, MAX_REWARD = 2**20, 1e300
 """Limits of a file and of a reward: the agent may have made it."""
-NUMBERS, NUMBER, REPORT = "reward.json", "reward.txt", "ctrf.json"
+NUMBERS, NUMBER = "reward.json", "reward.txt"
 
 
 def read_numbers(logs: Path, code: int, output: str) -> dict[str, float]:
     """The numbers in files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
-    for name, read in ((NUMBERS, _numbers), (NUMBER, _number), (REPORT, _report)):
+    for name, read in ((NUMBERS, _numbers), (NUMBER, _number)):
         if (logs / name).is_file():
             return read(logs / name)
     how = f"with exit code {code}" if code else "well"
@@ -70,16 +70,6 @@ def _numbers(file: Path) -> dict[str, float]:
     if not numbers or len(numbers) < len(found):
         raise InfraError(f"{file.name} of the tests holds no finite numbers: {str(parsed)[:60]}")
     return numbers
-
-
-def _report(file: Path) -> dict[str, float]:
-    """A report in the Common Test Report Format: 1 where tests ran and none failed."""
-    try:
-        summary = _parsed(file)["results"]["summary"]
-        ran, failed = summary["passed"] + summary["failed"], summary["failed"]
-    except (TypeError, KeyError):
-        raise InfraError(f"{file.name} of the tests has no summary") from None
-    return {"reward": float(ran > 0 and failed == 0)}
 
 
 def _text(file: Path) -> str:

@@ -93,8 +93,6 @@ class Task:
     """A step's name."""
     steps: tuple["Task", ...] = ()
     """Steps in one container, one after another; empty: the task is its only step."""
-    script: bool = False
-    """Whether a step's files have a `setup.sh`, which runs before its agent."""
     least: Mapping[str, float] = field(default_factory=dict)
     """Numbers that a step's verdict must reach, or the next step does not come."""
     last_counts: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.core.inside import inside, read_inside
-from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
 
@@ -22,6 +22,8 @@ NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
+SECONDS = ("interval", "timeout", "start_period", "start_interval")
+OFFERS = ("mcp_servers", "skills_dir")
 STEP = re.compile(r"[\w][\w.-]*")
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
 """Fields that change nothing in how a task of one step runs, or that are read elsewhere."""
@@ -35,8 +37,8 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
     _refuse(folder, top, environment)
-    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top, "main")
-    spec = _spec(folder, service, environment, agent, verifier)
+    asked, mounts = read_compose(folder / "environment" / "docker-compose.yaml", folder, top, "main")
+    spec = _spec(folder, asked, environment, agent, verifier)
     steps = tuple(_steps(folder, top, spec))
     last_counts = top.get("multi_step_reward_strategy") == "final"
     whole = Task(folder, "", spec, Script((), TESTS, ""), None) if steps else _part(folder, top, spec, [folder])
@@ -44,7 +46,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         whole,
         instruction=steps[0].instruction if steps else whole.instruction,
         healthcheck=_healthcheck(environment),
-        files=(*_loose_files(folder, spec), *service.mounts),
+        files=(*_loose_files(folder, spec), *mounts),
         metadata=_metadata(top),
         offers=_offers(top, environment),
         steps=steps,
@@ -82,11 +84,14 @@ def _steps(folder: Path, top: Fields, spec: ContainerSpec) -> Iterator[Task]:
         merged.notes = step.notes = top.notes
         files, least = own / "workdir", step.get("min_reward")
         least = {"reward": least} if isinstance(least, int | float) else least or {}
+        if odd := {"user", "network_mode"} & step.sub("agent").values.keys():
+            top.notes.append(f"steps.agent.{min(odd)} has no effect")
+        for key in ("agent", "verifier"):  # each step has them
+            list(map(top.sub(key).get, top.sub(key).values))
         yield replace(
             _part(folder, merged, spec, [own, folder]),
             name=name,
             files=(Copy(files),) if files.is_dir() else (),
-            script=(files / "setup.sh").is_file(),
             healthcheck=_healthcheck(step),
             least={key: float(value) for key, value in least.items()},
         )
@@ -133,8 +138,8 @@ def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
             raise UserError(f"{top.file}: {reason}; leave the task out")
 
 
-def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
-    context, asked = folder / "environment", service.spec
+def _spec(folder: Path, asked: ContainerSpec, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
+    context = folder / "environment"
     image, build = environment.text("docker_image"), context if (context / "Dockerfile").is_file() else None
     image, build = image or asked.image, asked.build or build
     if image is None and build is None:
@@ -142,7 +147,10 @@ def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, ve
     spec = limits(environment, image, build)
     access, allowed = _network(environment, agent, verifier)
     return replace(
-        spec,
+        asked,
+        image=spec.image,
+        build=spec.build,
+        build_timeout=spec.build_timeout,
         network="none" if asked.network == "none" else access,
         allowed=allowed,
         workdir=spec.workdir or asked.workdir,
@@ -150,11 +158,7 @@ def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, ve
         user=user_of(agent),
         cpus=asked.cpus or spec.cpus,
         memory_mb=asked.memory_mb or spec.memory_mb,
-        processes=asked.processes,
-        command=asked.command,
-        entrypoint=asked.entrypoint,
-        services=asked.services,
-        start_timeout=asked.start_timeout,
+        storage_mb=spec.storage_mb,
     )
 
 
@@ -179,29 +183,21 @@ def _tests(places: Sequence[Path], verifier: Fields, bundled: bool) -> Script:
 
 def _solution(places: Sequence[Path], solution: Fields, timeout: float | None) -> Script | None:
     """None where it cannot be run: only `agentrl tasks check` needs it."""
-    missing = solution.unset("env")
     folder = next((place / "solution" for place in places if (place / "solution").is_dir()), places[0])
-    if not (folder / "solve.sh").is_file() or missing:
-        fix = "set it, and pass it with --pass-env, to try the solution"
-        solution.notes += [f"solution.env needs the environment variable {name}: {fix}" for name in missing]
+    try:
+        env = solution.texts("env")
+    except UserError as error:
+        solution.notes.append(f"it is not solved: {error}")
         return None
-    env = solution.texts("env")
-    return Script((Copy(folder, SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout)
+    found = (folder / "solve.sh").is_file()
+    return Script((Copy(folder, SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout) if found else None
 
 
 def _healthcheck(environment: Fields) -> Healthcheck | None:
-    table, plain = environment.sub("healthcheck"), Healthcheck("")
-    command = table.text("command")
-    if command is None:
-        return None
-    return Healthcheck(
-        command,
-        interval=table.number("interval_sec", plain.interval),
-        timeout=table.number("timeout_sec", plain.timeout),
-        start_period=table.number("start_period_sec", plain.start_period),
-        start_interval=table.number("start_interval_sec", plain.start_interval),
-        retries=int(table.number("retries", plain.retries)),
-    )
+    table = environment.sub("healthcheck")
+    command, retries = table.text("command"), int(table.number("retries", Healthcheck.retries))
+    seconds = {key: table.number(f"{key}_sec", getattr(Healthcheck, key)) for key in SECONDS}
+    return None if command is None else Healthcheck(command, retries=retries, **seconds)
 
 
 def _loose_files(folder: Path, spec: ContainerSpec) -> tuple[Copy, ...]:
@@ -221,7 +217,8 @@ def _metadata(top: Fields) -> dict[str, Any]:
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
     hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
-    return [*(f"{name} is unknown" for name in top.unread()), *hidden]
+    offered = [f"environment.{key}: agent programs get it" for key in OFFERS if environment.get(key)]
+    return [*offered, *(f"{name} is unknown" for name in top.unread()), *hidden]
 
 
 def _offers(top: Fields, environment: Fields) -> dict[str, Any]:
@@ -229,13 +226,12 @@ def _offers(top: Fields, environment: Fields) -> dict[str, Any]:
     servers = {}
     for number, table in enumerate(environment.get("mcp_servers") or ()):
         server = Fields(table, top.file, f"environment.mcp_servers[{number}].", passed=top.passed)
-        name, kind, url = (server.text(key) for key in ("name", "transport", "url"))
-        program = {"command": server.text("command"), "args": [*server.names("args")]}
-        headers = {"headers": server.texts("headers")} if server.get("headers") else {}
-        remote = {"type": "sse" if kind in (None, "sse") else "http", "url": url, **headers}
-        if not name or not (url or program["command"]):
+        name, kind = server.text("name"), {"streamable-http": "http"}.get(table.get("transport"), "sse")
+        if not name or not (server.text("url") or server.text("command")):
             raise server.wrong("name", name, "a name, and a url or a command")
-        servers[name] = program if kind == "stdio" else remote
+        kept = {key: table[key] for key in ("url", "command", "args") if table.get(key)}
+        headers = {"headers": server.texts("headers")} if table.get("headers") else {}
+        servers[name] = kept | headers | ({"type": kind} if "url" in kept else {})
     skills = environment.text("skills_dir")
     return ({"mcp_servers": servers} if servers else {}) | ({"skills": skills} if skills else {})
 

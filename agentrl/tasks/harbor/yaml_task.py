@@ -3,6 +3,7 @@
 The parser that `parser_name` names reads the reward in the output of `run-tests.sh`; without one its exit code is it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
-from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.rewards import PARSERS
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Script, Task
@@ -30,12 +31,12 @@ def read_yaml(folder: Path, passed: Passed = ()) -> Task:
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
     timeout = fields.number("max_agent_timeout_sec", 360)
-    service = read_compose(folder / "docker-compose.yaml", folder, fields, "client")
-    before, after = _mounts(folder, service)
+    asked, mounts = read_compose(folder / "docker-compose.yaml", folder, fields, "client")
+    before, after = _mounts(folder, mounts)
     return Task(
         folder=folder,
         instruction=_instruction(fields),
-        spec=_spec(folder, service),
+        spec=_spec(folder, asked),
         files=before,
         tests=_tests(folder, fields, after),
         solution=_solution(folder, timeout),
@@ -65,10 +66,10 @@ def _parser(fields: Fields) -> str:
     return name
 
 
-def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
+def _mounts(folder: Path, mounts: Sequence[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
     """Mounted files that come before the agent, and those that come with the tests. The solution never comes."""
     parts: dict[bool, list[Copy]] = {False: [], True: []}
-    for mount in service.mounts:
+    for mount in mounts:
         whole = mount.source == folder
         opened = [Copy(one, f"{mount.to}/{one.name}") for one in sorted(folder.iterdir())] if whole else [mount]
         for copy in opened:
@@ -78,8 +79,7 @@ def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Cop
     return tuple(parts[False]), tuple(parts[True])
 
 
-def _spec(folder: Path, service: Service) -> ContainerSpec:
-    asked = service.spec
+def _spec(folder: Path, asked: ContainerSpec) -> ContainerSpec:
     build = None if asked.image else asked.build or folder
     if build and not (build / "Dockerfile").is_file():
         raise UserError(f"{build}/Dockerfile is missing: write one")

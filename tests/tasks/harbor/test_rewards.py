@@ -7,8 +7,6 @@ import pytest
 from agentrl.core.errors import InfraError
 from agentrl.tasks.harbor.rewards import read_numbers, verdict_on
 
-REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
-
 
 @pytest.mark.parametrize(
     ("files", "code", "reward", "scores"),
@@ -24,10 +22,6 @@ REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
         ({"reward.json": '{"a": 1, "b": 0}'}, 0, 0.5, ("a", "b")),
         ({"reward.json": '{"speed": true}'}, 0, 1, ()),
         ({"reward.json": "0.75"}, 0, 0.75, ()),
-        ({"ctrf.json": REPORT % (3, 0)}, 0, 1, ()),
-        ({"ctrf.json": REPORT % (3, 1)}, 1, 0, ()),
-        ({"ctrf.json": REPORT % (0, 0)}, 0, 0, ()),
-        ({"ctrf.json": REPORT % (3, 0), "reward.txt": "0"}, 0, 0, ()),
     ],
 )
 def test_the_first_file_counts(
@@ -54,7 +48,6 @@ def test_the_first_file_counts(
         ({"reward.json": "{"}, "reward.json of the tests is no JSON"),
         ({"reward.json": '{"reward": NaN}'}, "holds no finite numbers"),
         ({"reward.json": "{}"}, "holds no finite numbers"),
-        ({"ctrf.json": "{}"}, "ctrf.json of the tests has no summary"),
     ],
 )
 def test_a_broken_verifier_is_no_score(files: dict[str, str], line: str, tmp_path: Path) -> None:
