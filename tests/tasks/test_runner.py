@@ -380,9 +380,9 @@ async def test_a_format_of_the_users() -> None:
     ("extra_info", "says"),
     [
         ({"container": {"imag": "x"}}, "r:0: extra_info.container: unknown field 'imag'; did you mean image?"),
-        ({"container": {"cpus": "2"}}, "r:0: extra_info.container: cpus='2': write a number above 0"),
-        ({"container": {"entrypoint": "yes"}}, "entrypoint='yes': write true or false"),
-        ({"container": {"allowed": "a.org"}}, "allowed='a.org': write a list of text"),
+        ({"container": {"cpus": "2"}}, "r:0: extra_info.container: cpus is '2': write a number above 0"),
+        ({"container": {"entrypoint": "yes"}}, "entrypoint is 'yes': write true or false"),
+        ({"container": {"allowed": "a.org"}}, "allowed is 'a.org': write a list of text"),
         ({"task": {"format": "habor"}}, "r:0: extra_info.task.format=habor: "),
     ],
 )

@@ -36,6 +36,8 @@ DROPPED = {"container_name", "ports", "labels", "logging", "attach", "pull_polic
 """Settings that no process of the task's notices, or that would publish or name something on this machine."""
 LIMITS = {"cpus": "cpus", "memory": "mem_limit", "pids": "pids_limit"}
 """Names of limits in `deploy` and of a service: the same limit twice is refused."""
+USUAL = ("name", "internal", "labels")
+"""Settings of networks and volumes."""
 UP = "--env-file /dev/null -f - up --detach --wait --no-build --pull never"
 NO_COMPOSE = "a task with several services needs Docker's compose plugin: install docker-compose-plugin, and try again"
 
@@ -143,8 +145,9 @@ def checked(document: Any, services: Services) -> Project:
     shared: dict[str, Any] = {"networks": {}, "volumes": {}}
     for kind, found in shared.items():
         for name, values in (document.get(kind) or {}).items():
-            usual: dict[str, Any] = {"name": None, "ipam": {}, "driver": "bridge", "internal": None, "labels": None}
-            odd = {key for key, value in values.items() if key not in usual or usual[key] not in (None, value)}
+            odd = {
+                key for key, one in values.items() if one and key not in USUAL and (key, one) != ("driver", "bridge")
+            }
             refuse(services, f"{kind}.{name}", odd)
             found[name] = {"internal": True} if values.get("internal") else {}
     used = {network for values in made.values() for network in values.get("networks", ())}

@@ -150,11 +150,8 @@ def _keep(logs: Path, done: Done) -> None:
 async def wait_healthy(container: Container, check: Healthcheck) -> None:
     """Repeat the check until it passes. Raises InfraError after as many failures as it allows."""
     quiet_until, failures = time.monotonic() + check.start_period, 0
-    while True:
+    while (done := await container.exec(check.command, timeout=check.timeout)).code != 0:
         starting = time.monotonic() < quiet_until
-        done = await container.exec(check.command, timeout=check.timeout)
-        if done.code == 0:
-            return
         failures += not starting
         if failures >= max(check.retries, 1):
             words = done.output.strip()[-200:] or "no output"
@@ -189,7 +186,7 @@ async def verifier_container(agents: Container, separate: Separate, kept: Path) 
     if not hasattr(agents, "sibling"):
         raise UserError(f"{type(agents).__name__} makes no second container, and the task's verifier needs one")
     for hook in separate.collect:  # a failure is for the tests to find
-        await agents.exec(hook.command, timeout=hook.timeout, user=hook.user)
+        await agents.exec(hook.command, timeout=hook.timeout or 60.0, user=hook.user)
     copied = [(source, await _fetched(agents, source, kept)) for source in (PUBLISHED, *separate.artifacts)]
     container: Container = agents.sibling(separate.spec)
     try:

@@ -49,22 +49,14 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Collect:
-    """A command in the agent's container before files are copied out of it."""
-
-    command: str
-    timeout: float = 60.0
-    user: str | None = None
-
-
-@dataclass(frozen=True)
 class Separate:
     """A container of the verifier's own."""
 
     spec: ContainerSpec
     artifacts: tuple[str, ...] = ()
     """Files and folders that it gets from the agent's container, at the same paths."""
-    collect: tuple[Collect, ...] = ()
+    collect: tuple[Script, ...] = ()
+    """Commands in the agent's container before files are copied out of it."""
 
 
 @dataclass(frozen=True)

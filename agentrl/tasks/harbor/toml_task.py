@@ -15,7 +15,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.inside import inside, read_inside
 from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
-from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
+from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Healthcheck, Script, Separate, Task
 
 NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 """The format's names -> those of containers."""
@@ -127,15 +127,10 @@ def read_instruction(folder: Path, place: Path) -> str:
 def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
     """Raises UserError for a task that needs something that is not here."""
     system = str(environment.get("os") or "linux").lower()
-    reasons = {
-        f"environment.os is {system}: only linux is supported": system != "linux",
-        "trajectory.json beside it: a conversation before the task is not supported": (
-            folder / "trajectory.json"
-        ).exists(),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UserError(f"{top.file}: {reason}; leave the task out")
+    if system != "linux":
+        raise UserError(f"{top.file}: environment.os is {system}: only linux is supported; leave the task out")
+    if (folder / "trajectory.json").exists():
+        raise UserError(f"{folder}: a conversation before the task is not supported (trajectory.json)")
 
 
 def _spec(folder: Path, asked: ContainerSpec, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
@@ -273,12 +268,15 @@ def _artifacts(top: Fields) -> tuple[str, ...]:
     return tuple(map(str, listed))
 
 
-def _collects(verifier: Fields) -> tuple[Collect, ...]:
+def _collects(verifier: Fields) -> tuple[Script, ...]:
     hooks = [Fields(one, verifier.file, "verifier.collect.") for one in verifier.get("collect") or ()]
     for hook in hooks:
         if hook.text("service") not in (None, "main"):
             raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
-    return tuple(Collect(one.text("command") or "true", one.number("timeout_sec", 60), user_of(one)) for one in hooks)
+    return tuple(
+        Script((), "", one.text("command") or "true", user=user_of(one), timeout=one.number("timeout_sec", 60))
+        for one in hooks
+    )
 
 
 def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:

@@ -68,15 +68,13 @@ def _parser(fields: Fields) -> str:
 
 def _mounts(folder: Path, mounts: Sequence[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
     """Mounted files that come before the agent, and those that come with the tests. The solution never comes."""
-    parts: dict[bool, list[Copy]] = {False: [], True: []}
+    opened = list[Copy]()
     for mount in mounts:
         whole = mount.source == folder
-        opened = [Copy(one, f"{mount.to}/{one.name}") for one in sorted(folder.iterdir())] if whole else [mount]
-        for copy in opened:
-            top = copy.source.relative_to(folder).parts[0]
-            if top not in SOLUTIONS:
-                parts[top in HIDDEN].append(copy)
-    return tuple(parts[False]), tuple(parts[True])
+        opened += [Copy(one, f"{mount.to}/{one.name}") for one in sorted(folder.iterdir())] if whole else [mount]
+    tops = [(copy, copy.source.relative_to(folder).parts[0]) for copy in opened]
+    before = tuple(copy for copy, top in tops if top not in (*HIDDEN, *SOLUTIONS))
+    return before, tuple(copy for copy, top in tops if top in HIDDEN)
 
 
 def _spec(folder: Path, asked: ContainerSpec) -> ContainerSpec:
@@ -102,8 +100,10 @@ def _solution(folder: Path, timeout: float) -> Script | None:
         return Script((Copy(script, place),), SOLUTION, place, timeout=timeout)
     if not steps.is_file():
         return None
-    lines = [str(step.get("command", "")) for step in _steps(steps, folder)]
-    return Script((), SOLUTION, "\n".join(lines), timeout=timeout)
+    typed = _content(steps, folder)
+    if not isinstance(typed, list) or not all(isinstance(step, dict) for step in typed):
+        raise UserError(f"{steps}: write a list of commands")
+    return Script((), SOLUTION, "\n".join(str(step.get("command", "")) for step in typed), timeout=timeout)
 
 
 def _content(file: Path, folder: Path) -> Any:
@@ -111,11 +111,3 @@ def _content(file: Path, folder: Path) -> Any:
         return read_yaml_text(read_inside(file, folder))
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {one_line(error)}") from None
-
-
-def _steps(file: Path, folder: Path) -> list[dict[str, Any]]:
-    """The commands of a solution that is typed into a terminal."""
-    steps = _content(file, folder)
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise UserError(f"{file}: write a list of commands")
-    return steps
