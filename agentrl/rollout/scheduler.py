@@ -89,7 +89,7 @@ class Scheduler(BatchScheduler):
         for retry in range(self.retries + 1):
             trajectory = Trajectory(job.row, job.key, job.sample)
             asked = replace(sampling, seed=seed_for(sampling.seed, "retry", retry)) if retry else sampling
-            agent = partial(self._attempt, kind, asked)
+            agent = partial(attempt, partial(kind, self.env), sampling=asked, timeout=self.timeout)
             await (self.tasks.run(trajectory, agent, kind.container_spec) if job.row.task else agent(trajectory))
             late = trajectory.finish == "timeout" and not self.retry_timeouts
             if trajectory.outcome is not Outcome.INFRA_ERROR or late:
@@ -97,11 +97,6 @@ class Scheduler(BatchScheduler):
         if self.teachers is not None:
             await self.teachers.assign(trajectory)
         return trajectory
-
-    async def _attempt(
-        self, kind: type[AgentLoop], sampling: Sampling, trajectory: Trajectory, own_timeout: float | None = None
-    ) -> None:
-        await attempt(kind(self.env), trajectory, sampling, self.timeout, own_timeout)
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
         """Score a trajectory, as its teacher does, end its container, compare it with the template, call `on_done`."""

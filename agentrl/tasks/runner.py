@@ -46,8 +46,8 @@ SHORTEST_SPAN = 0.001
 
 Phase = SpanKind | Literal["run"]
 """`run` is the agent's; its parts have their own spans."""
-Agent = Callable[[Trajectory, float | None], Awaitable[None]]
-"""Runs the agent, for at most so many seconds (None: the run's limit); failures become the trajectory's outcome."""
+Agent = Callable[..., Awaitable[None]]
+"""Fills a trajectory in `own_timeout` seconds (None: the run's limit); failures become the trajectory's outcome."""
 Adapt = Callable[[ContainerSpec], ContainerSpec]
 
 PHASES = {
@@ -170,7 +170,7 @@ class TaskRunner:
             await self._set_up(trajectory, step)
             part = trajectory.part(step.prompt)
         async with self._phase(trajectory, "run"):
-            await agent(part, step.agent_timeout)
+            await agent(part, own_timeout=step.agent_timeout)
         if step is not task:
             trajectory.append(part)
         trajectory.extra["task"] = about  # an agent may use the name, too

@@ -72,8 +72,7 @@ class Composer:
             for values in project.document["services"].values():
                 if "build" not in values:
                     await self._images.have(ContainerSpec(image=values["image"]))
-            async with asyncio.timeout(spec.build_timeout):
-                await self._compose("-p agentrl -f - build", project.document, spec.services, {})
+            await self._compose("-p agentrl -f - build", project.document, spec.services, {})
             self._projects[key] = project
         return self._projects[key]
 
@@ -84,8 +83,14 @@ class Composer:
         labels = {**self._engine.labels, reaper.PROJECT: name}
         closed = {} if spec.network == "full" else {"dns": NO_NAMES}
         for service, values in document["services"].items():
-            most = min(int(values.get("pids_limit") or limits["pids_limit"]), limits["pids_limit"])
-            values |= {**limits, "pids_limit": most, "container_name": f"{name}-{service}", "labels": labels, **closed}
+            asked, most = int(values.get("pids_limit") or 0), limits["pids_limit"]
+            values |= {
+                **limits,
+                "pids_limit": asked if 0 < asked < most else most,
+                "container_name": f"{name}-{service}",
+                "labels": labels,
+                **closed,
+            }
         for network in document["networks"].values():
             network |= {"labels": labels} | ({"internal": True} if closed else {})
         for volume in document["volumes"].values():
@@ -106,7 +111,8 @@ class Composer:
         config = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
         own = {name: value for name, value in self._engine.env.items() if name in ("PATH", "DOCKER_HOST")}
         process = await asyncio.create_subprocess_exec(
-            *["docker", "compose", "--project-directory", str(services.file.parent), *words.split()],
+            *["docker", "compose", *words.split()],
+            cwd=services.file.parent,
             env={**variables, **own, "DOCKER_CONFIG": config, "COMPOSE_ANSI": "never"},
             stdin=PIPE,
             stdout=PIPE,
@@ -130,11 +136,8 @@ class Composer:
             await self._compose("version", None, services, {})
         except (InfraError, OSError):
             raise UserError(NO_COMPOSE) from None
-        try:
-            words = f"-p agentrl -f - -f {services.file} config --format json"
-            return json.loads(await self._compose(words, base, services, services.variables))
-        except InfraError as error:
-            raise UserError(str(error)) from None
+        words = f"-p agentrl -f - -f {services.file.name} config --format json"
+        return json.loads(await self._compose(words, base, services, services.variables))
 
 
 def checked(document: Any, services: Services) -> Project:
@@ -145,15 +148,12 @@ def checked(document: Any, services: Services) -> Project:
     shared: dict[str, Any] = {"networks": {}, "volumes": {}}
     for kind, found in shared.items():
         for name, values in (document.get(kind) or {}).items():
-            odd = {
-                key for key, one in values.items() if one and key not in USUAL and (key, one) != ("driver", "bridge")
-            }
-            refuse(services, f"{kind}.{name}", odd)
+            odd = {key for key, one in values.items() if one and key not in USUAL}
+            refuse(services, f"{kind}.{name}", odd if values.get("driver") != "bridge" else odd - {"driver"})
             found[name] = {"internal": True} if values.get("internal") else {}
     used = {network for values in made.values() for network in values.get("networks", ())}
-    volumes = {
-        one["source"]: one["target"] for one in own.get("volumes", ()) if one["type"] == "volume" and "source" in one
-    }
+    named = (one for one in own.get("volumes", ()) if one["type"] == "volume" and "source" in one)
+    volumes = {one["source"]: one["target"] for one in named}
     networks = tuple(name for name in own.get("networks", ()) if name in used)
     return Project({"services": made, **shared}, tuple(copies), networks, volumes)
 

@@ -16,7 +16,7 @@ from agentrl.containers.docker.commands import ContainerCommand
 from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
-from agentrl.containers.docker.networks import DOCKER_NAMES, Networks
+from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
@@ -28,11 +28,8 @@ MAX_PROCESSES = 16_384
 OOM_SCORE = 500
 """Added to how soon the kernel ends its processes where the machine's memory is used up: before the trainer."""
 LOG = {"max-size": "4m", "max-file": "1"}
-LIMITS = {
-    "pids_limit": MAX_PROCESSES,
-    "oom_score_adj": OOM_SCORE,
-    "logging": {"driver": "json-file", "options": LOG},
-}
+LOGGING = {"driver": "json-file", "options": LOG}
+LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
 """A service's, as Compose names them."""
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
@@ -184,7 +181,7 @@ class DockerContainer:
         options, volumes = self._networks.options(spec), project.volumes if project else {}
         networks = [f"{self.name}_{name}" for name in project.networks] if project else []
         if networks and spec.network in DOCKER_NAMES:
-            options = {"network": networks[0]}
+            options = {"network": networks[0]} | ({} if spec.network == "full" else {"dns": NO_NAMES})
         raw = client.containers.create(
             image,
             **first,

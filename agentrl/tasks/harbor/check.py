@@ -110,7 +110,7 @@ async def _trial(
     trajectory = Trajectory(Row(folder.name, [], extra_info={"task": task}), folder.name, 0)
     steps, done = iter(solving.steps or [solving] if solving else ()), Done(0, "", "", 0.0)
 
-    async def agent(part: Trajectory, timeout: float | None) -> None:
+    async def agent(part: Trajectory, *, own_timeout: float | None) -> None:
         nonlocal done
         for step in [next(steps)] if solving else ():
             done = await step.solve(part.container)

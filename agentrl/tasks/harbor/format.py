@@ -67,7 +67,9 @@ class HarborStep:
             target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
             await container.upload(copy.source, target)
             if self.name and (copy.source / "setup.sh").is_file():
-                await _set_up_by(container, f"{target.rstrip('/')}/setup.sh", self.name)
+                done = await container.exec(["bash", f"{target}/setup.sh"], timeout=STEP_TIMEOUT)
+                if done.code != 0:
+                    raise InfraError(f"step {self.name}: its setup.sh fails: {last_line(done.output)}")
         if self.task.healthcheck is not None:
             await wait_healthy(container, self.task.healthcheck)
         self._before = (await look(container)).processes
@@ -76,8 +78,7 @@ class HarborStep:
         """Run the task's own solution. Raises UserError where it has none, InfraError."""
         if self.task.solution is None:
             raise UserError(f"{self.task.folder} has no solution")
-        extra = {"DEBIAN_FRONTEND": "noninteractive"}
-        return await _run(container, self.task.solution, extra)
+        return await _run(container, self.task.solution, {"DEBIAN_FRONTEND": "noninteractive"})
 
     async def verify(self, container: Container, logs: Path) -> Verdict:
         """Run the tests; their files in /logs/verifier and their output go to `logs`. Raises InfraError."""
@@ -157,13 +158,6 @@ async def wait_healthy(container: Container, check: Healthcheck) -> None:
             words = done.output.strip()[-200:] or "no output"
             raise InfraError(f"the task's health check failed {failures} times: {check.command}: {words}")
         await asyncio.sleep(check.start_interval if starting else check.interval)
-
-
-async def _set_up_by(container: Container, script: str, step: str) -> None:
-    done = await container.exec(["bash", script], timeout=STEP_TIMEOUT)
-    if done.code != 0:
-        ended = "took too long" if done.code is None else f"ended with code {done.code}"
-        raise InfraError(f"step {step}: its setup.sh {ended}: {last_line(done.output)}")
 
 
 async def _run(container: Container, script: Script, env: dict[str, str]) -> Done:

@@ -41,11 +41,10 @@ class CheckTable:
         """Show the sum; gives the exit code: 1 where a task is broken."""
         from rich.text import Text
 
-        broken = [report.name for report in self.reports if report.problem]
-        fine = len(self.reports) - len(broken)
-        style = "bold red" if broken else "bold green"
+        fine = sum(not report.problem for report in self.reports)
+        style = "bold green" if fine == len(self.reports) else "bold red"
         self.console.print(Text(f"{fine} of {len(self.reports)} tasks are fine", style))
-        return int(bool(broken))
+        return int(fine < len(self.reports))
 
 
 def _cells(report: TaskReport) -> str:

@@ -93,10 +93,5 @@ class Task:
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags, category and difficulty."""
-        found = [*_list(self.metadata.get("tags")), *_list(self.metadata.get("keywords"))]
-        found += [self.metadata.get("category"), self.metadata.get("difficulty")]
-        return tuple(str(one) for one in found if one)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+        found = [self.metadata.get(key) for key in ("tags", "keywords", "category", "difficulty")]
+        return tuple(str(one) for many in found for one in (many if isinstance(many, list) else [many]) if one)

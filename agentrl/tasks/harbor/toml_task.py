@@ -22,9 +22,6 @@ NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
-SECONDS = ("interval", "timeout", "start_period", "start_interval")
-OFFERS = ("mcp_servers", "skills_dir")
-STEP = re.compile(r"[\w][\w.-]*")
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
 """Fields that change nothing in how a task of one step runs, or that are read elsewhere."""
 
@@ -77,7 +74,7 @@ def _steps(folder: Path, top: Fields, spec: ContainerSpec) -> Iterator[Task]:
     for number, table in enumerate(top.get("steps") or ()):
         step = Fields(table, top.file, f"steps[{number}].", passed=top.passed)
         name = step.text("name") or ""
-        if not STEP.fullmatch(name):
+        if not re.fullmatch(r"\w[\w.-]*", name):
             raise step.wrong("name", name, "the name of its folder in steps/")
         own = inside(folder / "steps" / name, folder)
         merged = Fields(_merged(top.values, table), top.file, step.table, passed=top.passed)
@@ -191,7 +188,8 @@ def _solution(places: Sequence[Path], solution: Fields, timeout: float | None) -
 def _healthcheck(environment: Fields) -> Healthcheck | None:
     table = environment.sub("healthcheck")
     command, retries = table.text("command"), int(table.number("retries", Healthcheck.retries))
-    seconds = {key: table.number(f"{key}_sec", getattr(Healthcheck, key)) for key in SECONDS}
+    known = ("interval", "timeout", "start_period", "start_interval")
+    seconds = {key: table.number(f"{key}_sec", getattr(Healthcheck, key)) for key in known}
     return None if command is None else Healthcheck(command, retries=retries, **seconds)
 
 
@@ -212,7 +210,9 @@ def _metadata(top: Fields) -> dict[str, Any]:
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
     hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
-    offered = [f"environment.{key}: agent programs get it" for key in OFFERS if environment.get(key)]
+    offered = [
+        f"environment.{key}: agent programs get it" for key in ("mcp_servers", "skills_dir") if environment.get(key)
+    ]
     return [*offered, *(f"{name} is unknown" for name in top.unread()), *hidden]
 
 
@@ -282,11 +282,10 @@ def _collects(verifier: Fields) -> tuple[Script, ...]:
 def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:
     """A container of an image, or of a folder to build, with the limits of a table and no others. The image comes
     first. Raises UserError for devices that containers do not have."""
-    for devices, asked in (("gpus", environment.number("gpus", 0)), ("tpu", environment.get("tpu"))):
-        if asked:
-            kind = "GPU" if devices == "gpus" else "TPU"
-            why = f"containers with a {kind} are not supported; leave the task out"
-            raise UserError(f"{environment.file}: {environment.table}{devices}: {why}")
+    for key in ("gpus", "tpu"):
+        if environment.get(key):
+            why = "containers with a GPU or TPU are not supported; leave the task out"
+            raise UserError(f"{environment.file}: {environment.table}{key}: {why}")
     return ContainerSpec(
         image=image,
         build=None if image else build,
