@@ -74,8 +74,12 @@ class Case:
     """Words in the command lines of processes, one of which is killed in the step after the second."""
 
     @property
+    def title(self) -> str:
+        return f"{self.part}: {self.name}"
+
+    @property
     def folder(self) -> str:
-        return f"{self.part}-{self.name}".replace(" ", "-").replace(",", "")
+        return self.title.replace(": ", "-").replace(" ", "-").replace(",", "")
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -85,7 +89,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
     for case in made_cases(args, work):
         made[case.part].append(case)
     turns = zip_longest(*(made[part] for part in args.parts))
-    return [case for turn in turns for case in turn if case]
+    todo = [case for turn in turns for case in turn if case]
+    return [case for word in args.only for case in todo if word == case.title] if args.only else todo
 
 
 def made_cases(args: argparse.Namespace, work: Work) -> Iterator[Case]:
@@ -145,10 +150,10 @@ class Bench:
 
     def keep(self, case: Case, found: Figures) -> None:
         """Print a run's figures and write all."""
-        self.figures[f"{case.part}: {case.name}"] = found
+        self.figures[case.title] = found
         (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1))
         shown = {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
-        console.print(f"[{self.end - time.time():.0f} s left] {case.part}: {case.name}", shown, highlight=False)
+        console.print(f"[{self.end - time.time():.0f} s left] {case.title}", shown, highlight=False)
 
     def measure(self, case: Case, gpus: list[int]) -> Figures:
         """The figures of a run, or its failure."""
@@ -476,6 +481,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=8, choices=(1, 2, 4, 8))
     parser.add_argument("--gpu", default="h100", choices=("h100", "h200"), help="whose speeds the forecast takes")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--only", nargs="+", metavar="TITLE", help="these runs in this order, such as 'dense: 1.7B on 4'"
+    )
     parser.add_argument("--limit", type=float, default=1500, help="seconds in all")
     parser.add_argument("--run-limit", type=float, default=150, help="seconds of a run; twice that for experts")
     parser.add_argument("--sessions", type=Path, help="recorded agent sessions, the load of `apart`")
