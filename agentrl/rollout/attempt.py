@@ -13,15 +13,13 @@ from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import LedgerError
 from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
 
+MakeLoop = Callable[[], AgentLoop]
+
 log = logging.getLogger(__name__)
 
 
 async def attempt(
-    make: Callable[[], AgentLoop],
-    trajectory: Trajectory,
-    sampling: Sampling,
-    timeout: float,
-    own_timeout: float | None = None,
+    make: MakeLoop, trajectory: Trajectory, sampling: Sampling, timeout: float, own_timeout: float | None = None
 ) -> None:
     """Fill `trajectory` by a loop of its own. Raises UserError alone, for a programming error of the user's loop too.
 

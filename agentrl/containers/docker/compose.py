@@ -36,8 +36,6 @@ DROPPED = {"container_name", "ports", "labels", "logging", "attach", "pull_polic
 """Settings that no process of the task's notices, or that would publish or name something on this machine."""
 LIMITS = {"cpus": "cpus", "memory": "mem_limit", "pids": "pids_limit"}
 """Names of limits in `deploy` and of a service: the same limit twice is refused."""
-USUAL = ("name", "internal", "labels")
-"""Settings of networks and volumes."""
 UP = "--env-file /dev/null -f - up --detach --wait --no-build --pull never"
 NO_COMPOSE = "a task with several services needs Docker's compose plugin: install docker-compose-plugin, and try again"
 
@@ -92,12 +90,11 @@ class Composer:
                 **closed,
             }
         for network in document["networks"].values():
-            network |= {"labels": labels} | ({"internal": True} if closed else {})
-        for volume in document["volumes"].values():
-            volume |= {"labels": labels}
+            network |= {"internal": True} if closed else {}
+        for shared in (*document["networks"].values(), *document["volumes"].values()):
+            shared["labels"] = labels
         if project.copies:
-            create = UP.replace("up --detach --wait", "create")
-            await self._compose(f"-p {name} {create}", document, spec.services, {})
+            await self._compose(f"-p {name} {UP.replace('up --detach --wait', 'create')}", document, spec.services, {})
         for service, source, target in project.copies:
             raw = await self._engine.call(client.containers.get, f"{name}-{service}")
             await self._engine.call(upload, raw, source, target)
@@ -148,7 +145,7 @@ def checked(document: Any, services: Services) -> Project:
     shared: dict[str, Any] = {"networks": {}, "volumes": {}}
     for kind, found in shared.items():
         for name, values in (document.get(kind) or {}).items():
-            odd = {key for key, one in values.items() if one and key not in USUAL}
+            odd = {key for key, one in values.items() if one and key not in ("name", "internal", "labels")}
             refuse(services, f"{kind}.{name}", odd if values.get("driver") != "bridge" else odd - {"driver"})
             found[name] = {"internal": True} if values.get("internal") else {}
     used = {network for values in made.values() for network in values.get("networks", ())}

@@ -63,7 +63,6 @@ def read_compose(file: Path, folder: Path, top: Fields, main: str) -> tuple[Cont
 
     table = Fields({services.main: {}, **_filled(parsed["services"], fill)}, str(file))
     service, others = table.sub(services.main), table.values.keys() - {services.main}
-    service.notes = top.notes
     refuse(services, "top", {str(key) for key in parsed if key not in TOP and not str(key).startswith("x-")})
     _check(services, service)
     mounts = tuple(_mounts(services, service))
@@ -72,7 +71,7 @@ def read_compose(file: Path, folder: Path, top: Fields, main: str) -> tuple[Cont
         _check_other(services, name, table.sub(name), fill)
     if others:
         spec = replace(spec, services=services, start_timeout=START_TIMEOUT)
-    service.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
+    top.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
     return spec, mounts
 
 

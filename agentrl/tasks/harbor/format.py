@@ -42,7 +42,6 @@ class HarborStep:
         self.prompt = [{"role": "user", "content": task.instruction}]
         self.numbers: dict[str, float] = {}
         """Of the verdict, by name."""
-        self.output = ""
         self._before: tuple[Process, ...] | None = None
         self._own_tests = False
         check = task.healthcheck
@@ -75,9 +74,8 @@ class HarborStep:
         self._before = (await look(container)).processes
 
     async def solve(self, container: Container) -> Done:
-        """Run the task's own solution. Raises UserError where it has none, InfraError."""
-        if self.task.solution is None:
-            raise UserError(f"{self.task.folder} has no solution")
+        """Run the task's own solution, which it has. Raises InfraError."""
+        assert self.task.solution is not None
         return await _run(container, self.task.solution, {"DEBIAN_FRONTEND": "noninteractive"})
 
     async def verify(self, container: Container, logs: Path) -> Verdict:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("oracle", "no-op", "build", "start", "verify")
 WIDTH = 8
-NO_VALUE = "-"
 
 
 class CheckTable:
@@ -51,4 +50,4 @@ def _cells(report: TaskReport) -> str:
     rewards = [figure(value) if value and value % 1 else f"{value or 0:.0f}" for value in (report.oracle, report.noop)]
     values = (report.oracle, report.noop, report.build, report.start, report.verify)
     shown = rewards + [duration(value or 0.0) for value in values[2:]]
-    return "".join((NO_VALUE if v is None else text).rjust(WIDTH) for v, text in zip(values, shown, strict=True))
+    return "".join(("-" if v is None else text).rjust(WIDTH) for v, text in zip(values, shown, strict=True))

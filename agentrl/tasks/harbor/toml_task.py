@@ -210,10 +210,9 @@ def _metadata(top: Fields) -> dict[str, Any]:
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
     hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
-    offered = [
-        f"environment.{key}: agent programs get it" for key in ("mcp_servers", "skills_dir") if environment.get(key)
-    ]
-    return [*offered, *(f"{name} is unknown" for name in top.unread()), *hidden]
+    for key in ("mcp_servers", "skills_dir"):
+        hidden += [f"environment.{key}: agent programs get it"] if environment.get(key) else []
+    return [*hidden, *(f"{name} is unknown" for name in top.unread())]
 
 
 def _offers(top: Fields, environment: Fields) -> dict[str, Any]:
