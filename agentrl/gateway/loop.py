@@ -101,6 +101,9 @@ class ProgramAgent(AgentLoop):
             async with gateway.serving(key, session) as url, self._starting(session):
                 start, values = time.monotonic(), values_of(trajectory.row, url, key)
                 values["container"] = "" if trajectory.container is None else trajectory.container.name
+                offers = trajectory.extra.get("task") or {}
+                values["mcp"] = to_json({"mcpServers": offers.get("mcp_servers", {})})
+                values["skills"] = offers.get("skills", "")
                 try:
                     ended = await self._run(program, trajectory, session, values)
                 finally:
