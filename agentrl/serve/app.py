@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,18 +19,6 @@ from agentrl.serve.service import Call, Service
 from agentrl.serve.wire import PROTOBUF
 
 STATUS = {"key": 401, "missing": 404, "lost": 410, "large": 413, "slow": 408, "busy": 429}
-STATIC = {
-    "client/config": {"pjwt_auth_enabled": False, "proto_write_fwdbwd": True},
-    "client/dynamic_config": {"refresh_interval_sec": 300},
-    "telemetry": {"status": "accepted"},
-}
-ADDRESSES = {
-    "POST": "create_session session_heartbeat sessions create_model load_weights forward_backward optim_step "
-    "save_weights save_weights_for_sampler unload_model get_info weights_info create_sampling_session asample "
-    "retrieve_future",
-    "GET": "get_server_capabilities samplers training_runs",
-    "DELETE": "training_runs",
-}
 
 
 class App:
@@ -43,7 +32,7 @@ class App:
         try:
             answer = await self._answer(Request(scope, receive))
             response = Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
-        except (Refused, UserError) as error:
+        except (Refused, UserError, DecodeError) as error:
             status = STATUS.get(getattr(error, "fault", ""), 400)
             response = json_response({"detail": str(error), "queue_state": "active"}, status)
         await response(scope, receive, send)
@@ -53,13 +42,10 @@ class App:
         path, headers = http.url.path.removeprefix("/api/v1/"), http.headers
         owner, raw = self._owner(headers.get("x-api-key", "")), await self.bodies.read(http)
         name, *rest = path.split("/")
-        if path in STATIC:
-            return STATIC[path]
-        if name not in ADDRESSES.get(http.method, "").split():
+        if (do := getattr(self.service, f"{http.method.lower()}_{name}", None)) is None:
             raise Refused(f"{http.method} /api/v1/{path[:200]} is not served: see docs/serve.md", "missing")
         body = parse(raw) if raw and headers.get("content-type") != PROTOBUF else {}
-        call = Call(owner, name, rest, body, raw, protobuf=PROTOBUF in headers.get("accept", ""))
-        answer = getattr(self.service, name)(call)
+        answer = do(Call(owner, name, rest, body, raw, protobuf=PROTOBUF in headers.get("accept", "")))
         return await answer if asyncio.iscoroutine(answer) else answer
 
     def _owner(self, key: str) -> str:

@@ -24,7 +24,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Adam, AdapterShape, Trainer
-from agentrl.serve.wire import Answer, data_of, field, pass_message, read_pass
+from agentrl.serve.wire import MESSAGES, Answer, data_of, field, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
 SNAPSHOT_STEPS = 10
@@ -34,6 +34,8 @@ ANSWERS = 1000
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
 PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
+INFO, NOTE = "info.json", "checkpoint.json"
+"""What clients are told of a training run, and of a checkpoint: it is whole once it has the file."""
 PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
@@ -58,7 +60,7 @@ class TrainingRun:
 
     def __init__(self, folder: Path, trainer: Trainer) -> None:
         self.folder, self.id, self.trainer = folder, folder.name, trainer
-        self.info = info_of(folder)
+        self.info = facts_in(folder / INFO)
         """Its adapter and owner, in the protocol's words."""
         found = (folder / "snapshots").glob("[0-9]*")
         self.snapshot = max(found, key=lambda path: int(path.stem), default=folder / "snapshots" / "-1.0")
@@ -145,7 +147,7 @@ class TrainingRun:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def _forward_backward(self, command: Command) -> Answer:
-        message = read_pass(command.body)
+        message = MESSAGES["ForwardBackwardRequest"].FromString(command.body)
         settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
         given = data_of(message), message.loss_fn, settings
         result = self.trainer.forward_backward(self.id, *given, backward=not message.forward_only)
@@ -183,45 +185,35 @@ class TrainingRun:
         if not PATH.fullmatch(path):
             raise UserError(f"{path[:200]}: name a checkpoint with letters, digits, and . _ -")
         folder = self.folder / kind / body["path"]
-        known = orjson.loads(note_of(folder).read_bytes()) if note_of(folder).exists() else {"seq": command.seq}
-        if known["seq"] != command.seq and not body.get("overwrite"):
+        here = (folder / NOTE).exists() and facts_in(folder / NOTE)["seq"] != command.seq
+        if here and not body.get("overwrite"):
             raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
         delete_checkpoint(folder)
         write(self.id, folder)
         own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
         note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
-        write_atomic(note_of(folder), [orjson.dumps(note).decode()])
+        write_atomic(folder / NOTE, [orjson.dumps(note).decode()])
         return {"path": path}
 
 
-def info_of(folder: Path) -> dict[str, Any]:
-    """The facts about a training run that clients are told. Raises Refused."""
-    if not (folder / "info.json").exists():
-        raise Refused(f"training run {folder.name[:100]} is unknown", "missing")
-    info: dict[str, Any] = orjson.loads((folder / "info.json").read_bytes())
-    return info
-
-
-def note_of(folder: Path) -> Path:
-    """The file that says that a checkpoint is whole: what clients are told of it."""
-    return folder.with_name(f"{folder.name}.json")
+def facts_in(file: Path) -> dict[str, Any]:
+    """The facts in a file about a training run or a checkpoint, in the protocol's words. Raises Refused."""
+    if not file.exists():
+        raise Refused(f"{'/'.join(file.parts[-4:-1])[:200]}: no such training run or checkpoint", "missing")
+    facts: dict[str, Any] = orjson.loads(file.read_bytes())
+    return facts
 
 
 def folder_of(runs: Path, path: str, owner: str) -> Path:
     """The folder of a checkpoint of `owner`, whose name begins those of its runs. Raises Refused."""
     found = PATH.fullmatch(path)
     folder = runs.joinpath(*found.groups()) if found else runs
-    if not folder.parents[1].name.startswith(f"s-{owner}_") or not note_of(folder).exists():
+    if not folder.parents[1].name.startswith(f"s-{owner}_") or not (folder / NOTE).exists():
         raise Refused(f"{path[:200]}: no such checkpoint; it was deleted, or belongs to another key", "missing")
     return folder
 
 
-def checkpoints(run: Path) -> list[dict[str, Any]]:
-    """The checkpoints of a training run."""
-    return [orjson.loads(note.read_bytes()) for note in run.glob("*weights/*.json") if note.is_file()]
-
-
 def delete_checkpoint(folder: Path) -> None:
     """Delete a checkpoint, which is no longer listed then, whatever happens."""
-    note_of(folder).unlink(missing_ok=True)
+    (folder / NOTE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -23,8 +23,8 @@ from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Samplers, Trainer
-from agentrl.serve.runs import PARTS, TrainingRun, checkpoints, delete_checkpoint, folder_of, info_of
-from agentrl.serve.wire import Answer, Body, field, prompt_ids, read_pass, sample_message, scores_answer
+from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
+from agentrl.serve.wire import MESSAGES, Answer, Body, field, prompt_ids, sample_message, scores_answer
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
 
 class Service:
-    """Sessions, models and samples. Its public methods are addresses; they raise Refused."""
+    """Sessions, models and samples. Its methods VERB_NAME are addresses; they raise Refused."""
 
     def __init__(
         self, trainer: Trainer, samplers: Samplers, model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
@@ -101,10 +101,17 @@ class Service:
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    def create_session(self, call: Call) -> Answer:
+    def post_client(self, call: Call) -> Answer:
+        """Settings of the SDK: the static and the dynamic ones."""
+        return {"pjwt_auth_enabled": False, "proto_write_fwdbwd": True, "refresh_interval_sec": 300}
+
+    def post_telemetry(self, call: Call) -> Answer:
+        return {"status": "accepted"}
+
+    def post_create_session(self, call: Call) -> Answer:
         return {"type": "create_session", "session_id": f"s-{call.owner}_{secrets.token_hex(8)}"}
 
-    def session_heartbeat(self, call: Call) -> Answer:
+    def post_session_heartbeat(self, call: Call) -> Answer:
         self._wake.set()
         return {"type": "session_heartbeat", "session_id": self._owned(call, field(call.body, "session_id", str))}
 
@@ -115,7 +122,7 @@ class Service:
         self._seen[name.partition(":")[0]] = time.monotonic()
         return name
 
-    def sessions(self, call: Call) -> Answer:
+    def post_sessions(self, call: Call) -> Answer:
         self._finish(self._owned(call, call.rest[0]))
         return {}
 
@@ -126,7 +133,7 @@ class Service:
             run.closing |= run.id.startswith(f"{name}:")
         self._wake.set()
 
-    async def create_model(self, call: Call) -> Answer:
+    async def post_create_model(self, call: Call) -> Answer:
         """A new model, that of a checkpoint where the body has a path."""
         session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
         folder = self._folder / f"{self._owned(call, session)}:train:{number}"
@@ -134,7 +141,7 @@ class Service:
             if sum(name.startswith(f"s-{call.owner}_") for name in self._runs) >= MAX_MODELS:
                 raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
             info = {"training_run_id": folder.name, "model_owner": call.owner, "last_request_time": time.time()}
-            write_atomic(folder / "info.json", [orjson.dumps(self._adapter(call) | info).decode()])
+            write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
                 (folder / name).mkdir(exist_ok=True)
             self._runs[folder.name] = TrainingRun(folder, self._trainer)
@@ -143,33 +150,28 @@ class Service:
     def _adapter(self, call: Call) -> dict[str, Any]:
         """The adapter of a new model, in the protocol's words."""
         if "path" in call.body:
-            return info_of(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1])
+            return facts_in(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
         self._check_base(call)
-        lora = field(call.body, "lora_config", dict, {})
-        rank, parts = field(lora, "rank", int, 32), {name: field(lora, name, bool, True) for name in PARTS.values()}
-        facts = {
-            "base_model": self._model,
-            "is_lora": rank > 0,
-            "lora_rank": rank,
-            "seed": field(lora, "seed", int, None),
-        }
-        return facts | parts
+        lora = (
+            {"rank": 32, "seed": None} | dict.fromkeys(PARTS.values(), True) | field(call.body, "lora_config", dict, {})
+        )
+        return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
 
     def _check_base(self, call: Call) -> None:
         name = field(call.body, "base_model", str)
         if Path(name).name.lower() != Path(self._model).name.lower():
             raise Refused(f"base_model={name[:200]!r} is not served here: use {self._model}")
 
-    async def load_weights(self, call: Call) -> Answer:
-        return await (self.optim_step if "model_id" in call.body else self.create_model)(call)
+    async def post_load_weights(self, call: Call) -> Answer:
+        return await (self.post_optim_step if "model_id" in call.body else self.post_create_model)(call)
 
-    async def optim_step(self, call: Call) -> Answer:
+    async def post_optim_step(self, call: Call) -> Answer:
         return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
 
-    save_weights = save_weights_for_sampler = unload_model = optim_step
+    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_optim_step
 
-    async def forward_backward(self, call: Call) -> Answer:
-        message = await asyncio.to_thread(read_pass, call.raw)
+    async def post_forward_backward(self, call: Call) -> Answer:
+        message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
         return await self._submit(call, message.model_id, message.seq_id)
 
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
@@ -187,7 +189,7 @@ class Service:
             raise Refused(f"model {name[:100]!r} is not open: create it anew, or from a checkpoint", "missing")
         return self._runs[name]
 
-    async def retrieve_future(self, call: Call) -> Answer:
+    async def post_retrieve_future(self, call: Call) -> Answer:
         name = self._owned(call, field(call.body, "request_id", str))
         model, _, seq = name.rpartition("/")
         found: Any = self._samples.get(name)
@@ -200,7 +202,7 @@ class Service:
         answer: Any = found.result()
         return sample_message(answer) if call.protobuf and isinstance(answer, Samples) else answer
 
-    def create_sampling_session(self, call: Call) -> Answer:
+    def post_create_sampling_session(self, call: Call) -> Answer:
         session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
         name = f"{self._owned(call, session)}:sample:{number}~"
         if path := field(call.body, "model_path", str, ""):
@@ -223,7 +225,7 @@ class Service:
         os.utime(folder)
         return folder
 
-    async def asample(self, call: Call) -> Answer:
+    async def post_asample(self, call: Call) -> Answer:
         sampler = self._owned(call, field(call.body, "sampling_session_id", str))
         count = field(call.body, "num_samples", int, 1)
         name = f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
@@ -263,32 +265,36 @@ class Service:
         sampling = Sampling(length, temperature, top_p, top_k, seed=seed, stop_token_ids=ids, ignore_eos=not ids)
         return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
 
-    def get_info(self, call: Call) -> Answer:
+    def post_get_info(self, call: Call) -> Answer:
         run, names = self._run(call, field(call.body, "model_id", str)), {"model_name": self._model}
         data = {"model_data": names | {"tokenizer_id": self._model}, "model_id": run.id}
         return {"type": "get_info"} | names | data | run.info
 
-    def weights_info(self, call: Call) -> Answer:
-        return info_of(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1])
+    def post_weights_info(self, call: Call) -> Answer:
+        return facts_in(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
 
-    def get_server_capabilities(self, call: Call) -> Answer:
+    def get_get_server_capabilities(self, call: Call) -> Answer:
         return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
 
-    def samplers(self, call: Call) -> Answer:
+    def get_samplers(self, call: Call) -> Answer:
         weights = self._weights(call, self._owned(call, call.rest[0]))
         path = weights and "tinker://" + "/".join(weights.parts[-3:])
         return {"sampler_id": call.rest[0], "base_model": self._model, "model_path": path}
 
-    def training_runs(self, call: Call) -> Answer:
-        """All training runs, one of them, its checkpoints, or without one of these."""
-        if not call.rest:
-            runs = [info_of(file.parent) for file in self._folder.glob(f"s-{call.owner}_*/info.json")]
-            return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
-        name, *rest = call.rest
-        folder = self._folder / self._owned(call, name)
-        if rest[1:]:
-            delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest[1:]]), call.owner))
-        return {"checkpoints": checkpoints(folder)} if rest else info_of(folder)
+    def get_training_runs(self, call: Call) -> Answer:
+        """All training runs, one of them, or its checkpoints."""
+        if call.rest:
+            folder = self._folder / self._owned(call, call.rest[0])
+            notes = [facts_in(note) for note in folder.glob("*weights/*/checkpoint.json")]
+            return {"checkpoints": notes} if call.rest[1:] else facts_in(folder / INFO)
+        runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
+        return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+
+    def delete_training_runs(self, call: Call) -> Answer:
+        """Delete a checkpoint."""
+        name, _, *rest = call.rest
+        delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest]), call.owner))
+        return {}
 
 
 class Samples(dict[str, Any]):

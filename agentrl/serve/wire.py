@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from agentrl.engines.scores import TokenScores
@@ -52,14 +51,6 @@ def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
             f"{name}: {'missing' if value is None else repr(value)[:80]}: give a value of type {kind.__name__}"
         )
     return value
-
-
-def read_pass(body: bytes) -> Any:
-    """The ForwardBackwardRequest in a body. Raises Refused."""
-    try:
-        return MESSAGES["ForwardBackwardRequest"].FromString(body)
-    except DecodeError as error:
-        raise Refused(f"the body is no ForwardBackwardRequest ({error}): use tinker 0.26 or newer") from None
 
 
 def data_of(message: Any) -> list[Datum]:
