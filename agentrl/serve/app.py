@@ -32,8 +32,8 @@ class App:
         try:
             answer = await self._answer(Request(scope, receive))
             response = Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
-        except (Refused, UserError, DecodeError) as error:
-            status = STATUS.get(getattr(error, "fault", ""), 400)
+        except (Refused, UserError, DecodeError, asyncio.CancelledError) as error:  # the last one: the server stops
+            status = STATUS.get(getattr(error, "fault", ""), 400 if isinstance(error, Exception) else 503)
             response = json_response({"detail": str(error), "queue_state": "active"}, status)
         await response(scope, receive, send)
 
