@@ -18,6 +18,8 @@ from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response
 from agentrl.serve.service import Call, Service
 from agentrl.serve.wire import PROTOBUF
 
+BAD = (DecodeError, LookupError, TypeError, ValueError, AttributeError)
+"""Errors of reading what has another form."""
 STATUS = {"key": 401, "missing": 404, "lost": 410, "large": 413, "slow": 408, "busy": 429}
 
 
@@ -32,9 +34,9 @@ class App:
         try:
             answer = await self._answer(Request(scope, receive))
             response = Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
-        except (Refused, UserError, DecodeError, asyncio.CancelledError) as error:  # the last one: the server stops
+        except (*BAD, Refused, UserError, asyncio.CancelledError) as error:  # the last one: the server stops
             status = STATUS.get(getattr(error, "fault", ""), 400 if isinstance(error, Exception) else 503)
-            response = json_response({"detail": str(error), "queue_state": "active"}, status)
+            response = json_response({"detail": str(error) or "the server stops", "queue_state": "active"}, status)
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Any:

@@ -125,7 +125,7 @@ class TrainingRun:
 
     def take_snapshot(self) -> None:
         """Where a start would have much to run again: write the model, and forget the commands so far."""
-        loaded = self.commands[self.next - 1].path == "load_weights"
+        loaded = (last := self.commands[self.next - 1]).path == "load_weights" and not last.failed
         if not loaded and self.steps - int(self.snapshot.suffix[1:]) < SNAPSHOT_STEPS:
             return
         draft, old = self.folder / "snapshots" / "draft", self.snapshot

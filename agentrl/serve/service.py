@@ -152,9 +152,7 @@ class Service:
         if "path" in call.body:
             return facts_in(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
         self._check_base(call)
-        lora = (
-            {"rank": 32, "seed": None} | dict.fromkeys(PARTS.values(), True) | field(call.body, "lora_config", dict, {})
-        )
+        lora = {"rank": 32, "seed": None, **dict.fromkeys(PARTS.values(), True), **call.body.get("lora_config", {})}
         return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
 
     def _check_base(self, call: Call) -> None:
@@ -172,7 +170,7 @@ class Service:
 
     async def post_forward_backward(self, call: Call) -> Answer:
         message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
-        return await self._submit(call, message.model_id, message.seq_id)
+        return await self._submit(call, message.model_id, message.seq_id or None)
 
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
         run, mine = self._run(call, name), f"s-{call.owner}_"

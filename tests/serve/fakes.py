@@ -21,7 +21,7 @@ class FakeTrainer:
 
     def __init__(self, delay: float = 0.0) -> None:
         self.models, self.calls, self.delay = {}, [], delay
-        self.gate = threading.Event()
+        self.gate, self.refuses = threading.Event(), False
         self.gate.set()
 
     def _model(self, name):
@@ -31,6 +31,8 @@ class FakeTrainer:
         return self.models[name]
 
     def create(self, model, shape):
+        if self.refuses:
+            raise UserError("no room")
         self.calls.append(("create", model, shape))
         self.models[model] = {"weights": 0.0, "gradients": 0.0, "steps": 0}
 

@@ -141,7 +141,8 @@ async def test_commands_that_have_not_run_run_after_the_restart(tmp_path):
 
 
 async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
-    async with serving(tmp_path) as http:
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
         client, other = await Client(http).open(), await Client(http, "tml-b").open()
         body = {"model_id": client.model, "path": "one"}
         await client.forward(1, 4)
@@ -156,6 +157,10 @@ async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
         copy = await client.result(await client.post("load_weights", loaded))
         client.model = copy["model_id"]
         assert (await client.result(await client.step(1)))["metrics"] == {"weights:mean": 8.0, "steps:max": 2}
+        trainer.refuses = True  # another model
+        refused = await client.result(await client.post("load_weights", loaded | {"model_seq_id": 2}))
+        assert refused == {"error": "no room", "category": "user"}
+        trainer.refuses = False
         stolen = {"session_id": other.session, "model_seq_id": 1, "path": path, "optimizer": True}
         assert "another key" in (await other.post("load_weights", stolen, 404))["detail"]
         info = await client.post("weights_info", {"tinker_path": path})
@@ -285,6 +290,8 @@ async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
         ("create_model", {"session_id": "MINE/../../x", "model_seq_id": 0}, 404),
         ("create_sampling_session", {"session_id": "MINE/..", "sampling_session_seq_id": 0}, 404),
         ("get_info", {"model_id": "../x"}, 404),
+        ("sessions", {}, 400),
+        ("create_model", {"session_id": "MINE", "model_seq_id": 0, "base_model": "tiny", "lora_config": 5}, 400),
         ("save_weights_external", {}, 404),
         ("nothing/at/all", {}, 404),
     ],
