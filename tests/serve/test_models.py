@@ -39,8 +39,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {kind: root / kind for kind in KINDS}
 
 
-def made(folder: Path) -> Models:
+def made(folder: Path, dtype: str = "auto") -> Models:
     config = Config()
+    config.actor.fsdp_config.mixed_precision.param_dtype = dtype
     config.model.path, config.trainer.device = str(folder), "cpu"
     config.actor.ppo_max_token_len_per_gpu = 24  # several passes
     config.actor.share_prompts = folder.name == "llama"
@@ -187,6 +188,23 @@ def test_models_that_are_trained_in_turn_learn_what_each_learns_alone(folders) -
         together = weights(all_of_them, f"m{number}")
         assert together.keys() == expected.keys()
         assert all(torch.equal(together[name], expected[name]) for name in expected)
+
+
+def test_models_in_half_precision_have_gradients_of_their_own(models, folders) -> None:
+    half, exact = made(folders["qwen3"], "bfloat16"), models["qwen3"]
+    for own, number in ((own, number) for own in (half, exact) for number in (0, 1)):
+        with_weights(own, f"m{number}", replace(SHAPE, seed=number))
+    for own in (half, exact):
+        for number in (0, 1, 0):
+            given = data("cross_entropy", seed=number)
+            own.forward_backward(f"m{number}", given, "cross_entropy", {}, backward=True)
+    for name in ("m0", "m1"):
+        for own, tensor in half.tenants[name].tensors.items():
+            expected = exact.tenants[name].tensors[own].grad
+            assert torch.nn.functional.cosine_similarity(tensor.grad.flatten(), expected.flatten(), 0) > 0.99, own
+    assert half.tenants["m0"].score.linear_head
+    exact.remove("m0")
+    exact.remove("m1")
 
 
 def test_a_model_goes_on_from_a_save_as_if_there_was_none(models, tmp_path) -> None:
