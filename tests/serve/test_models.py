@@ -155,7 +155,7 @@ def test_forward_alone_adds_no_gradient(models) -> None:
     own.remove("forward")
 
 
-SHAPES = [SHAPE, AdapterShape(rank=4, seed=8), AdapterShape(rank=2, seed=7, unembed=False), AdapterShape(mlp=False)]
+SHAPES = [SHAPE, AdapterShape(rank=4, seed=8), AdapterShape(rank=2, seed=7, unembed=False), AdapterShape(3, mlp=False)]
 
 
 def steps(models: Models, name: str, number: int) -> dict[str, float]:
@@ -350,19 +350,22 @@ BAD: dict[str, tuple[str, dict[str, float], dict[str, Any], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def unchanged(models) -> dict[str, torch.Tensor]:
+    """The gradients so far of a model."""
+    models["qwen3"].create("refused", SHAPE)
+    models["qwen3"].forward_backward("refused", data("ppo"), "ppo", {}, backward=True)
+    return {name: tensor.grad.clone() for name, tensor in models["qwen3"].tenants["refused"].tensors.items()}
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_bad_data_are_refused_in_a_line_before_anything_changes(models, case) -> None:
+def test_bad_data_are_refused_in_a_line_before_anything_changes(models, unchanged, case) -> None:
     loss, settings, columns, line = BAD[case]
-    own = models["qwen3"]
-    own.create("refused", SHAPE)
-    own.forward_backward("refused", data("ppo"), "ppo", {}, backward=True)
-    before = [t.grad.clone() for t in own.tenants["refused"].tensors.values() if t.grad is not None]
     with pytest.raises(UserError, match=line) as caught:
-        own.forward_backward("refused", changed(**columns), loss, settings, backward=True)
+        models["qwen3"].forward_backward("refused", changed(**columns), loss, settings, backward=True)
     assert "\n" not in str(caught.value)
-    after = [t.grad for t in own.tenants["refused"].tensors.values() if t.grad is not None]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    own.remove("refused")
+    tensors = models["qwen3"].tenants["refused"].tensors
+    assert all(torch.equal(tensors[name].grad, gradient) for name, gradient in unchanged.items())
 
 
 def test_padding_has_no_part_whatever_its_log_probs_are(models) -> None:
