@@ -169,7 +169,8 @@ async def test_texts_and_tokens_end_an_answer(folders: list[Path]) -> None:
     words = tokenizer()
     async with samplers_of(folders, base()) as samplers:
         plain = await samplers.generate(None, PROMPT, Sampling(60, seed=3, ignore_eos=True))
-        for stop, found in ((words.decode(plain.token_ids[:2]), True), ("e", True), (" ", True), ("never so", False)):
+        text = words.decode(plain.token_ids[:12])
+        for stop, found in ((text[:1], True), (text[3:5], True), (text[4:9], True), ("never so", False)):
             one = await samplers.generate(None, PROMPT, Sampling(60, seed=3, ignore_eos=True), stop=(stop, "nor this"))
             assert (stop in words.decode(one.token_ids), one.finish_reason == "stop") == (found, found)
             assert stop not in words.decode(one.token_ids[:-1])
