@@ -64,7 +64,7 @@ async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> S
 def _with_adapters(config: Config, model: ModelHandle) -> Config:
     """Settings of servers that have the base, and room for adapters of all its linear layers, the output layer too."""
     layers = {name.rpartition(".")[2] for name, part in model.base.named_modules() if isinstance(part, torch.nn.Linear)}
-    flags = {
+    flags: dict[str, dict[str, Any]] = {
         "sglang": {"max_loras_per_batch": ADAPTERS + 1, "lora_target_modules": sorted(layers)},
         "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK},
     }
