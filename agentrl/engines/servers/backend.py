@@ -77,7 +77,7 @@ class ServerBackend(Protocol):
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.tensor_parallel = settings.tensor_parallel
+        self.tensor_parallel = settings.rollout.tensor_model_parallel_size
         self.adapted = settings.adapter is not None
 
     def command(self, port: int) -> list[str]:
@@ -140,9 +140,6 @@ class ServerBackend(Protocol):
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         """Join a process group with ranks from `rank` on; returns when all members have joined."""
-
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        """Leave it."""
 
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> Any:
         """Take part in the broadcast of a bucket's bytes."""

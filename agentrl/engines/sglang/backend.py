@@ -198,9 +198,6 @@ class SGLang(ServerBackend):
         body = place | {"world_size": group.world_size, "group_name": group.name, "backend": group.backend}
         await self._control(http, "/init_weights_update_group", body)
 
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
-
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         body: dict[str, Any] = {"names": [entry.name for entry in bucket.entries], "group_name": group.name}
         body["dtypes"] = [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries]

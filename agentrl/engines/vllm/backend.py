@@ -208,9 +208,6 @@ class VLLM(ServerBackend):
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
         await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
 
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        await self._call(http, "agentrl_leave", group.name)
-
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
