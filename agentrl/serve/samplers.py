@@ -188,10 +188,9 @@ class ModuleSamplers(EngineSamplers):
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        await self._module.acquire()
-        while (self.running and time.monotonic() < self._rests) or any(map(_is_whole, self.running)):
-            self._module.release()
-            await asyncio.sleep(POLL_SECONDS)
+        async with self._order:  # later requests wait
+            while (self.running and time.monotonic() < self._rests) or any(map(_is_whole, self.running)):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
             await self._module.acquire()
         began = time.monotonic()
         try:
