@@ -19,6 +19,7 @@ from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.resume_notes import resuming_from
+from agentrl.tracking.services.service import RunInfo
 from agentrl.tracking.status import RunStatus
 from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
@@ -107,12 +108,6 @@ class SftLoop:
 def _loggers(config: SftConfig, resume_step: int, record: str) -> Loggers:
     """The loggers besides the terminal, which the command serves; the settings are written in any case."""
     trainer = config.trainer
-    return open_loggers(
-        [name for name in trainer.logger if name != "console"],
-        Path(trainer.output_dir),
-        resume_step=resume_step,
-        config_yaml=to_yaml(config),
-        record=record,
-        project=trainer.project_name,
-        experiment=trainer.experiment_name,
-    )
+    names = trainer.project_name, trainer.experiment_name
+    run = RunInfo(*names, Path(trainer.output_dir), to_yaml(config), resume_step)
+    return open_loggers([name for name in trainer.logger if name != "console"], run, record)

@@ -14,8 +14,7 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.doctor.memory import GIB, TIGHT, Size, fullest_pass, gathers_once, parts
 from agentrl.doctor.speeds import Speeds
-from agentrl.engines.backends import model_length
-from agentrl.engines.sleeping import CONTEXT_BYTES
+from agentrl.engines.sharing import CONTEXT_BYTES, model_length
 
 SEQUENCES = 8
 """Sequences of full length that the servers have room for, at the least."""

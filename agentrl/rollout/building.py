@@ -18,8 +18,8 @@ from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.data.dataset import scored_by_rollout
-from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
+from agentrl.engines.sharing import model_length
 from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists

@@ -9,9 +9,9 @@ from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
-from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
+from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of

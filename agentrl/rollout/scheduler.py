@@ -89,8 +89,8 @@ class Scheduler(BatchScheduler):
         for retry in range(self.retries + 1):
             trajectory = Trajectory(job.row, job.key, job.sample)
             asked = replace(sampling, seed=seed_for(sampling.seed, "retry", retry)) if retry else sampling
-            agent = partial(attempt, kind(self.env), trajectory, asked, self.timeout)
-            await (self.tasks.run(trajectory, agent, kind.container_spec) if job.row.task else agent())
+            agent = partial(attempt, partial(kind, self.env), sampling=asked, timeout=self.timeout)
+            await (self.tasks.run(trajectory, agent, kind.container_spec) if job.row.task else agent(trajectory))
             late = trajectory.finish == "timeout" and not self.retry_timeouts
             if trajectory.outcome is not Outcome.INFRA_ERROR or late:
                 break

@@ -447,7 +447,7 @@ def sft_pruned(config: SftConfig) -> Any:
 def loggers(config: SftConfig) -> Any:
     from agentrl import sft
 
-    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0, ""))[1]["project"]
+    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0, ""))[0][1].project
 
 
 # Evaluation.

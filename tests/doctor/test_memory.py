@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import GIB, UNITS, kept_by_server, memory, parts, size_of
+from agentrl.doctor.memory import GIB, kept_by_server, memory, parts, size_of
+from agentrl.training.perf.pass_size import UNITS
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,

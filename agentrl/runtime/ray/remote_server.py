@@ -33,12 +33,11 @@ class ServerWorker(Located):
         return await result if isawaitable(result) else result
 
 
-class RemoteServer:
-    """A `ServerProcess` for `Replica` that a `ServerWorker` runs."""
+class RemoteServer(ServerProcess):
+    """A server that a `ServerWorker` runs."""
 
     def __init__(self, actor: Any, placement: Placement, location: Location) -> None:
         self.actor, self.placement, self.location = actor, placement, location
-        self.launched = False
 
     @property
     def url(self) -> str:
@@ -64,7 +63,6 @@ class RemoteServer:
     def launching(self) -> Any:
         """Start it; the answer to come."""
         gpus = self.placement.gpus or self.location.gpus
-        self.launched = True
         return self.actor.launch.remote(self.location.port, self.location.address, gpus)
 
     async def stop(self) -> None:

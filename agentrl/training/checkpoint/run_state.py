@@ -118,7 +118,8 @@ class Checkpoints:
         trainer = self.trainer
         dumps = trainer.rollout_data_dir, trainer.validation_data_dir
         home, kept = Path(trainer.default_local_dir), resuming.kept(step)
-        moves, copies = superseded_records(home, kept, dumps, results=self.results())
+        used = [home / "sessions/taken"] if trainer.resume_mode == "disable" else []  # by the rows of another run
+        moves, copies = superseded_records(home, kept, dumps, results=[*self.results(), *used])
         resuming.claim(step, moves=moves, copies=copies)
 
     def _room(self) -> bool:

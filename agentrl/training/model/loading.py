@@ -160,7 +160,7 @@ def load_model(
         offloads_activations=model.enable_activation_offload,
     )
     if task == "CAUSAL_LM" and model.enable_fp32_lm_head:
-        in_float32(loaded.head)
+        in_float32(loaded.base.get_output_embeddings())
     return loaded
 
 
