@@ -26,7 +26,7 @@ from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.routing_probe import routing_of
 from agentrl.training.model.value_model import load_value_model
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.parallel.shards import TensorChunk
@@ -417,7 +417,7 @@ def rank(
     if world == WORLD:
         keep("critic", attempt(lambda: values(models, ranks)), ranks)
         keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
-    leave_ranks()
+    torch.distributed.destroy_process_group()
 
 
 def attempt(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
