@@ -1,4 +1,4 @@
-"""Serve a model to agents over OpenAI's and Anthropic's protocols, and keep each conversation token by token.
+"""Serve a model to agents over OpenAI's, Anthropic's and Google's protocols, and keep each conversation token by token.
 
     agentrl gateway --model models/smollm2 --port 8000 --out seen.jsonl
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=try-1 python my_agent.py
@@ -82,4 +82,5 @@ def run(args: argparse.Namespace) -> int:
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)
   OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}
-  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}"""
+  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}
+  GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY={key}"""

@@ -135,11 +135,11 @@ async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> 
     """Answers of the tools to made-up calls, in the row's container where it has one."""
     trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
 
-    async def agent(timeout: float | None = None) -> None:
+    async def agent(trajectory: Trajectory, own_timeout: float | None = None) -> None:
         answers.extend(await _tools(diagnosis, env, trajectory))
 
     if not row.task:
-        await agent()
+        await agent(trajectory)
         return answers
     tasks = TaskRunner(diagnosis.config.rollout.containers)
     try:

@@ -63,7 +63,7 @@ class Size:
     @property
     def cache_bytes(self) -> float:
         """Bytes of a token's keys and values in a server's cache, in half precision."""
-        return 4.0 * self.shape.layers * self.shape.keys
+        return 4.0 * self.sizes.layers * self.sizes.keys
 
 
 def size_of(config: Config) -> Size:
@@ -145,7 +145,7 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
     whole = (
-        1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else pass_size.UNITS / size.shape.layers
+        1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else pass_size.UNITS / size.sizes.layers
     )
     if stored > 2 and _narrow(config, device):
         found["weights to compute with"] = 2.0 * (size.parameters - split) * whole
@@ -162,7 +162,7 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
         found["hf engine's cache"] = (
-            2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
+            2.0 * sequences_in_process(config) * model_length(config) * size.sizes.layers * size.sizes.keys * stored
         )
     return found
 

@@ -42,6 +42,8 @@ class Sampling:
     """Do not stop at `stop_token_ids`."""
     candidates: int = 0
     """How many of the likeliest first tokens to report; not at temperature 0."""
+    adapter: str | None = None
+    """Name of the loaded adapter that draws; "": the base without one; None: the policy's weights."""
     experts_from: int | None = None
     """First token of prompt and answer whose experts are reported; None: those of no token."""
 

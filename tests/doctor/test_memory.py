@@ -65,7 +65,7 @@ def test_a_process_gathers_its_own_experts_alone(tmp_path: Path) -> None:
     size, gpu = size_of(one), torch.device("cuda")
     assert 0 < size.experts < size.parameters
     gathered, half = (parts(config, size, 2, gpu).pop("weights to compute with") for config in (one, two))
-    assert gathered - half == pytest.approx(size.experts * UNITS / size.shape.layers / GIB)
+    assert gathered - half == pytest.approx(size.experts * UNITS / size.sizes.layers / GIB)
 
 
 def test_a_cpu_is_asked_for_what_it_has(tmp_path: Path) -> None:
