@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.lazy import declared_names
+from agentrl.core.lazy import type_imports
 
 if TYPE_CHECKING:
     from agentrl import algorithms as algorithms
@@ -68,7 +68,7 @@ FUNCTIONS = dict.fromkeys(("evaluate", "rollout", "sft", "train", "training"), "
 MODULES = ("algorithms",)
 """Public modules."""
 
-NAMES = FUNCTIONS | {name: home for name, home in declared_names(__file__).items() if name not in MODULES}
+NAMES = FUNCTIONS | {name: home for name, home in type_imports(__file__).items() if name not in MODULES}
 """Public names: where they are."""
 
 __all__ = [*NAMES, *MODULES, "__version__"]

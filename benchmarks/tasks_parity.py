@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agentrl.core.points import CONTAINER_PROVIDERS
 from agentrl.tasks.harbor.check import TaskReport, check_tasks
 from agentrl.tasks.harbor.folder import find_tasks
+from agentrl.tasks.runner import TaskRunner
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 
@@ -45,12 +45,11 @@ def _result(file: Path) -> tuple[str, float]:
 
 async def own_rewards(folder: Path, logs: Path, jobs: int) -> dict[str, TaskReport]:
     """Task -> report."""
-    provider = CONTAINER_PROVIDERS.make("docker", "provider", None)
+    runner = TaskRunner()
     try:
-        tasks = check_tasks(find_tasks(folder), provider, logs, jobs=jobs)
-        return {report.name: report async for report in tasks}
+        return {report.name: report async for report in check_tasks(find_tasks(folder), runner, logs, jobs=jobs)}
     finally:
-        await provider.close()
+        await runner.close()
 
 
 def main() -> int:

@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 
 from agentrl.api.typed import Settings, SftSettings, given_keys
 from agentrl.config import resolve
-from agentrl.config.given import Objects, given
-from agentrl.config.overrides import plain
+from agentrl.config.given import Objects, given, plain
 from agentrl.config.schema import Config, Data
 from agentrl.config.schema.reward import RewardFunction, RewardTerm
 from agentrl.config.validate import Check, validate

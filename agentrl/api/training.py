@@ -10,7 +10,7 @@ from agentrl.api.result import Result
 from agentrl.api.run import TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, settings
 from agentrl.config import SUPERVISED
-from agentrl.config.overrides import plain
+from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.validate import validate

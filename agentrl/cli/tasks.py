@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
@@ -73,20 +73,20 @@ def _check(args: argparse.Namespace) -> int:
         raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
     table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
     with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
-        options = {"logs": Path(args.logs or unkept), "jobs": args.jobs, "pass_env": args.pass_env}
-        asyncio.run(_checked(chosen, args.provider, table, **options))
+        asyncio.run(_checked(chosen, args, table, Path(args.logs or unkept)))
     return table.close()
 
 
-async def _checked(tasks: dict[str, Path], provider: str, table: "CheckTable", **options: Any) -> None:
-    from agentrl.core.points import CONTAINER_PROVIDERS
+async def _checked(tasks: dict[str, Path], args: argparse.Namespace, table: "CheckTable", logs: Path) -> None:
+    from agentrl.config.schema.rollout import Containers
     from agentrl.tasks.harbor.check import check_tasks
+    from agentrl.tasks.runner import TaskRunner
 
-    containers = CONTAINER_PROVIDERS.make(provider, "--provider", None)
+    runner = TaskRunner(Containers(provider=args.provider, pass_env=args.pass_env))
     try:
-        if hasattr(containers, "ready"):
-            await containers.ready()
-        async for report in check_tasks(tasks, containers, **options):
+        if hasattr(runner.provider, "ready"):
+            await runner.provider.ready()
+        async for report in check_tasks(tasks, runner, logs, jobs=args.jobs):
             table.add(report)
     finally:
-        await containers.close()
+        await runner.close()

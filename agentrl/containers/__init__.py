@@ -1,7 +1,7 @@
 """Containers of rows: made from an image, used by tools, programs and tests, always removed."""
 
 from agentrl.containers.archive import packed, unpack
-from agentrl.containers.contract import Container, ContainerProvider, ContainerSpec, Done, Network
+from agentrl.containers.contract import Container, ContainerProvider, ContainerSpec, Done, Network, Services
 from agentrl.containers.output import OutputEnds
 from agentrl.containers.shell_scripts import KILL
 
@@ -13,6 +13,7 @@ __all__ = [
     "Done",
     "Network",
     "OutputEnds",
+    "Services",
     "packed",
     "unpack",
 ]

@@ -16,6 +16,21 @@ Network = str
 
 
 @dataclass(frozen=True)
+class Services:
+    """Services of a Compose file. One of them is the container itself; the others run with it, in its networks."""
+
+    file: Path
+    folder: Path
+    """A task's folder: the file mounts and builds nothing outside of it."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Values of the file's variables; others are unset."""
+    main: str = "main"
+    """The service that is the container."""
+    nowhere: str = "/agentrl-nowhere"
+    """Begins paths that the file asks of another harness: mounts of them are left out."""
+
+
+@dataclass(frozen=True)
 class ContainerSpec:
     """A container as its row or task describes it. Equal specs may share an image, never a container."""
 
@@ -43,6 +58,8 @@ class ContainerSpec:
     network: Network = "none"
     allowed: tuple[str, ...] = ()
     """Hosts that `allow` lets through."""
+    services: Services | None = None
+    """Services that run with it; a provider without `composes = True` has none."""
     build_timeout: float = 600.0
     """Seconds for the image."""
     start_timeout: float = 60.0

@@ -1,11 +1,11 @@
-"""Names of a package that load when they are first asked for."""
+"""Names of packages that are imported when they are first asked for."""
+
+import ast
+from pathlib import Path
 
 
-def declared_names(file: str) -> dict[str, str]:
-    """The names of a package, and the module of each.
-
-    `file` has a line `from MODULE import NAME as NAME` for each, which type checkers read.
-    """
-    with open(file, encoding="utf-8") as source:
-        lines = [line.split() for line in source]
-    return {line[3]: line[1] for line in lines if len(line) == 6 and line[0] == "from" and line[3] == line[5]}
+def type_imports(file: str) -> dict[str, str]:
+    """The names that a module has for type checkers, by `from package.module import name as name`: their modules."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names if alias.asname == alias.name}

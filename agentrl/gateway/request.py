@@ -1,6 +1,6 @@
 """One request and its answer in any protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,8 @@ class TurnRequest:
     """Whether the tools are those of the answer that it follows."""
     must_call: str | None = None
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
+    allowed: frozenset[str] | None = None
+    """Names of the tools that it may call; None: all."""
     model: str = "policy"
     role: str = ""
     trained: bool = True
@@ -41,7 +43,10 @@ class TurnRequest:
     stop: tuple[str, ...] = ()
     temperature: float | None = None
     top_p: float | None = None
-    logprobs: bool = False
+    logprobs: int | None = None
+    """Number of candidates that the client gets with each token of the answer; None: it wants no log-probs."""
+    token_ids: bool = False
+    """Whether the client wants the ids of prompt and answer."""
     format: AnswerFormat | None = None
     """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
@@ -76,7 +81,11 @@ class ModelAnswer:
     cached_tokens: int = 0
     """Tokens of the prompt that its ledger had before."""
     completion_tokens: int = 0
-    tokens: list[tuple[str, float]] = field(default_factory=list)
-    """Text and log-prob of each sampled token, where the client asked for them."""
+    tokens: Sequence[Mapping[str, Any]] = ()
+    """Each sampled token as OpenAI's protocols show it, and its id, where the client asked for log-probs."""
     body: Body = field(default_factory=dict)
     """The request as it came."""
+    prompt_ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`prompt_token_ids`, where the client asked for them."""
+    ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`token_ids`, where the client asked for them."""

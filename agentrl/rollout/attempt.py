@@ -1,6 +1,7 @@
 """One try of one trajectory: its loop runs within a time limit, and a failure becomes its outcome."""
 
 import logging
+from collections.abc import Callable
 
 from agentrl.core.blocking import Call, attributed
 from agentrl.core.clocks import time_limit
@@ -12,17 +13,20 @@ from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import LedgerError
 from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
 
+MakeLoop = Callable[[], AgentLoop]
+
 log = logging.getLogger(__name__)
 
 
 async def attempt(
-    loop: AgentLoop, trajectory: Trajectory, sampling: Sampling, timeout: float, own_timeout: float | None = None
+    make: MakeLoop, trajectory: Trajectory, sampling: Sampling, timeout: float, own_timeout: float | None = None
 ) -> None:
-    """Fill `trajectory`. Raises UserError alone, for a programming error of the user's loop too.
+    """Fill `trajectory` by a loop of its own. Raises UserError alone, for a programming error of the user's loop too.
 
     After `timeout` seconds (core/clocks.py) it is an infrastructure error. `own_timeout` comes in place of that: the
     row's own limit, after which the trajectory is a model error that counts as it is.
     """
+    loop = make()
     # The one place that catches a trajectory's errors: engine, tools, interaction and user loops run in here.
     try:
         try:

@@ -69,7 +69,7 @@ class PreparedImages:
 
 
 def _key(spec: ContainerSpec) -> tuple[str, str]:
-    return str(spec.image), str(spec.build)
+    return str(spec.image), f"{spec.build} {spec.services}"
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

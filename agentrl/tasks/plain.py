@@ -7,8 +7,7 @@ with its `..._timeout`, and `agent_timeout`. The reward is the number on the las
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from math import inf
+from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -20,6 +19,7 @@ from agentrl.core.paths import expanded
 from agentrl.core.points import task_format
 from agentrl.data.plain import plain
 from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, TookTooLong, Verdict
+from agentrl.tasks.harbor.fields import Fields
 
 WHERE = "extra_info.container"
 VERIFY_TIMEOUT = 600.0
@@ -29,51 +29,48 @@ TAIL = 8000
 """Characters of the verifier's output that are kept."""
 
 
-@dataclass(frozen=True)
-class FieldKind:
-    """Values that a field takes."""
-
-    wanted: str
-    fits: Callable[[Any], bool]
-    read: Callable[[Any], Any]
+def _text(given: Fields, key: str) -> str:
+    text = given.text(key)
+    if text is None or not text.strip():
+        raise given.wrong(key, text, "text")
+    return text
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+def _number(given: Fields, key: str) -> float:
+    if isinstance(value := given.get(key), str) or not given.number(key, 0):
+        raise given.wrong(key, value, "a number above 0")
+    return float(value)
 
 
-TEXT = FieldKind("text", lambda value: isinstance(value, str) and bool(value.strip()), str)
-NUMBER = FieldKind("a number above 0", _is_number, float)
-KINDS: dict[Any, FieldKind] = {
-    str: TEXT,
-    Path: FieldKind("the path of a folder", TEXT.fits, lambda value: expanded(value).absolute()),
-    float: NUMBER,
-    int: FieldKind("a number above 0", _is_number, int),
-    bool: FieldKind("true or false", lambda value: isinstance(value, bool), bool),
-    tuple: FieldKind("a list of text", lambda value: isinstance(value, list), lambda value: tuple(map(str, value))),
-    Mapping: FieldKind(
-        "a mapping of names to text",
-        lambda value: isinstance(value, Mapping),
-        lambda value: {str(key): str(each) for key, each in value.items()},
-    ),
+def _flag(given: Fields, key: str) -> bool:
+    if not isinstance(value := given.get(key), bool):
+        raise given.wrong(key, value, "true or false")
+    return value
+
+
+READERS: dict[Any, Callable[[Fields, str], Any]] = {
+    str: _text,
+    Path: lambda given, key: expanded(_text(given, key)).absolute(),
+    float: _number,
+    int: lambda given, key: int(_number(given, key)),
+    bool: _flag,
+    tuple: Fields.names,
+    Mapping: lambda given, key: {name: str(value) for name, value in given.sub(key).values.items()},
 }
-"""Kinds of fields by the type that ContainerSpec gives them."""
+"""Readers of fields by the type that ContainerSpec gives them."""
 
 
-def _kind(annotation: Any) -> FieldKind:
-    """The kind of a type such as `str`, `float | None` or `tuple[str, ...]`."""
+def _reader(annotation: Any) -> Callable[[Fields, str], Any]:
+    """The reader of a type such as `str`, `float | None` or `tuple[str, ...]`."""
     first = get_args(annotation)[0] if isinstance(annotation, UnionType) else annotation
-    return KINDS[get_origin(first) or first]
+    return READERS[get_origin(first) or first]
 
 
-SPEC_FIELDS = {field.name: _kind(field.type) for field in fields(ContainerSpec)}
-FIELDS: dict[str, FieldKind] = {
+SPEC_FIELDS = {field.name: _reader(field.type) for field in fields(ContainerSpec) if field.name != "services"}
+FIELDS = {
     **SPEC_FIELDS,
-    "set_up": TEXT,
-    "verify": TEXT,
-    "set_up_timeout": NUMBER,
-    "verify_timeout": NUMBER,
-    "agent_timeout": NUMBER,
+    **dict.fromkeys(("set_up", "verify"), _text),
+    **dict.fromkeys(("set_up_timeout", "verify_timeout", "agent_timeout"), _number),
 }
 """All fields of `extra_info.container`."""
 
@@ -83,17 +80,19 @@ class PlainContainer:
     """A container, and the commands before and after the agent."""
 
     def __init__(self, arguments: TaskArguments) -> None:
-        given = {key: _read(key, value) for key, value in plain(arguments).items() if key != "format"}
+        written = Fields({key: value for key, value in plain(arguments).items() if key != "format"}, WHERE)
+        for key in written.values.keys() - FIELDS.keys():
+            hint = did_you_mean(key, FIELDS).strip() or f"use {', '.join(FIELDS)}"
+            raise UserError(f"{WHERE}: unknown field {key!r}; {hint}")
+        given = {key: FIELDS[key](written, key) for key in written.values}
         self.spec = ContainerSpec(**{key: value for key, value in given.items() if key in SPEC_FIELDS})
         self.agent_timeout: float | None = given.get("agent_timeout")
         self._set_up: str | None = given.get("set_up")
         self._verify: str | None = given.get("verify")
         self._set_up_limit: float = given.get("set_up_timeout", SET_UP_TIMEOUT)
         self._verify_limit: float = given.get("verify_timeout", VERIFY_TIMEOUT)
-        self.set_up_timeout, self.verify_timeout = (
-            self._set_up_limit + SPARE_SECONDS,
-            self._verify_limit + SPARE_SECONDS,
-        )
+        self.set_up_timeout = self._set_up_limit + SPARE_SECONDS
+        self.verify_timeout = self._verify_limit + SPARE_SECONDS
 
     async def set_up(self, container: Container) -> None:
         """Run `set_up`. Raises InfraError where it fails."""
@@ -114,17 +113,6 @@ class PlainContainer:
         if done.code is None:
             raise TookTooLong("verify", self._verify_limit)
         return Verdict(_reward(done), output=done.output[-TAIL:])
-
-
-def _read(key: str, value: Any) -> Any:
-    """The value of a field. Raises UserError for one that is unknown or of another kind."""
-    kind = FIELDS.get(key)
-    if kind is None:
-        hint = did_you_mean(key, FIELDS).strip() or f"use {', '.join(FIELDS)}"
-        raise UserError(f"{WHERE}: unknown field {key!r}; {hint}")
-    if not kind.fits(value):
-        raise UserError(f"{WHERE}: {key}={value!r}: write {kind.wanted}")
-    return kind.read(value)
 
 
 def _reward(done: Done) -> float:

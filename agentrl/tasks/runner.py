@@ -17,9 +17,9 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import Container, ContainerProvider, ContainerSpec
@@ -30,7 +30,7 @@ from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
 from agentrl.core.registry import is_path
 from agentrl.core.shares import share_of, worker
 from agentrl.rewards.scorer import without_verdict
-from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, TookTooLong, Verdict
+from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, TookTooLong, Verdict, through_steps
 from agentrl.tasks.images import PreparedImages
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, SpanKind, Trajectory
@@ -46,8 +46,8 @@ SHORTEST_SPAN = 0.001
 
 Phase = SpanKind | Literal["run"]
 """`run` is the agent's; its parts have their own spans."""
-Agent = Callable[[float | None], Awaitable[None]]
-"""Runs the agent, for at most so many seconds (None: the run's limit); failures become the trajectory's outcome."""
+Agent = Callable[..., Awaitable[None]]
+"""Fills a trajectory in `own_timeout` seconds (None: the run's limit); failures become the trajectory's outcome."""
 Adapt = Callable[[ContainerSpec], ContainerSpec]
 
 PHASES = {
@@ -78,6 +78,11 @@ class TaskRunner:
         made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
         return made
 
+    async def _prepare(self, spec: ContainerSpec) -> None:
+        if spec.services is not None and not getattr(self.provider, "composes", False):
+            raise UserError(f"{KEY}={self.containers.provider} runs no services beside a container; use docker")
+        await self.provider.prepare(spec)
+
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
         for row in {row.uid: row for row in rows if row.task}.values():
@@ -98,8 +103,12 @@ class TaskRunner:
         task, kept = task_for(trajectory.row, self.containers), False
         try:
             await self._start(trajectory, task, adapt(task.spec))
-            await self._work(trajectory, agent, task.agent_timeout)
-            kept = trajectory.outcome is not Outcome.INFRA_ERROR and not await self._verified(trajectory, task)
+            verdict = await through_steps(task, partial(self._step, trajectory, agent, task))
+            kept = trajectory.outcome is not Outcome.INFRA_ERROR and verdict is None
+            if verdict is not None:
+                trajectory.extra["task"]["output"] = verdict.output
+                trajectory.reward = verdict.reward
+                trajectory.reward_extra |= verdict.scores
         except UserError:
             raise
         except InfraError as error:
@@ -128,7 +137,7 @@ class TaskRunner:
 
     @cached_property
     def _images(self) -> PreparedImages:
-        return PreparedImages(self.provider.prepare)
+        return PreparedImages(self._prepare)
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:
@@ -146,30 +155,34 @@ class TaskRunner:
             self._running[id(container)] = container, None
             async with self._phase(trajectory, "start", spec.start_timeout):
                 await container.start()
-        trajectory.extra["task"]["container"] = container.name
-        async with self._phase(trajectory, "set_up", getattr(task, "set_up_timeout", SET_UP_TIMEOUT)):
-            await task.set_up(container)
+        trajectory.extra["task"] |= {**getattr(task, "offers", {}), "container": container.name}
+        await self._set_up(trajectory, task)
 
-    async def _work(self, trajectory: Trajectory, agent: Agent, timeout: float | None) -> None:
-        about = trajectory.extra["task"]
+    async def _set_up(self, trajectory: Trajectory, step: TaskFormat) -> None:
+        async with self._phase(trajectory, "set_up", getattr(step, "set_up_timeout", SET_UP_TIMEOUT)):
+            await step.set_up(trajectory.container)
+
+    async def _step(self, trajectory: Trajectory, agent: Agent, task: TaskFormat, step: Any) -> Verdict | None:
+        """Work on a step, or on the whole task, and verify it. None: the agent failed, or the run's reward function
+        scores it."""
+        about, part = trajectory.extra["task"], trajectory
+        if step is not task:
+            await self._set_up(trajectory, step)
+            part = trajectory.part(step.prompt)
         async with self._phase(trajectory, "run"):
-            await agent(timeout)
+            await agent(part, own_timeout=step.agent_timeout)
+        if step is not task:
+            trajectory.append(part)
         trajectory.extra["task"] = about  # an agent may use the name, too
         if trajectory.outcome is Outcome.INFRA_ERROR:
             about["failed"] = "run"
-
-    async def _verified(self, trajectory: Trajectory, task: TaskFormat) -> bool:
-        """Set the reward; False where that is left to the run's reward function."""
-        logs = kept_folder(trajectory)
-        trajectory.extra["task"]["logs"] = str(logs)
-        async with self._phase(trajectory, "verify", getattr(task, "verify_timeout", VERIFY_TIMEOUT)):
-            verdict: Verdict | None = await task.verify(trajectory.container, logs)
-        if verdict is None:
-            return False
-        trajectory.extra["task"]["output"] = verdict.output
-        trajectory.reward = verdict.reward
-        trajectory.reward_extra |= verdict.scores
-        return True
+            return None
+        if "logs" not in about:
+            about["logs"] = str(kept_folder(trajectory))
+        async with self._phase(trajectory, "verify", getattr(step, "verify_timeout", VERIFY_TIMEOUT)):
+            logs = Path(about["logs"], getattr(step, "name", ""))
+            verdict: Verdict | None = await step.verify(trajectory.container, logs)
+        return verdict
 
     def _fail(self, trajectory: Trajectory, error: Exception) -> None:
         failed = trajectory.extra["task"].get("failed")
@@ -200,7 +213,7 @@ class TaskRunner:
         finally:
             self.phases[kind] -= 1
             end = now()
-            about["seconds"][kind] = round(end - start, 3)
+            about["seconds"][kind] = round(end - start + about["seconds"].get(kind, 0.0), 3)
             if kind != "run" and end - start > SHORTEST_SPAN:
                 trajectory.spans.append(Span(kind, start, end))
 

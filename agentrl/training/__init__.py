@@ -6,7 +6,7 @@ Names load on first use, so `import agentrl.training` is fast.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.lazy import declared_names
+from agentrl.core.lazy import type_imports
 
 if TYPE_CHECKING:
     from agentrl.training.batches.batch import Batch as Batch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentrl.training.update.actor import PolicyActor as PolicyActor
     from agentrl.training.update.advantages import ComputeAdvantages as ComputeAdvantages
 
-_HOMES = declared_names(__file__)
+_HOMES = type_imports(__file__)
 __all__ = list(_HOMES)
 
 

@@ -1,7 +1,7 @@
 """One conversation as it happened: messages, ledgers, rewards, outcome, timings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -163,3 +163,23 @@ class Trajectory:
     def trainable(self) -> bool:
         """Whether it can be trained on: scored, with tokens of the model."""
         return self.scored and any(ledger.model_tokens for ledger in self.outlines)
+
+    def part(self, prompt: list[Message]) -> "Trajectory":
+        """A further conversation on the same row, in the same container, for `append`."""
+        row = replace(self.row, prompt=prompt)
+        return Trajectory(row, self.key, self.sample, extra=self.extra, container=self.container)
+
+    def append(self, part: "Trajectory") -> None:
+        """Take over the tokens, messages and records of a conversation that followed; its turns are counted on."""
+        for ledger in part.ledgers:
+            ledger.turns[:] = [turn + self.turns for turn in ledger.turns]
+        records: list[ToolCallRecord | TurnReward] = [*part.tool_calls, *part.turn_rewards]
+        for record in records:
+            record.turn += self.turns
+        for name in ("messages", "ledgers", "tool_calls", "turn_rewards", "spans"):
+            getattr(self, name).extend(getattr(part, name))
+        self.turns, self.user_turns = self.turns + part.turns, self.user_turns + part.user_turns
+        self.schemas, self.finish, self.templated = part.schemas, part.finish, False
+        self.tool_rewards |= part.tool_rewards
+        if part.outcome is not Outcome.OK:
+            self.outcome, self.error = part.outcome, part.error

@@ -9,12 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agentrl.containers.archive import packed, unpack
+from agentrl.containers.archive import unpack
 from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.containers.docker import reaper
 from agentrl.containers.docker.commands import ContainerCommand
+from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
-from agentrl.containers.docker.networks import Networks
+from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
@@ -26,6 +28,9 @@ MAX_PROCESSES = 16_384
 OOM_SCORE = 500
 """Added to how soon the kernel ends its processes where the machine's memory is used up: before the trainer."""
 LOG = {"max-size": "4m", "max-file": "1"}
+LOGGING = {"driver": "json-file", "options": LOG}
+LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
+"""A service's, as Compose names them."""
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
 DISK_PAUSE = 5.0
@@ -37,9 +42,13 @@ DISK_SHARE = 0.05
 class DockerContainer:
     """A container that the Docker engine runs, or podman."""
 
-    def __init__(self, engine: Engine, images: Images, networks: Networks, spec: ContainerSpec) -> None:
+    def __init__(
+        self, engine: Engine, images: Images, networks: Networks, composer: Composer, spec: ContainerSpec
+    ) -> None:
         self.name = f"agentrl-{engine.run}-{secrets.token_hex(4)}"
         self._engine, self._images, self._networks, self._spec = engine, images, networks, spec
+        self._composer = composer
+        self._project: Project | None = None
         self._made: Future[Any] | None = None
         self._started: Future[Any] | None = None
         self._raw: Any = None
@@ -105,7 +114,7 @@ class DockerContainer:
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive. Raises InfraError."""
-        await self._engine.call(_upload, self._raw, source, to)
+        await self._engine.call(upload, self._raw, source, to)
 
     async def download(self, path: str, to: Path) -> None:
         """Copy out, without links. Raises InfraError."""
@@ -120,23 +129,28 @@ class DockerContainer:
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
-        return DockerContainer(self._engine, self._images, self._networks, spec)
+        return DockerContainer(self._engine, self._images, self._networks, self._composer, spec)
 
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
-        if self._made is None:
+        if self._made is None and self._spec.services is None:
             return
         self._stopped = True
         self._steady.set()
         if self._watch is not None:
             self._watch.cancel()
-        await asyncio.wait([one for one in (self._made, self._started) if one is not None])
-        if self._made.exception() is None:
-            with suppress(InfraError):  # else the reaper removes it
+        if self._made is not None:
+            await asyncio.wait([one for one in (self._made, self._started) if one is not None])
+        with suppress(InfraError):  # else the reaper removes it
+            if self._made is not None and self._made.exception() is None:
                 await asyncio.shield(self._remove(self._made.result()))
+            if self._spec.services is not None:
+                await asyncio.shield(self._engine.call(reaper.remove, self._engine.client, self.name, reaper.PROJECT))
 
     async def _start(self, image: Image) -> None:
         """With the spec's command, or the image's entrypoint where that runs the words that it is given."""
+        if self._spec.services is not None:
+            self._project = await self._composer.up(self.name, self._spec, LIMITS)
         entrypoint = image.entrypoint if self._spec.entrypoint else ()
         if self._spec.command:
             await self._make(image, {"entrypoint": [*IDLE_WITH_COMMAND, *entrypoint, *self._spec.command]})
@@ -162,12 +176,17 @@ class DockerContainer:
     def _create(self, image: str, env: Mapping[str, str], first: Mapping[str, Any]) -> Any:
         from docker.types import LogConfig
 
-        spec = self._spec
+        spec, project, client = self._spec, self._project, self._engine.client
         memory = f"{spec.memory_mb}m" if spec.memory_mb else None
-        return self._engine.client.containers.create(
+        options, volumes = self._networks.options(spec), project.volumes if project else {}
+        networks = [f"{self.name}_{name}" for name in project.networks] if project else []
+        if networks and spec.network in DOCKER_NAMES:
+            options = {"network": networks[0]} | ({} if spec.network == "full" else {"dns": NO_NAMES})
+        raw = client.containers.create(
             image,
             **first,
-            **self._networks.options(spec),
+            **options,
+            volumes={f"{self.name}_{name}": {"bind": to, "mode": "rw"} for name, to in volumes.items()},
             name=self.name,
             environment=dict(env),
             working_dir=spec.workdir,
@@ -179,6 +198,11 @@ class DockerContainer:
             oom_score_adj=OOM_SCORE,
             log_config=LogConfig(type=LogConfig.types.JSON, config=LOG),
         )
+        for network in map(client.networks.get, networks):
+            if network.name == options["network"]:
+                network.disconnect(raw)
+            network.connect(raw, aliases=[spec.services.main if spec.services else ""])
+        return raw
 
     async def _remove(self, raw: Any) -> None:
         with suppress(InfraError):
@@ -208,11 +232,6 @@ class DockerContainer:
             await self._networks.allow(self._spec, self._raw, self._spec.allowed)
         finally:
             self._steady.set()
-
-
-def _upload(raw: Any, source: Path, to: str) -> None:
-    with packed(source, to) as archive:
-        raw.put_archive("/", archive)
 
 
 def _download(raw: Any, path: str, to: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.docker.compose import Composer
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.engine import Engine, connect, explained
 from agentrl.containers.docker.images import LABEL, Image, Images
@@ -18,10 +19,13 @@ from agentrl.core.points import container_provider
 class DockerProvider:
     """Makes containers of a Docker engine, and removes all that it made."""
 
+    composes = True
+
     def __init__(self, settings: Any = None) -> None:
         self._engine = Engine()
         self._images = Images(self._engine)
         self._networks = Networks(self._engine)
+        self._composer = Composer(self._engine, self._images)
 
     @property
     def run(self) -> str:
@@ -37,10 +41,12 @@ class DockerProvider:
         await self._engine.ready()
         await self._images.have(spec)
         await self._networks.prepare(spec)
+        if spec.services is not None:
+            await self._composer.project(spec)
 
     def container(self, spec: ContainerSpec) -> DockerContainer:
         """A container that is still to be started."""
-        return DockerContainer(self._engine, self._images, self._networks, spec)
+        return DockerContainer(self._engine, self._images, self._networks, self._composer, spec)
 
     async def close(self) -> None:
         """Remove all containers and networks of the run. Never raises."""

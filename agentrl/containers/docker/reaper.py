@@ -18,10 +18,14 @@ from typing import Any
 
 RUN = "agentrl.run"
 """Label of all containers and networks of a run."""
+PROJECT = "agentrl.project"
+"""Label of a container with services, and of all that belongs to it."""
 OWNER = "agentrl.owner"
 """Label with the process that made a container: host, id, start."""
 ENGINE_SECONDS = 600
 """Seconds for an engine that is being started again."""
+REMOVED = {"container": {"force": True, "v": True}, "volume": {"force": True}}
+"""How each kind is removed."""
 QUIET_ROUNDS, PAUSE = 3, 2.0
 """Rounds that find nothing, and seconds between them: the engine may have been making a container for the process."""
 
@@ -62,41 +66,35 @@ def _clear(run: str) -> bool:
 
 
 def left(client: Any, run: str) -> list[Any]:
-    """The containers and networks of a run."""
-    return [*_containers(client, run), *_networks(client, run)]
+    """The containers, networks and volumes of a run."""
+    return _labelled(client, f"{RUN}={run}")
 
 
-def remove(client: Any, run: str) -> list[str]:
-    """Remove all containers and networks of a run; what was removed.
+def remove(client: Any, run: str, label: str = RUN) -> list[str]:
+    """Remove all containers, networks and volumes of a run, or with that value of another label; what was removed.
 
     Containers leave the network first: the engine may count those that are killed as connected for ever, and then it
     does not remove their network.
     """
     from docker.errors import APIError
 
-    removed, networks = [], _networks(client, run)
-    for container in _containers(client, run):
-        for network in networks:
-            with suppress(APIError):
-                network.disconnect(container, force=True)
+    removed, found = [], _labelled(client, f"{label}={run}")
+    for one in found:
+        kind = type(one).__name__.lower()
+        for network in found if kind == "container" else ():
+            with suppress(APIError, AttributeError):
+                network.disconnect(one, force=True)
         with suppress(APIError):
-            container.remove(force=True, v=True)
-            removed.append(f"container {container.name}")
-    for network in networks:
-        with suppress(APIError):
-            network.remove()
-            removed.append(f"network {network.name}")
+            one.remove(**REMOVED.get(kind, {}))
+            removed.append(f"{kind} {one.name}")
     return removed
 
 
-def _containers(client: Any, run: str) -> list[Any]:
-    found: list[Any] = client.containers.list(all=True, filters={"label": f"{RUN}={run}"}, ignore_removed=True)
-    return found
-
-
-def _networks(client: Any, run: str) -> list[Any]:
-    found: list[Any] = client.networks.list(filters={"label": f"{RUN}={run}"})
-    return found
+def _labelled(client: Any, label: str) -> list[Any]:
+    """Containers, then their networks and volumes."""
+    filters = {"label": label}
+    found = client.containers.list(all=True, filters=filters, ignore_removed=True)
+    return [*found, *client.networks.list(filters=filters), *client.volumes.list(filters=filters)]
 
 
 def owner(pid: int) -> str:
@@ -121,8 +119,7 @@ def orphans(client: Any) -> list[str]:
 
 
 def _ended_runs(client: Any) -> list[str]:
-    found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
-    found += client.networks.list(filters={"label": OWNER})
+    found = _labelled(client, OWNER)
     return sorted({labels[RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
 
 

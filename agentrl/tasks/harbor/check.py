@@ -5,21 +5,20 @@ that is wrong with one task stops the others.
 """
 
 import asyncio
+import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
-from agentrl.containers import Container, ContainerProvider, Done
+from agentrl.containers import Done
 from agentrl.core.errors import InfraError, UserError, last_line
-from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.format import HarborTask
+from agentrl.tasks.runner import TaskRunner
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 SHOWN_CHARACTERS = 160
-Read = Callable[[str], HarborTask]
-"""Reads a task, given what becomes of its processes."""
 NEEDS_PROCESSES = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
 
 
@@ -40,31 +39,15 @@ class TaskReport:
     """The end of what a failed build wrote."""
 
 
-@dataclass(frozen=True)
-class ContainerTrial:
-    """One container of a task, from its start to the verdict."""
-
-    verdict: Verdict
-    start: float
-    verify: float
-    solved: Done | None
-
-
 async def check_tasks(
-    tasks: Mapping[str, Path],
-    provider: ContainerProvider,
-    logs: Path,
-    *,
-    jobs: int = 2,
-    pass_env: Collection[str] = (),
+    tasks: Mapping[str, Path], runner: TaskRunner, logs: Path, *, jobs: int = 2
 ) -> AsyncIterator[TaskReport]:
-    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME. `pass_env`:
-    environment variables that the tasks may have."""
+    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME."""
     slots = asyncio.Semaphore(jobs)
 
     async def checked(name: str, folder: Path) -> TaskReport:
         async with slots:
-            return await check_task(name, partial(_task, folder, pass_env), provider, logs / name)
+            return await check_task(name, folder, runner, logs / name)
 
     running = [asyncio.ensure_future(checked(name, folder)) for name, folder in tasks.items()]
     try:
@@ -76,86 +59,65 @@ async def check_tasks(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def check_task(name: str, read: Read, provider: ContainerProvider, logs: Path) -> TaskReport:
+async def check_task(name: str, folder: Path, runner: TaskRunner, logs: Path) -> TaskReport:
     """Build a task's image, try its solution and nothing at all. Raises nothing that the task is to blame for."""
     report = TaskReport(name)
     try:
-        await _fill(report, read, provider, logs)
+        await _fill(report, folder, runner, logs)
     except (UserError, InfraError) as error:
         report.problem = " ".join(str(error).split())
-        report.details = getattr(error, "details", ())
+        report.details = getattr(error.__cause__, "details", ())
     return report
 
 
-async def _fill(report: TaskReport, read: Read, provider: ContainerProvider, logs: Path) -> None:
-    harbor = read("stop")
-    task, report.notes = harbor.task, harbor.task.notes
-    began = time.monotonic()
+async def _fill(report: TaskReport, folder: Path, runner: TaskRunner, logs: Path) -> None:
+    harbor = HarborTask({"path": str(folder)}, pass_env=runner.containers.pass_env)
+    report.notes, began = harbor.task.notes, time.monotonic()
     for spec in (harbor.spec, *harbor.further):
-        await provider.prepare(spec)
+        await runner.prepared(spec)
     report.build = time.monotonic() - began
-    nothing = await _trial(read, provider, logs / "noop", solve=False)
-    report.noop, report.start, report.verify = nothing.verdict.reward, nothing.start, nothing.verify
-    if task.solution is None:
-        report.notes = (*task.notes, "it has no solution")
+    nothing, _ = await _trial(folder, runner, logs / "noop")
+    seconds = nothing.extra["task"]["seconds"]
+    report.noop, report.start = nothing.reward, seconds["start"] + seconds["set_up"]
+    report.verify = seconds["verify"]
+    if not all(step.task.solution for step in harbor.steps or [harbor]):
+        report.notes = (*harbor.task.notes, "it has no solution")
     else:
-        solved = await _trial(read, provider, logs / "oracle", solve=True)
-        report.oracle, report.verify = solved.verdict.reward, solved.verify
-        if solved.verdict.reward != 1:
-            report.problem = await _why(solved, read, provider, logs)
+        solved, done = await _trial(folder, runner, logs / "oracle", harbor)
+        report.oracle, report.verify = solved.reward, solved.extra["task"]["seconds"]["verify"]
+        if solved.reward != 1:
+            kept, _ = await _trial(folder, runner, logs / "oracle-kept", harbor, "keep")
+            report.problem = NEEDS_PROCESSES if kept.reward == 1 else _why(solved, done)
     if not report.problem and report.noop != 0:
         report.problem = f"doing nothing earns {report.noop:g}, not 0"
 
 
-async def _why(solved: ContainerTrial, read: Read, provider: ContainerProvider, logs: Path) -> str:
+def _why(solved: Trajectory, done: Done) -> str:
     """Why the solution does not earn 1."""
-    kept = await _trial(read, provider, logs / "oracle-kept", solve=True, processes="keep")
-    if kept.verdict.reward == 1:
-        return NEEDS_PROCESSES
-    assert solved.solved is not None
-    words = last_line(solved.verdict.output)[:SHOWN_CHARACTERS]
-    if solved.solved.code != 0:
-        ended = "took too long" if solved.solved.code is None else f"ended with exit code {solved.solved.code}"
-        words = f"it {ended}: {last_line(solved.solved.output)[:SHOWN_CHARACTERS]}"
-    return f"the solution earns {solved.verdict.reward:g}, not 1" + (f": {words}" if words else "")
+    words = last_line(solved.extra["task"]["output"])[:SHOWN_CHARACTERS]
+    if done.code != 0:
+        ended = "took too long" if done.code is None else f"ended with exit code {done.code}"
+        words = f"it {ended}: {last_line(done.output)[:SHOWN_CHARACTERS]}"
+    return f"the solution earns {solved.reward:g}, not 1" + (f": {words}" if words else "")
 
 
 async def _trial(
-    read: Read, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop"
-) -> ContainerTrial:
-    """Start a container, perhaps solve its task, verify. Raises InfraError, UserError."""
-    harbor = read(processes)
-    began = time.monotonic()
-    async with _started(provider, harbor) as container:
-        start = time.monotonic() - began
-        solved = await harbor.solve(container) if solve else None
-        began = time.monotonic()
-        async with _limit(harbor.verify_timeout, "verification"):
-            verdict = await harbor.verify(container, logs)
-        return ContainerTrial(verdict, start, time.monotonic() - began, solved)
+    folder: Path, runner: TaskRunner, logs: Path, solving: HarborTask | None = None, processes: str = "stop"
+) -> tuple[Trajectory, Done]:
+    """A container from its start to the verdict, with the task's solution or nothing for an agent, and how the solution
+    ended. Raises InfraError, UserError."""
+    task = {"format": "harbor", "path": str(folder), "processes": processes}
+    trajectory = Trajectory(Row(folder.name, [], extra_info={"task": task}), folder.name, 0)
+    steps, done = iter(solving.steps or [solving] if solving else ()), Done(0, "", "", 0.0)
 
+    async def agent(part: Trajectory, *, own_timeout: float | None) -> None:
+        nonlocal done
+        for step in [next(steps)] if solving else ():
+            done = await step.solve(part.container)
 
-@asynccontextmanager
-async def _started(provider: ContainerProvider, harbor: HarborTask) -> AsyncIterator[Container]:
-    container = provider.container(harbor.spec)
-    try:
-        async with _limit(harbor.spec.start_timeout, "the start of the container"):
-            await container.start()
-        async with _limit(harbor.set_up_timeout, "the set-up"):
-            await harbor.set_up(container)
-        yield container
-    finally:
-        await container.stop()
-
-
-@asynccontextmanager
-async def _limit(seconds: float, what: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise InfraError(f"{what} took more than {seconds:g} s") from None
-
-
-def _task(folder: Path, pass_env: Collection[str], processes: str) -> HarborTask:
-    return HarborTask({"format": "harbor", "path": str(folder), "processes": processes}, pass_env=pass_env)
+    await runner.run(trajectory, agent)
+    if kept := trajectory.extra["task"].get("logs"):
+        await asyncio.to_thread(shutil.copytree, kept, logs, dirs_exist_ok=True)
+    if trajectory.outcome is Outcome.INFRA_ERROR:
+        raise InfraError(str(trajectory.error))
+    return trajectory, done

@@ -1,94 +1,120 @@
-"""Reads the one service that a task's `docker-compose.yaml` describes.
+"""Reads a task's `docker-compose.yaml`: the service that is its container, and the others for Docker's own Compose.
 
 Invariant: settings that would make its container another one are refused, and those without an effect are noted; none
-is left out silently.
+is left out silently. The other services are checked again as Compose reads them (containers/docker/compose.py).
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from agentrl.containers import ContainerSpec
+from agentrl.containers import ContainerSpec, Services
+from agentrl.containers.docker.compose import refuse, refuse_service
 from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import inside, read_inside
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.task import Copy
 
-SAME = ("container_name", "expose", "init", "pull_policy", "restart", "stdin_open", "stop_grace_period", "tty")
-"""Settings that no command in the container notices."""
-NOTED = ("hostname", "platform", "ports")
+SAME = {"container_name", "expose", "init", "pull_policy", "restart", "stdin_open", "stop_grace_period", "tty"}
+SAME |= {"depends_on", "healthcheck", "networks"}
+"""Settings that no command in the container notices, or that Compose reads."""
+NOTED = {"hostname", "platform", "ports"}
 READ = {"build", "image", "working_dir", "environment", "volumes", "network_mode", "command", "entrypoint", "deploy"}
 READ |= {"cpus", "mem_limit", "pids_limit"}
+START_TIMEOUT = 600.0
+"""Seconds until all services are healthy."""
 TOP = {"services", "version", "name", "volumes", "networks"}
-CONTEXTS = ("${CONTEXT_DIR}", "$CONTEXT_DIR")
-"""Harbor's variables for the folder of the file."""
-HARNESS = ("${T_BENCH_", "${HOST_")
+HARNESS = ("T_BENCH_", "HOST_", "ENV_VERIFIER_", "ENV_AGENT_", "ENV_ARTIFACTS_")
 """Variables of the harness itself: folders for logs, and names."""
 VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<short>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")
+Fill = Callable[[re.Match[str]], str]
 
 
-@dataclass(frozen=True)
-class Service:
-    """A container as a service asks for it."""
-
-    spec: ContainerSpec
-    mounts: tuple[Copy, ...] = ()
-    """Files of the task that it mounts: the container gets copies."""
-
-
-def read_compose(file: Path, folder: Path, top: Fields) -> Service:
-    """The service of a file in a task's folder, where it is there; `top`: the task's fields. Raises UserError where
-    there are several services, or one needs more than containers have."""
+def read_compose(file: Path, folder: Path, top: Fields, main: str) -> tuple[ContainerSpec, tuple[Copy, ...]]:
+    """The container of a file in a task's folder, where it is there, and files of the task that it mounts: it gets
+    copies. `top`: the task's fields; `main`: the service that is the container, where there are several. Raises
+    UserError where one needs more than containers have."""
     if not file.is_file():
-        return Service(ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full"))
+        return ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full"), ()
     try:
         parsed = read_yaml(read_inside(file, folder))
     except yaml.YAMLError as error:
         raise UserError(f"{file} is no Compose file: {one_line(error)}") from None
-    services = parsed.get("services") if isinstance(parsed, Mapping) else None
-    if not isinstance(services, Mapping):
+    if not isinstance(parsed, Mapping) or not isinstance(parsed.get("services"), Mapping) or not parsed["services"]:
         raise UserError(f"{file} is no Compose file with services")
-    if len(services) != 1:
-        raise UserError(f"{file}: the task needs {len(services)} services, and one is supported; leave the task out")
-    outside = {key for key in parsed if key not in TOP and not str(key).startswith("x-")}
-    name, values = next(iter(services.items()))
-    service = Fields({name: values}, str(file), passed=top.passed).sub(name)
-    service.notes = top.notes
-    _refuse(service, outside | (service.values.keys() - {*SAME, *NOTED, *READ}))
-    mounts = tuple(_mounts(file, service))
-    spec = _spec(file, folder, service)
-    service.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
-    return Service(spec, mounts)
+    variables = {"CONTEXT_DIR": str(file.parent), **top.sub("environment").texts("env")}
+    services = Services(file, folder, variables, main if len(parsed["services"]) > 1 else min(parsed["services"]))
+
+    def fill(found: re.Match[str]) -> str:
+        name = found["name"] or found["short"]
+        if found["dollar"] or name in variables:
+            return found["dollar"] or variables[name]
+        nowhere, default = name.startswith(HARNESS), found["default"]
+        value = f"{services.nowhere}/{name}" if nowhere else top.variable(file.name, name, default)
+        if value != default:
+            variables[name] = value
+        return value
+
+    table = Fields({services.main: {}, **_filled(parsed["services"], fill)}, str(file))
+    service, others = table.sub(services.main), table.values.keys() - {services.main}
+    refuse(services, "top", {str(key) for key in parsed if key not in TOP and not str(key).startswith("x-")})
+    _check(services, service)
+    mounts = tuple(_mounts(services, service))
+    spec = _spec(services, service, fill)
+    for name in others:
+        _check_other(services, name, table.sub(name), fill)
+    if others:
+        spec = replace(spec, services=services, start_timeout=START_TIMEOUT)
+    top.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
+    return spec, mounts
 
 
-def _refuse(service: Fields, unknown: Iterable[Any]) -> None:
+def _filled(value: Any, fill: Fill) -> Any:
+    """A value with the variables in its texts filled in."""
+    if isinstance(value, Mapping):
+        return {key: _filled(one, fill) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one, fill) for one in value]
+    return VARIABLE.sub(fill, value) if isinstance(value, str) else value
+
+
+def _check(services: Services, service: Fields) -> None:
     """Raises UserError for what would make the container another one."""
-    refused = [str(key) for key in unknown]
-    network = str(service.get("network_mode") or "bridge")
-    refused += ["network_mode"] if network != "none" and "bridge" not in network else []
+    where, mode = f"services.{services.main}", str(service.get("network_mode") or "bridge")
+    refuse(services, where, {str(key) for key in service.values.keys() - SAME - NOTED - READ})
+    refuse(services, where, {"network_mode"} if mode != "none" and "bridge" not in mode else ())
     reserved = service.sub("deploy").sub("resources").sub("reservations")
-    refused += ["deploy.resources.reservations.devices"] if reserved.get("devices") else []
-    if refused:
-        raise UserError(f"{service.file}: {service.table}{min(refused)} is not supported; leave the task out")
+    refuse(services, f"{where}.deploy.resources.reservations", {"devices"} if reserved.get("devices") else ())
     for key in SAME:
         service.get(key)
 
 
-def _spec(file: Path, folder: Path, service: Fields) -> ContainerSpec:
-    build, image = _build(file, folder, service), service.text("image")
+def _check_other(services: Services, name: str, service: Fields, fill: Fill) -> None:
+    """Raises UserError for what Compose would read outside of the folder, and what it may not do."""
+    refuse_service(services, name, service.values, ("env_file", "extends"))
+    refuse(services, f"services.{name}.extends", {"file"} & set(service.get("extends") or ()))
+    files = service.get("env_file") or []
+    for one in files if isinstance(files, list) else [files]:
+        inside(services.file.parent / str(one["path"] if isinstance(one, Mapping) else one), services.folder)
+    list(_mounts(services, service))
+    dict(_environment(service, fill))
+
+
+def _spec(services: Services, service: Fields, fill: Fill) -> ContainerSpec:
+    build, image = _build(services, service), service.text("image")
     limits = service.sub("deploy").sub("resources").sub("limits")
     entrypoint, command = _words(service, "entrypoint"), _words(service, "command")
     return ContainerSpec(
         image=None if build else image,
         build=build,
         workdir=service.text("working_dir"),
-        env=dict(_environment(service)),
+        env={name: text for name, text in _environment(service, fill) if services.nowhere not in text},
         cpus=service.number("cpus", 0) or limits.number("cpus", 0) or None,
         memory_mb=service.size("mem_limit", in_bytes=True) or limits.size("memory", in_bytes=True),
         processes=int(service.number("pids_limit", 0) or limits.number("pids", 0)) or None,
@@ -98,63 +124,42 @@ def _spec(file: Path, folder: Path, service: Fields) -> ContainerSpec:
     )
 
 
-def _mounts(file: Path, service: Fields) -> Iterator[Copy]:
+def _mounts(services: Services, service: Fields) -> Iterator[Copy]:
     """Raises UserError for a folder of this machine that is not the task's. A volume of Docker's own begins empty."""
     for volume in service.get("volumes") or ():
-        source, to = _ends(volume)
-        if source.startswith(HARNESS) or not source.startswith((".", "/", "~", "$")):
+        bound = (
+            volume
+            if isinstance(volume, Mapping)
+            else dict(zip(("source", "target"), str(volume).split(":"), strict=False))
+        )
+        source, folder = str(bound.get("source", "")), services.file.parent
+        if not source.startswith((".", "/", "~")) or "target" not in bound or source.startswith(services.nowhere):
             continue
-        if source[0] in "~$":
-            raise UserError(f"{file}: {service.table}volumes: {source} is outside of the task; leave the task out")
-        place = inside(file.parent / source, file.parent).resolve()
+        place = inside(folder / Path(source).expanduser(), folder).resolve()
         if place.exists():
-            yield Copy(place, to)
+            yield Copy(place, str(bound["target"]))
 
 
-def _ends(volume: Any) -> tuple[str, str]:
-    """Source and target; no source: a volume without a name."""
-    if isinstance(volume, Mapping):
-        bound = volume.get("type", "bind") == "bind"
-        return str(volume.get("source", "")) if bound else "", str(volume.get("target", ""))
-    source, colon, rest = str(volume).partition(":")
-    return (source, rest.partition(":")[0]) if colon else ("", source)
-
-
-def _build(file: Path, folder: Path, service: Fields) -> Path | None:
-    given = service.get("build")
+def _build(services: Services, service: Fields) -> Path | None:
+    given, file = service.get("build"), services.file
     if given is None:
         return None
     settings = given if isinstance(given, Mapping) else {"context": given}
-    refused = [str(key) for key in settings.keys() - {"context", "dockerfile"}]
-    refused += ["dockerfile"] if Path(str(settings.get("dockerfile", "Dockerfile"))) != Path("Dockerfile") else []
-    if refused:
-        raise UserError(f"{file}: build.{min(refused)} is not supported; leave the task out")
-    context = str(settings.get("context", "."))
-    return file.parent if context in CONTEXTS else inside(file.parent / context, folder).resolve()
+    odd = Path(str(settings.get("dockerfile", "Dockerfile"))) != Path("Dockerfile")
+    refuse(services, "build", settings.keys() - {"context", "dockerfile"} or ({"dockerfile"} if odd else ()))
+    return inside(file.parent / str(settings.get("context", ".")), services.folder).resolve()
 
 
 def _words(service: Fields, key: str) -> tuple[str, ...]:
     """A command, as a text or a list."""
     value = service.get(key) or ()
-    words = shlex.split(value) if isinstance(value, str) else value
-    return tuple(_filled(service, key, str(word)) for word in words)
+    return tuple(map(str, shlex.split(value) if isinstance(value, str) else value))
 
 
-def _environment(service: Fields) -> Iterator[tuple[str, str]]:
-    """Variables, without those that only the harness can fill in."""
+def _environment(service: Fields, fill: Fill) -> Iterator[tuple[str, str]]:
+    """Variables; a name alone is a variable of this machine."""
     entries = service.get("environment") or ()
     listed = entries.items() if isinstance(entries, Mapping) else (str(one).partition("=")[::2] for one in entries)
     for name, value in listed:
         bare = value is None or (not value and name in entries and not isinstance(entries, Mapping))
-        text = f"${{{name}}}" if bare else str(value)
-        if not any(start in text for start in HARNESS):
-            yield str(name), _filled(service, f"environment.{name}", text)
-
-
-def _filled(service: Fields, key: str, text: str) -> str:
-    """A text with its variables filled in."""
-
-    def value(found: re.Match[str]) -> str:
-        return found["dollar"] or service.variable(key, found["name"] or found["short"], found["default"])
-
-    return VARIABLE.sub(value, text)
+        yield str(name), VARIABLE.sub(fill, f"${{{name}}}") if bare else str(value)

@@ -71,13 +71,6 @@ class Fields:
         entries = self.sub(key)
         return {name: entries._resolved(name) for name in entries.values}
 
-    def unset(self, key: str) -> tuple[str, ...]:
-        """Environment variables that the texts of a table need, and that are not set or not passed."""
-        table = self.sub(key)
-        found = [TEMPLATE.fullmatch(str(table.get(name))) for name in table.values]
-        known = os.environ.keys() & set(self.passed or ())
-        return tuple(one[1] for one in found if one and one[2] is None and one[1] not in known)
-
     def names(self, key: str) -> tuple[str, ...]:
         """A list of texts. Raises UserError for anything else."""
         value = self.get(key) or []

@@ -106,14 +106,12 @@ def _chosen(name: str, task: Task, choices: Mapping[str, str]) -> bool:
 
 
 def _row(path: str, name: str, task: Task, choices: Mapping[str, str]) -> Row:
-    arguments = {"format": "harbor", "path": str(task.folder)}
-    if "processes" in choices:
-        arguments["processes"] = choices["processes"]
+    kept = {key: value for key, value in choices.items() if key == "processes"}
     category = task.metadata.get("category")
     return Row(
         uid=f"tasks:{path.rstrip('/')}/{name}",
         prompt=[{"role": "user", "content": task.instruction}],
         data_source=Path(path).resolve().name,
         ability=str(category) if category else None,
-        extra_info={"task": arguments},
+        extra_info={"task": {"format": "harbor", "path": str(task.folder), **kept}},
     )

@@ -5,22 +5,24 @@ the agent's processes have ended by then, but for services; what the tests fail 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from agentrl.containers import Container, ContainerSpec, Done
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.points import task_format
 from agentrl.tasks.format import TookTooLong, Verdict
 from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.folder import read_task
 from agentrl.tasks.harbor.processes import Process, look, stop_left
-from agentrl.tasks.harbor.rewards import PARSERS, read_reward
-from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script, Separate
+from agentrl.tasks.harbor.rewards import PARSERS, mean, read_numbers, verdict_on
+from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script, Separate, Task
 
 STEP_TIMEOUT = 120.0
 """Seconds for a step of the set-up that is over at once in a healthy container."""
@@ -32,47 +34,49 @@ ARGUMENTS = {"format", "path", "processes"}
 TAIL = 4000
 
 
-@task_format("harbor")
-class HarborTask:
-    """A row's task folder: `path`; `processes`: whether to `stop` (default) or `keep` the agent's before the tests."""
+class HarborStep:
+    """A step of a task, or a task that is its only step."""
 
-    def __init__(self, arguments: dict[str, Any], *, pass_env: Passed = ()) -> None:
-        if unknown := arguments.keys() - ARGUMENTS:
-            raise UserError(f"extra_info.task.{min(unknown)}: no such field; there are {', '.join(sorted(ARGUMENTS))}")
-        self.processes = arguments.get("processes", "stop")
-        if self.processes not in LEFTOVERS:
-            raise UserError(f"extra_info.task.processes is {self.processes!r}: write {' or '.join(LEFTOVERS)}")
-        if "path" not in arguments:
-            raise UserError("extra_info.task.path is missing: write the task's folder there")
-        self.task = read_task(Path(arguments["path"]), pass_env)
+    def __init__(self, task: Task, processes: str) -> None:
+        self.task, self.processes, self.name, self.agent_timeout = task, processes, task.name, task.agent_timeout
+        self.prompt = [{"role": "user", "content": task.instruction}]
+        self.numbers: dict[str, float] = {}
+        """Of the verdict, by name."""
         self._before: tuple[Process, ...] | None = None
         self._own_tests = False
-        self.spec, self.agent_timeout, check = self.task.spec, self.task.agent_timeout, self.task.healthcheck
-        self.further: tuple[ContainerSpec, ...] = (self.task.separate.spec,) if self.task.separate else ()
-        """The verifier's own container, where the task has one."""
+        check = task.healthcheck
         healthy = 0 if check is None else check.start_period + check.retries * (check.interval + check.timeout)
         self.set_up_timeout: float = 5 * STEP_TIMEOUT + healthy
-        starts = sum(spec.start_timeout for spec in self.further)
-        self.verify_timeout: float = 5 * STEP_TIMEOUT + starts + (self.task.tests.timeout or 0)
+        starts = task.separate.spec.start_timeout if task.separate else 0.0
+        self.verify_timeout: float = 5 * STEP_TIMEOUT + starts + (task.tests.timeout or 0)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the numbers that the next step asks for were reached."""
+        return all(self.numbers.get(name, -math.inf) >= least for name, least in self.task.least.items())
 
     async def set_up(self, container: Container) -> None:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
         folders = " ".join(f"{LOGS}/{name}" for name in ("agent", "verifier", "artifacts"))
-        made = await _root(container, f"mkdir -p {folders} && chmod 777 {folders}; test -e {self.task.tests.folder}")
-        self._own_tests = made.code == 0  # the image has a folder for the tests, with its own files
+        old = f"rm -rf {PUBLISHED}; " if self.name else ""
+        test = f"test -e {self.task.tests.folder}"
+        made = await _root(container, f"{old}mkdir -p {folders} && chmod 777 {folders}; {test}")
+        self._own_tests = made.code == 0 and not self.name  # the image has a folder for the tests, with its own files
         for copy in self.task.files:
             target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
             await container.upload(copy.source, target)
+            if self.name and (copy.source / "setup.sh").is_file():
+                done = await container.exec(["bash", f"{target}/setup.sh"], timeout=STEP_TIMEOUT)
+                if done.code != 0:
+                    raise InfraError(f"step {self.name}: its setup.sh fails: {last_line(done.output)}")
         if self.task.healthcheck is not None:
             await wait_healthy(container, self.task.healthcheck)
         self._before = (await look(container)).processes
 
     async def solve(self, container: Container) -> Done:
-        """Run the task's own solution. Raises UserError where it has none, InfraError."""
-        if self.task.solution is None:
-            raise UserError(f"{self.task.folder} has no solution")
-        extra = {"DEBIAN_FRONTEND": "noninteractive"}
-        return await _run(container, self.task.solution, extra)
+        """Run the task's own solution, which it has. Raises InfraError."""
+        assert self.task.solution is not None
+        return await _run(container, self.task.solution, {"DEBIAN_FRONTEND": "noninteractive"})
 
     async def verify(self, container: Container, logs: Path) -> Verdict:
         """Run the tests; their files in /logs/verifier and their output go to `logs`. Raises InfraError."""
@@ -82,18 +86,22 @@ class HarborTask:
         if self._before is not None and self.processes == "stop":
             await stop_left(container, self._before)
         await self._clear(container)
-        return await self._test(container, logs)
+        verdict = await self._test(container, logs)
+        if self.name:  # the next step's agent does not see these tests
+            await self._clear(container)
+        return verdict
 
     async def _test(self, container: Container, logs: Path) -> Verdict:
         done = await _run(container, self.task.tests, {})
         await asyncio.to_thread(_keep, logs, done)
-        output = done.output[-TAIL:]
+        self.output = done.output[-TAIL:]
         if done.code is None:
             raise TookTooLong("the tests", self.task.tests.timeout or 0.0)
         if self.task.parser:
-            return Verdict(PARSERS[self.task.parser](done), output=output)
+            return Verdict(PARSERS[self.task.parser](done), output=self.output)
         await container.download(f"{LOGS}/verifier", logs)
-        return read_reward(logs, done.code, output)
+        self.numbers = read_numbers(logs, done.code, self.output)
+        return verdict_on(self.numbers, self.output)
 
     async def _clear(self, container: Container) -> None:
         """Remove all that the agent may have put where tests and rewards go."""
@@ -105,6 +113,34 @@ class HarborTask:
             raise InfraError(f"{LOGS}/verifier cannot be made: {done.output.strip()[-200:]}")
 
 
+@task_format("harbor")
+class HarborTask(HarborStep):
+    """A row's task folder: `path`; `processes`: whether to `stop` (default) or `keep` the agent's before the tests."""
+
+    def __init__(self, arguments: dict[str, Any], *, pass_env: Passed = ()) -> None:
+        if unknown := arguments.keys() - ARGUMENTS:
+            raise UserError(f"extra_info.task.{min(unknown)}: no such field; there are {', '.join(sorted(ARGUMENTS))}")
+        processes = arguments.get("processes", "stop")
+        if processes not in LEFTOVERS:
+            raise UserError(f"extra_info.task.processes is {processes!r}: write {' or '.join(LEFTOVERS)}")
+        if "path" not in arguments:
+            raise UserError("extra_info.task.path is missing: write the task's folder there")
+        super().__init__(read_task(Path(arguments["path"]), pass_env), processes)
+        self.spec, self.offers = self.task.spec, self.task.offers
+        self.steps = [HarborStep(step, processes) for step in self.task.steps]
+        separate = [step.task.separate for step in self.steps or [self]]
+        self.further: tuple[ContainerSpec, ...] = tuple(one.spec for one in separate if one)
+        """The verifiers' own containers, where the task has them."""
+
+    def total(self) -> Verdict:
+        """The verdict on the steps that were verified."""
+        verified = [step for step in self.steps if step.numbers]
+        numbers = verified[-1].numbers if self.task.last_counts else mean([step.numbers for step in verified])
+        verdict = verdict_on(numbers, verified[-1].output)
+        each = {f"step/{step.name}": verdict_on(step.numbers, "").reward for step in verified}
+        return replace(verdict, scores=verdict.scores | each)
+
+
 def _keep(logs: Path, done: Done) -> None:
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "test-stdout.txt").write_text(done.output)
@@ -113,11 +149,8 @@ def _keep(logs: Path, done: Done) -> None:
 async def wait_healthy(container: Container, check: Healthcheck) -> None:
     """Repeat the check until it passes. Raises InfraError after as many failures as it allows."""
     quiet_until, failures = time.monotonic() + check.start_period, 0
-    while True:
+    while (done := await container.exec(check.command, timeout=check.timeout)).code != 0:
         starting = time.monotonic() < quiet_until
-        done = await container.exec(check.command, timeout=check.timeout)
-        if done.code == 0:
-            return
         failures += not starting
         if failures >= max(check.retries, 1):
             words = done.output.strip()[-200:] or "no output"
@@ -145,7 +178,7 @@ async def verifier_container(agents: Container, separate: Separate, kept: Path) 
     if not hasattr(agents, "sibling"):
         raise UserError(f"{type(agents).__name__} makes no second container, and the task's verifier needs one")
     for hook in separate.collect:  # a failure is for the tests to find
-        await agents.exec(hook.command, timeout=hook.timeout, user=hook.user)
+        await agents.exec(hook.command, timeout=hook.timeout or 60.0, user=hook.user)
     copied = [(source, await _fetched(agents, source, kept)) for source in (PUBLISHED, *separate.artifacts)]
     container: Container = agents.sibling(separate.spec)
     try:

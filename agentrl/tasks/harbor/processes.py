@@ -70,18 +70,16 @@ async def look(container: Container) -> Seen:
     return Seen(seen.processes, sockets, seen.listening)
 
 
-async def stop_left(container: Container, before: Iterable[Process]) -> int:
-    """Kill what neither ran before nor serves; gives the number of processes killed. Raises InfraError."""
-    kept, killed = {one.life for one in before}, 0
+async def stop_left(container: Container, before: Iterable[Process]) -> None:
+    """Kill what neither ran before nor serves. Raises InfraError."""
+    kept = {one.life for one in before}
     for _ in range(KILL_ROUNDS):
         seen = await look(container)
         spared = {1} | seen.serving()
         left = [one.pid for one in seen.processes if one.life not in kept and one.pid not in spared]
         if not left:
             break
-        killed += len(left)
         await container.exec(f"kill -KILL {' '.join(map(str, left))}", timeout=TIMEOUT, user="0:0", cwd="/")
-    return killed
 
 
 def parse(text: str) -> Seen:

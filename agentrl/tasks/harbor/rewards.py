@@ -1,14 +1,14 @@
 """Reads the reward of a task's tests: in the files that they leave, or in what they write.
 
-Of the files, `reward.json` comes before `reward.txt`; a report `ctrf.json` counts where neither is there. A script
-without a reward is a broken one, whatever its exit code. The tasks of the first Terminal-Bench name a parser instead:
+Of the files, `reward.json` comes before `reward.txt`. A script without a reward is a broken one, whatever its exit
+code. The tasks of the first Terminal-Bench name a parser instead:
 there the exit code says nothing where `run-tests.sh` ends with a command that always succeeds.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,28 @@ COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SHOWN_CHARACTERS = 200
 MAX_FILE_BYTES, MAX_REWARD = 2**20, 1e300
 """Limits of a file and of a reward: the agent may have made it."""
-NUMBERS, NUMBER, REPORT = "reward.json", "reward.txt", "ctrf.json"
+NUMBERS, NUMBER = "reward.json", "reward.txt"
 
 
-def read_reward(logs: Path, code: int, output: str) -> Verdict:
-    """The verdict on files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
-    for name, read in ((NUMBERS, _numbers), (NUMBER, _number), (REPORT, _report)):
+def read_numbers(logs: Path, code: int, output: str) -> dict[str, float]:
+    """The numbers in files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
+    for name, read in ((NUMBERS, _numbers), (NUMBER, _number)):
         if (logs / name).is_file():
-            return _verdict(read(logs / name), output)
+            return read(logs / name)
     how = f"with exit code {code}" if code else "well"
     words = f": {last_line(output)[:SHOWN_CHARACTERS]}" if code else ""
     raise InfraError(f"the tests ended {how} and wrote neither {NUMBER} nor {NUMBERS} to /logs/verifier{words}")
 
 
-def _verdict(scores: dict[str, float], output: str) -> Verdict:
+def mean(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each number's mean over the steps; a step without it counts as 0."""
+    return {name: sum(step.get(name, 0.0) for step in steps) / len(steps) for step in steps for name in step}
+
+
+def verdict_on(scores: Mapping[str, float], output: str) -> Verdict:
     """`reward`, or the mean where no number is named so."""
     reward = scores.get("reward", sum(scores.values()) / len(scores))
-    return Verdict(reward, scores if len(scores) > 1 else {}, output)
+    return Verdict(reward, dict(scores) if len(scores) > 1 else {}, output)
 
 
 def _number(file: Path) -> dict[str, float]:
@@ -65,16 +70,6 @@ def _numbers(file: Path) -> dict[str, float]:
     if not numbers or len(numbers) < len(found):
         raise InfraError(f"{file.name} of the tests holds no finite numbers: {str(parsed)[:60]}")
     return numbers
-
-
-def _report(file: Path) -> dict[str, float]:
-    """A report in the Common Test Report Format: 1 where tests ran and none failed."""
-    try:
-        summary = _parsed(file)["results"]["summary"]
-        ran, failed = summary["passed"] + summary["failed"], summary["failed"]
-    except (TypeError, KeyError):
-        raise InfraError(f"{file.name} of the tests has no summary") from None
-    return {"reward": float(ran > 0 and failed == 0)}
 
 
 def _text(file: Path) -> str:

@@ -8,11 +8,9 @@ from agentrl.tracking.fields import duration, figure
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 COLUMNS = ("oracle", "no-op", "build", "start", "verify")
 WIDTH = 8
-NO_VALUE = "-"
 
 
 class CheckTable:
@@ -29,8 +27,7 @@ class CheckTable:
         from rich.text import Text
 
         self.reports.append(report)
-        name = Text(report.name.ljust(self.width), "red" if report.problem else "")
-        line = Text.assemble(name, *(_cell(text, style) for text, style in _cells(report)))
+        line = Text(report.name.ljust(self.width) + _cells(report), "red" if report.problem else "")
         self.console.print(line if report.problem else line.append("  ok", "green"))
         for detail in report.details:
             self.console.print(Text(f"    {detail}", "dim"))
@@ -43,28 +40,14 @@ class CheckTable:
         """Show the sum; gives the exit code: 1 where a task is broken."""
         from rich.text import Text
 
-        broken = [report.name for report in self.reports if report.problem]
-        fine = len(self.reports) - len(broken)
-        style = "bold red" if broken else "bold green"
+        fine = sum(not report.problem for report in self.reports)
+        style = "bold green" if fine == len(self.reports) else "bold red"
         self.console.print(Text(f"{fine} of {len(self.reports)} tasks are fine", style))
-        return int(bool(broken))
+        return int(fine < len(self.reports))
 
 
-def _cells(report: TaskReport) -> list[tuple[str, str]]:
-    rewards = ((report.oracle, 1), (report.noop, 0))
-    cells = [(_figure(value), "green" if value == right else "red") for value, right in rewards]
-    return cells + [(_seconds(value), "dim") for value in (report.build, report.start, report.verify)]
-
-
-def _cell(text: str, style: str) -> "Text":
-    from rich.text import Text
-
-    return Text(text.rjust(WIDTH), "" if text == NO_VALUE else style)
-
-
-def _figure(value: float | None) -> str:
-    return NO_VALUE if value is None else figure(value) if value % 1 else f"{value:.0f}"
-
-
-def _seconds(value: float | None) -> str:
-    return NO_VALUE if value is None else duration(value)
+def _cells(report: TaskReport) -> str:
+    rewards = [figure(value) if value and value % 1 else f"{value or 0:.0f}" for value in (report.oracle, report.noop)]
+    values = (report.oracle, report.noop, report.build, report.start, report.verify)
+    shown = rewards + [duration(value or 0.0) for value in values[2:]]
+    return "".join(("-" if v is None else text).rjust(WIDTH) for v, text in zip(values, shown, strict=True))

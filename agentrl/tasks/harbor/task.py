@@ -1,5 +1,6 @@
 """A task folder as an object, whichever of the formats it is written in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,22 +49,14 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Collect:
-    """A command in the agent's container before files are copied out of it."""
-
-    command: str
-    timeout: float = 60.0
-    user: str | None = None
-
-
-@dataclass(frozen=True)
 class Separate:
     """A container of the verifier's own."""
 
     spec: ContainerSpec
     artifacts: tuple[str, ...] = ()
     """Files and folders that it gets from the agent's container, at the same paths."""
-    collect: tuple[Collect, ...] = ()
+    collect: tuple[Script, ...] = ()
+    """Commands in the agent's container before files are copied out of it."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +79,19 @@ class Task:
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Fields of the task that have no effect here."""
+    offers: Mapping[str, Any] = field(default_factory=dict)
+    """Servers and skills for the agent: `mcp_servers` as MCP clients read them, `skills`, a folder in the container."""
+    name: str = ""
+    """A step's name."""
+    steps: tuple["Task", ...] = ()
+    """Steps in one container, one after another; empty: the task is its only step."""
+    least: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a step's verdict must reach, or the next step does not come."""
+    last_counts: bool = False
+    """Whether the last step's reward is the task's; else the mean over the steps is."""
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags, category and difficulty."""
-        found = [*_list(self.metadata.get("tags")), *_list(self.metadata.get("keywords"))]
-        found += [self.metadata.get("category"), self.metadata.get("difficulty")]
-        return tuple(str(one) for one in found if one)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+        found = [self.metadata.get(key) for key in ("tags", "keywords", "category", "difficulty")]
+        return tuple(str(one) for many in found for one in (many if isinstance(many, list) else [many]) if one)

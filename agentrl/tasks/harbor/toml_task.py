@@ -5,16 +5,17 @@ Invariant: a task that cannot be run as it is written is refused in one line; a 
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
-from agentrl.core.inside import read_inside
-from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.core.inside import inside, read_inside
+from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
-from agentrl.tasks.harbor.task import SOLUTION, TESTS, Collect, Copy, Healthcheck, Script, Separate, Task
+from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Healthcheck, Script, Separate, Task
 
 NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 """The format's names -> those of containers."""
@@ -22,7 +23,7 @@ NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
-"""Fields that change nothing in how a task of one step runs."""
+"""Fields that change nothing in how a task of one step runs, or that are read elsewhere."""
 
 
 def read_toml(folder: Path, passed: Passed = ()) -> Task:
@@ -33,28 +34,83 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
     _refuse(folder, top, environment)
-    service = read_compose(folder / "environment" / "docker-compose.yaml", folder, top)
-    spec = _spec(folder, service, environment, agent, verifier)
-    timeout = agent.number("timeout_sec", 0) or None
-    separate, bundled = _separate(folder, top, verifier, spec)
-    task = Task(
-        folder=folder,
-        instruction=read_instruction(folder),
-        spec=spec,
-        tests=_tests(folder, verifier, bundled),
-        separate=separate,
-        solution=_solution(folder, top.sub("solution"), timeout),
-        agent_timeout=timeout,
+    asked, mounts = read_compose(folder / "environment" / "docker-compose.yaml", folder, top, "main")
+    spec = _spec(folder, asked, environment, agent, verifier)
+    steps = tuple(_steps(folder, top, spec))
+    last_counts = top.get("multi_step_reward_strategy") == "final"
+    whole = Task(folder, "", spec, Script((), TESTS, ""), None) if steps else _part(folder, top, spec, [folder])
+    task = replace(
+        whole,
+        instruction=steps[0].instruction if steps else whole.instruction,
         healthcheck=_healthcheck(environment),
-        files=(*_loose_files(folder, spec), *service.mounts),
+        files=(*_loose_files(folder, spec), *mounts),
         metadata=_metadata(top),
+        offers=_offers(top, environment),
+        steps=steps,
+        last_counts=last_counts,
     )
     return replace(task, notes=(*top.notes, *_unused(folder, top, environment)))
 
 
-def read_instruction(folder: Path) -> str:
-    """The text of the task, without the marks that keep benchmarks out of training data. Raises UserError."""
-    file = folder / "instruction.md"
+def _part(folder: Path, top: Fields, spec: ContainerSpec, places: Sequence[Path]) -> Task:
+    """A task, or a step of one: its agent, tests and solution. `places`: folders with files of its own, last those of
+    the whole task."""
+    agent, verifier = top.sub("agent"), top.sub("verifier")
+    timeout = agent.number("timeout_sec", 0) or None
+    separate, bundled = _separate(places, top, verifier, spec)
+    return Task(
+        folder=folder,
+        instruction=read_instruction(folder, places[0]),
+        spec=spec,
+        tests=_tests(places, verifier, bundled),
+        separate=separate,
+        solution=_solution(places, top.sub("solution"), timeout),
+        agent_timeout=timeout,
+    )
+
+
+def _steps(folder: Path, top: Fields, spec: ContainerSpec) -> Iterator[Task]:
+    """The steps of a task. A step has the tables of the whole task, changed by its own."""
+    for number, table in enumerate(top.get("steps") or ()):
+        step = Fields(table, top.file, f"steps[{number}].", passed=top.passed)
+        name = step.text("name") or ""
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise step.wrong("name", name, "the name of its folder in steps/")
+        own = inside(folder / "steps" / name, folder)
+        merged = Fields(_merged(top.values, table), top.file, step.table, passed=top.passed)
+        merged.notes = step.notes = top.notes
+        files, least = own / "workdir", step.get("min_reward")
+        least = {"reward": least} if isinstance(least, int | float) else least or {}
+        if odd := {"user", "network_mode"} & step.sub("agent").values.keys():
+            top.notes.append(f"steps.agent.{min(odd)} has no effect")
+        for key in ("agent", "verifier"):  # each step has them
+            list(map(top.sub(key).get, top.sub(key).values))
+        yield replace(
+            _part(folder, merged, spec, [own, folder]),
+            name=name,
+            files=(Copy(files),) if files.is_dir() else (),
+            healthcheck=_healthcheck(step),
+            least={key: float(value) for key, value in least.items()},
+        )
+
+
+def _merged(whole: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables that hold for a step; a time limit of the tests is the step's alone."""
+    agent = {**whole.get("agent", {}), **step.get("agent", {})}
+    tests, own = whole.get("verifier", {}), step.get("verifier", {})
+    verifier = {key: value for key, value in tests.items() if key != "timeout_sec"} | own
+    verifier["env"] = {**tests.get("env", {}), **own.get("env", {})}
+    verifier["collect"] = [*tests.get("collect", ()), *own.get("collect", ())]
+    if "environment" in own and "environment_mode" not in own:
+        verifier["environment_mode"] = "separate"
+    artifacts = [*whole.get("artifacts", ()), *step.get("artifacts", ())]
+    return {"agent": agent, "verifier": verifier, "artifacts": artifacts, "solution": whole.get("solution", {})}
+
+
+def read_instruction(folder: Path, place: Path) -> str:
+    """The text of the task or of a step, without the marks that keep benchmarks out of training data. Raises
+    UserError."""
+    file = place / "instruction.md"
     if not file.is_file():
         raise UserError(f"{file} is missing: write the task for the agent there")
     text = read_inside(file, folder, errors="replace")
@@ -68,20 +124,14 @@ def read_instruction(folder: Path) -> str:
 def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
     """Raises UserError for a task that needs something that is not here."""
     system = str(environment.get("os") or "linux").lower()
-    reasons = {
-        "steps: a task of several steps is not supported": bool(top.get("steps")),
-        f"environment.os is {system}: only linux is supported": system != "linux",
-        "trajectory.json beside it: a conversation before the task is not supported": (
-            folder / "trajectory.json"
-        ).exists(),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UserError(f"{top.file}: {reason}; leave the task out")
+    if system != "linux":
+        raise UserError(f"{top.file}: environment.os is {system}: only linux is supported; leave the task out")
+    if (folder / "trajectory.json").exists():
+        raise UserError(f"{folder}: a conversation before the task is not supported (trajectory.json)")
 
 
-def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
-    context, asked = folder / "environment", service.spec
+def _spec(folder: Path, asked: ContainerSpec, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
+    context = folder / "environment"
     image, build = environment.text("docker_image"), context if (context / "Dockerfile").is_file() else None
     image, build = image or asked.image, asked.build or build
     if image is None and build is None:
@@ -89,7 +139,10 @@ def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, ve
     spec = limits(environment, image, build)
     access, allowed = _network(environment, agent, verifier)
     return replace(
-        spec,
+        asked,
+        image=spec.image,
+        build=spec.build,
+        build_timeout=spec.build_timeout,
         network="none" if asked.network == "none" else access,
         allowed=allowed,
         workdir=spec.workdir or asked.workdir,
@@ -97,9 +150,7 @@ def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, ve
         user=user_of(agent),
         cpus=asked.cpus or spec.cpus,
         memory_mb=asked.memory_mb or spec.memory_mb,
-        processes=asked.processes,
-        command=asked.command,
-        entrypoint=asked.entrypoint,
+        storage_mb=spec.storage_mb,
     )
 
 
@@ -112,39 +163,34 @@ def _network(environment: Fields, agent: Fields, verifier: Fields) -> tuple[str,
     return agents
 
 
-def _tests(folder: Path, verifier: Fields, bundled: bool) -> Script:
-    tests = folder / "tests"
-    if not bundled and not (tests / "test.sh").is_file():
-        raise UserError(f"{tests}/test.sh is missing: it writes the reward to /logs/verifier/reward.txt")
+def _tests(places: Sequence[Path], verifier: Fields, bundled: bool) -> Script:
+    """A step's tests lie over those of the whole task."""
+    folders = [place / "tests" for place in reversed(places) if (place / "tests").is_dir()]
+    if not bundled and not any((tests / "test.sh").is_file() for tests in folders):
+        raise UserError(f"{places[0]}/tests/test.sh is missing: it writes the reward to /logs/verifier/reward.txt")
     timeout = verifier.number("timeout_sec", 600)
-    files = () if bundled else (Copy(tests, TESTS),)
+    files = () if bundled else tuple(Copy(tests, TESTS) for tests in folders)
     return Script(files, TESTS, f"{TESTS}/test.sh", verifier.texts("env"), user_of(verifier) or "", timeout)
 
 
-def _solution(folder: Path, solution: Fields, timeout: float | None) -> Script | None:
+def _solution(places: Sequence[Path], solution: Fields, timeout: float | None) -> Script | None:
     """None where it cannot be run: only `agentrl tasks check` needs it."""
-    missing = solution.unset("env")
-    if not (folder / "solution" / "solve.sh").is_file() or missing:
-        fix = "set it, and pass it with --pass-env, to try the solution"
-        solution.notes += [f"solution.env needs the environment variable {name}: {fix}" for name in missing]
+    folder = next((place / "solution" for place in places if (place / "solution").is_dir()), places[0])
+    try:
+        env = solution.texts("env")
+    except UserError as error:
+        solution.notes.append(f"it is not solved: {error}")
         return None
-    env = solution.texts("env")
-    return Script((Copy(folder / "solution", SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout)
+    found = (folder / "solve.sh").is_file()
+    return Script((Copy(folder, SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout) if found else None
 
 
 def _healthcheck(environment: Fields) -> Healthcheck | None:
-    table, plain = environment.sub("healthcheck"), Healthcheck("")
-    command = table.text("command")
-    if command is None:
-        return None
-    return Healthcheck(
-        command,
-        interval=table.number("interval_sec", plain.interval),
-        timeout=table.number("timeout_sec", plain.timeout),
-        start_period=table.number("start_period_sec", plain.start_period),
-        start_interval=table.number("start_interval_sec", plain.start_interval),
-        retries=int(table.number("retries", plain.retries)),
-    )
+    table = environment.sub("healthcheck")
+    command, retries = table.text("command"), int(table.number("retries", Healthcheck.retries))
+    known = ("interval", "timeout", "start_period", "start_interval")
+    seconds = {key: table.number(f"{key}_sec", getattr(Healthcheck, key)) for key in known}
+    return None if command is None else Healthcheck(command, retries=retries, **seconds)
 
 
 def _loose_files(folder: Path, spec: ContainerSpec) -> tuple[Copy, ...]:
@@ -164,9 +210,24 @@ def _metadata(top: Fields) -> dict[str, Any]:
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
     hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
-    offered = {"mcp_servers": "the agent does not get them", "skills_dir": "the agent does not get it"}
-    notes = [f"environment.{key}: {why}" for key, why in offered.items() if environment.get(key)]
-    return [*notes, *(f"{name} is unknown" for name in top.unread()), *hidden]
+    for key in ("mcp_servers", "skills_dir"):
+        hidden += [f"environment.{key}: agent programs get it"] if environment.get(key) else []
+    return [*hidden, *(f"{name} is unknown" for name in top.unread())]
+
+
+def _offers(top: Fields, environment: Fields) -> dict[str, Any]:
+    """Servers and skills for the agent, as `agentrl.tasks.format.TaskFormat` has them."""
+    servers = {}
+    for number, table in enumerate(environment.get("mcp_servers") or ()):
+        server = Fields(table, top.file, f"environment.mcp_servers[{number}].", passed=top.passed)
+        name, kind = server.text("name"), {"streamable-http": "http"}.get(table.get("transport"), "sse")
+        if not name or not (server.text("url") or server.text("command")):
+            raise server.wrong("name", name, "a name, and a url or a command")
+        kept = {key: table[key] for key in ("url", "command", "args") if table.get(key)}
+        headers = {"headers": server.texts("headers")} if table.get("headers") else {}
+        servers[name] = kept | headers | ({"type": kind} if "url" in kept else {})
+    skills = environment.text("skills_dir")
+    return ({"mcp_servers": servers} if servers else {}) | ({"skills": skills} if skills else {})
 
 
 def _is_separate(verifier: Fields) -> bool:
@@ -175,17 +236,19 @@ def _is_separate(verifier: Fields) -> bool:
     return mode == "separate" or (mode is None and verifier.get("environment") is not None)
 
 
-def _separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSpec) -> tuple[Separate | None, bool]:
+def _separate(
+    places: Sequence[Path], top: Fields, verifier: Fields, spec: ContainerSpec
+) -> tuple[Separate | None, bool]:
     """The container of the verifier's own, and whether its image has the tests."""
     if not _is_separate(verifier):
         verifier.get("collect")  # nothing is collected from the container that the tests run in
         return None, False
-    environment, tests = verifier.sub("environment"), folder / "tests"
-    if (tests / "docker-compose.yaml").is_file():
-        raise UserError(f"{tests}/docker-compose.yaml is not supported; leave the task out")
+    environment, folders = verifier.sub("environment"), [place / "tests" for place in places]
+    if found := [tests for tests in folders if (tests / "docker-compose.yaml").is_file()]:
+        raise UserError(f"{found[0]}/docker-compose.yaml is not supported; leave the task out")
     given = bool(environment.values) or verifier.get("environment") is not None
     image = environment.text("docker_image")
-    build = tests if (tests / "Dockerfile").is_file() else None
+    build = next((tests for tests in folders if (tests / "Dockerfile").is_file()), None)
     bundled = bool(image or build)
     if not bundled:
         image, build = spec.image, spec.build
@@ -204,22 +267,24 @@ def _artifacts(top: Fields) -> tuple[str, ...]:
     return tuple(map(str, listed))
 
 
-def _collects(verifier: Fields) -> tuple[Collect, ...]:
+def _collects(verifier: Fields) -> tuple[Script, ...]:
     hooks = [Fields(one, verifier.file, "verifier.collect.") for one in verifier.get("collect") or ()]
     for hook in hooks:
         if hook.text("service") not in (None, "main"):
             raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
-    return tuple(Collect(one.text("command") or "true", one.number("timeout_sec", 60), user_of(one)) for one in hooks)
+    return tuple(
+        Script((), "", one.text("command") or "true", user=user_of(one), timeout=one.number("timeout_sec", 60))
+        for one in hooks
+    )
 
 
 def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:
     """A container of an image, or of a folder to build, with the limits of a table and no others. The image comes
     first. Raises UserError for devices that containers do not have."""
-    for devices, asked in (("gpus", environment.number("gpus", 0)), ("tpu", environment.get("tpu"))):
-        if asked:
-            kind = "GPU" if devices == "gpus" else "TPU"
-            why = f"containers with a {kind} are not supported; leave the task out"
-            raise UserError(f"{environment.file}: {environment.table}{devices}: {why}")
+    for key in ("gpus", "tpu"):
+        if environment.get(key):
+            why = "containers with a GPU or TPU are not supported; leave the task out"
+            raise UserError(f"{environment.file}: {environment.table}{key}: {why}")
     return ContainerSpec(
         image=image,
         build=None if image else build,

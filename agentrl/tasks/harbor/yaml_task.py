@@ -3,6 +3,7 @@
 The parser that `parser_name` names reads the reward in the output of `run-tests.sh`; without one its exit code is it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError, one_line
 from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
-from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.rewards import PARSERS
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Script, Task
@@ -30,12 +31,12 @@ def read_yaml(folder: Path, passed: Passed = ()) -> Task:
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
     timeout = fields.number("max_agent_timeout_sec", 360)
-    service = read_compose(folder / "docker-compose.yaml", folder, fields)
-    before, after = _mounts(folder, service)
+    asked, mounts = read_compose(folder / "docker-compose.yaml", folder, fields, "client")
+    before, after = _mounts(folder, mounts)
     return Task(
         folder=folder,
         instruction=_instruction(fields),
-        spec=_spec(folder, service),
+        spec=_spec(folder, asked),
         files=before,
         tests=_tests(folder, fields, after),
         solution=_solution(folder, timeout),
@@ -65,21 +66,18 @@ def _parser(fields: Fields) -> str:
     return name
 
 
-def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
+def _mounts(folder: Path, mounts: Sequence[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
     """Mounted files that come before the agent, and those that come with the tests. The solution never comes."""
-    parts: dict[bool, list[Copy]] = {False: [], True: []}
-    for mount in service.mounts:
+    opened = list[Copy]()
+    for mount in mounts:
         whole = mount.source == folder
-        opened = [Copy(one, f"{mount.to}/{one.name}") for one in sorted(folder.iterdir())] if whole else [mount]
-        for copy in opened:
-            top = copy.source.relative_to(folder).parts[0]
-            if top not in SOLUTIONS:
-                parts[top in HIDDEN].append(copy)
-    return tuple(parts[False]), tuple(parts[True])
+        opened += [Copy(one, f"{mount.to}/{one.name}") for one in sorted(folder.iterdir())] if whole else [mount]
+    tops = [(copy, copy.source.relative_to(folder).parts[0]) for copy in opened]
+    before = tuple(copy for copy, top in tops if top not in (*HIDDEN, *SOLUTIONS))
+    return before, tuple(copy for copy, top in tops if top in HIDDEN)
 
 
-def _spec(folder: Path, service: Service) -> ContainerSpec:
-    asked = service.spec
+def _spec(folder: Path, asked: ContainerSpec) -> ContainerSpec:
     build = None if asked.image else asked.build or folder
     if build and not (build / "Dockerfile").is_file():
         raise UserError(f"{build}/Dockerfile is missing: write one")
@@ -102,8 +100,10 @@ def _solution(folder: Path, timeout: float) -> Script | None:
         return Script((Copy(script, place),), SOLUTION, place, timeout=timeout)
     if not steps.is_file():
         return None
-    lines = [str(step.get("command", "")) for step in _steps(steps, folder)]
-    return Script((), SOLUTION, "\n".join(lines), timeout=timeout)
+    typed = _content(steps, folder)
+    if not isinstance(typed, list) or not all(isinstance(step, dict) for step in typed):
+        raise UserError(f"{steps}: write a list of commands")
+    return Script((), SOLUTION, "\n".join(str(step.get("command", "")) for step in typed), timeout=timeout)
 
 
 def _content(file: Path, folder: Path) -> Any:
@@ -111,11 +111,3 @@ def _content(file: Path, folder: Path) -> Any:
         return read_yaml_text(read_inside(file, folder))
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {one_line(error)}") from None
-
-
-def _steps(file: Path, folder: Path) -> list[dict[str, Any]]:
-    """The commands of a solution that is typed into a terminal."""
-    steps = _content(file, folder)
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise UserError(f"{file}: write a list of commands")
-    return steps

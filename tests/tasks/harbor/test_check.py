@@ -12,6 +12,7 @@ from agentrl.core.errors import InfraError
 from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
 from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.harbor.table import CheckTable
+from agentrl.tasks.runner import TaskRunner
 from tests.tasks.harbor.fake import FakeContainer, FakeProvider
 from tests.tasks.harbor.test_reading import PLAIN, write
 
@@ -60,8 +61,8 @@ def test_reports(tmp_path: Path) -> None:
     reports = _reports(tmp_path, provider, *(place.name for place in tmp_path.iterdir()))
     assert (reports["good"].oracle, reports["good"].noop, reports["good"].problem) == (1, 0, "")
     assert reports["free"].problem == "doing nothing earns 1, not 0"
-    assert reports["lost"].problem == "the container is gone"
-    assert reports["slow"].problem == "the tests took longer than its 600 s"
+    assert reports["lost"].problem == "the task's verification: the container is gone"
+    assert reports["slow"].problem == "the task's verification: the tests took longer than its 600 s"
     assert reports["unbuildable"].problem == "the image cannot be built"
     assert reports["wrong"].problem.endswith("not 1: it ended with exit code 3: no such file")
     assert (reports["unsolved"].problem, reports["unsolved"].notes) == ("", ("it has no solution",))
@@ -129,8 +130,9 @@ def _reports(folder: Path, provider: FakeProvider, *names: str) -> dict[str, Tas
     import asyncio
 
     async def run() -> dict[str, TaskReport]:
-        tasks = {name: folder / name for name in names}
-        return {report.name: report async for report in check_tasks(tasks, provider, folder / "logs", jobs=2)}
+        tasks, runner = {name: folder / name for name in names}, TaskRunner()
+        runner.provider = provider
+        return {report.name: report async for report in check_tasks(tasks, runner, folder / "logs", jobs=2)}
 
     return asyncio.run(run())
 

@@ -12,6 +12,7 @@ from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.check import NEEDS_PROCESSES, TaskReport, check_tasks
 from agentrl.tasks.harbor.folder import find_tasks
 from agentrl.tasks.harbor.format import HarborTask
+from agentrl.tasks.runner import TaskRunner
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.harbor.unpack import have_image, unpack
 
@@ -86,7 +87,9 @@ def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, TaskReport]:
     tasks = find_tasks(folder)
-    return {report.name: report async for report in check_tasks(tasks, provider, logs, jobs=jobs)}
+    runner = TaskRunner()
+    runner.provider = provider
+    return {report.name: report async for report in check_tasks(tasks, runner, logs, jobs=jobs)}
 
 
 async def _verified(task: HarborTask, container: Container, logs: Path) -> float:

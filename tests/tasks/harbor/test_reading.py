@@ -33,18 +33,35 @@ REFUSED = [
     ("{build: {context: ., dockerfile: ../../Dockerfile}}", "build.dockerfile is not"),
     ("{env_file: ../../.env}", "main.env_file is not"),
     ("{volumes: ['../../data:/data']}", "/data' is outside of"),
-    ("{volumes: ['~/.ssh:/keys']}", "main.volumes: ~/.ssh is outside"),
-    ("{volumes: ['$HOME:/home']}", "main.volumes: $HOME is outside"),
-    ("{volumes: [{type: bind, source: '${HOME}/x', target: /x}]}", "main.volumes: ${HOME}/x is outside"),
+    ("{volumes: ['~/.ssh:/keys']}", "/.ssh' is outside of"),
+    ("{volumes: ['$HOME:/home']}", "needs the environment variable HOME"),
+    ("{volumes: [{type: bind, source: '${HOME}/x', target: /x}]}", "needs the environment variable HOME"),
     ("{deploy: {resources: {reservations: {devices: [{driver: nvidia}]}}}}", "main.deploy.resources.reservations.dev"),
     ("{mem_limit: much}", "main.mem_limit is 'much': write a size"),
-    ("{environment: {A: '${AGENTRL_NOT_SET}'}}", "main.environment.A needs the environment variable AGENTRL_NOT_SET"),
-    ("{environment: [AGENTRL_NOT_SET]}", "main.environment.AGENTRL_NOT_SET needs the environment variable"),
+    ("{environment: {A: '${AGENTRL_NOT_SET}'}}", "docker-compose.yaml needs the environment variable AGENTRL_NOT_SET"),
+    ("{environment: [AGENTRL_NOT_SET]}", "docker-compose.yaml needs the environment variable"),
     ("{command: 'sh -c \"'}", "it cannot be read: No closing quotation"),
     ("{volumes: 5}", "it cannot be read: "),
     ("{environment: 5}", "it cannot be read: "),
     ("{deploy: [5]}", "main.deploy is [5]: write a table"),
 ]
+
+REFUSED_BESIDE = [
+    *((text, line.replace("main.", "db.")) for text, line in REFUSED[:1] + REFUSED[5:9]),
+    ("{privileged: true}", "services.db.privileged is not supported; leave the task out"),
+    ("{network_mode: 'container:other'}", "db.network_mode is not"),
+    ("{network_mode: 'service:main'}", "db.network_mode is not"),
+    *(
+        (f"{{{key}: x}}", f"db.{key} is not")
+        for key in ("pid", "ipc", "cap_add", "devices", "volumes_from", "provider")
+    ),
+    *((f"{{{key}: x}}", f"db.{key} is not") for key in ("use_api_socket", "security_opt", "runtime", "label_file")),
+    ("{extends: {file: ../../x.yaml, service: x}}", "db.extends.file is not"),
+    ("{env_file: {path: /etc/passwd}}", "'/etc/passwd' is outside of"),
+    ("{env_file: [{path: /etc/passwd}]}", "'/etc/passwd' is outside of"),
+    ("{environment: [HOME]}", "needs the environment variable HOME"),
+]
+"""Services beside the container."""
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -161,7 +178,12 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"task.toml": "[environment]\nos = 'windows'"}, "environment.os is windows: only linux"),
         ({"task.toml": "a = " + "[" * 9000}, "task.toml: "),
         ({"trajectory.json": "{}"}, "a conversation before the task is not supported"),
-        ({"task.toml": "[[steps]]\nname = 'a'"}, "steps: a task of several steps"),
+        ({"task.toml": "[[steps]]\nname = 'a'"}, "steps/a/instruction.md is missing"),
+        ({"task.toml": "[[steps]]\nname = '../a'"}, "steps[0].name is '../a': write the name of its folder"),
+        (
+            {"task.toml": "[[environment.mcp_servers]]\nname = 'a'"},
+            "mcp_servers[0].name is 'a': write a name, and a url",
+        ),
         (
             {"task.toml": "artifacts = ['out']\n[verifier.environment]\ncpus = 1"},
             "artifacts is 'out': write full paths",
@@ -172,7 +194,10 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"instruction.md": None}, "instruction.md is missing"),
         ({"tests/test.sh": None}, "tests/test.sh is missing"),
         ({"environment/Dockerfile": None}, "environment/Dockerfile is missing: write one, or name"),
-        ({"environment/docker-compose.yaml": "services: {main: {}, db: {}}"}, "needs 2 services, and one"),
+        *(
+            ({"environment/docker-compose.yaml": f"services: {{main: {{}}, db: {text}}}"}, line)
+            for text, line in REFUSED_BESIDE
+        ),
         ({"environment/docker-compose.yaml": "services: {main: {privileged: true}}"}, "main.privileged is not"),
         (
             {"environment/docker-compose.yaml": "services: {main: {volumes: ['/etc:/x']}}"},
@@ -180,7 +205,7 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ),
         *(({"environment/docker-compose.yaml": f"services: {{main: {text}}}"}, line) for text, line in REFUSED),
         ({"environment/docker-compose.yaml": "a"}, "is no Compose file with services"),
-        ({"environment/docker-compose.yaml": "{services: {main: {}}, include: [a]}"}, "main.include is not"),
+        ({"environment/docker-compose.yaml": "{services: {main: {}}, include: [a]}"}, "top.include is not"),
         ({"environment/docker-compose.yaml": "a: ["}, "is no Compose file: "),
         ({"environment/docker-compose.yaml": LAUGHS}, "has more than 1000000 values"),
         ({"task.toml": None}, "is no task folder: it has neither task.toml nor task.yaml"),
@@ -246,17 +271,19 @@ def test_a_solution_without_its_variables_does_not_stop_training(
     files = {"task.toml": "[solution.env]\nA = '${AGENTRL_NOT_SET}'", "solution/solve.sh": "true"}
     task = read_task(write(tmp_path, PLAIN | files))
     assert task.solution is None
-    why = "set it, and pass it with --pass-env, to try the solution"
-    assert task.notes == (f"solution.env needs the environment variable AGENTRL_NOT_SET: {why}",)
+    (note,) = task.notes
+    assert note.startswith("it is not solved: ")
+    assert "solution.env.A needs the environment variable AGENTRL_NOT_SET: allow it" in note
 
 
 def test_fields_without_an_effect_are_noted(tmp_path: Path) -> None:
-    toml = "[agent]\npatience = 3\nnetwork_mode = 'no-network'\n[[environment.mcp_servers]]\nname = 'a'\n"
+    toml = "[agent]\npatience = 3\nnetwork_mode = 'no-network'\n"
+    toml += "[[environment.mcp_servers]]\nname = 'a'\nurl = 'http://a/mcp'\n"
     task = read_task(write(tmp_path, PLAIN | {"task.toml": toml}))
     assert task.spec.network == "none"
     assert task.notes == (
         "agent.network_mode holds for the tests too",
-        "environment.mcp_servers: the agent does not get them",
+        "environment.mcp_servers: agent programs get it",
         "agent.patience is unknown",
     )
 
@@ -335,7 +362,7 @@ def test_what_has_no_effect_is_one_line_of_a_run(tmp_path: Path, caplog: pytest.
         write(tmp_path / name, PLAIN | {"task.toml": "[environment]\nskills_dir = '/skills'"})
     task_rows(str(tmp_path))
     (line,) = caplog.messages
-    assert "environment.skills_dir: the agent does not get it (2 tasks)" in line
+    assert "environment.skills_dir: agent programs get it (2 tasks)" in line
 
 
 def test_a_verdict_needs_a_parser_that_is_known(tmp_path: Path) -> None:

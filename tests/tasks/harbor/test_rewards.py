@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import InfraError
-from agentrl.tasks.harbor.rewards import read_reward
-
-REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
+from agentrl.tasks.harbor.rewards import read_numbers, verdict_on
 
 
 @pytest.mark.parametrize(
@@ -24,10 +22,6 @@ REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
         ({"reward.json": '{"a": 1, "b": 0}'}, 0, 0.5, ("a", "b")),
         ({"reward.json": '{"speed": true}'}, 0, 1, ()),
         ({"reward.json": "0.75"}, 0, 0.75, ()),
-        ({"ctrf.json": REPORT % (3, 0)}, 0, 1, ()),
-        ({"ctrf.json": REPORT % (3, 1)}, 1, 0, ()),
-        ({"ctrf.json": REPORT % (0, 0)}, 0, 0, ()),
-        ({"ctrf.json": REPORT % (3, 0), "reward.txt": "0"}, 0, 0, ()),
     ],
 )
 def test_the_first_file_counts(
@@ -35,7 +29,7 @@ def test_the_first_file_counts(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    verdict = read_reward(tmp_path, code, "words")
+    verdict = verdict_on(read_numbers(tmp_path, code, "words"), "words")
     assert verdict.reward == reward
     assert tuple(verdict.scores) == tuple(scores)
     assert verdict.output.startswith("words")
@@ -54,14 +48,13 @@ def test_the_first_file_counts(
         ({"reward.json": "{"}, "reward.json of the tests is no JSON"),
         ({"reward.json": '{"reward": NaN}'}, "holds no finite numbers"),
         ({"reward.json": "{}"}, "holds no finite numbers"),
-        ({"ctrf.json": "{}"}, "ctrf.json of the tests has no summary"),
     ],
 )
 def test_a_broken_verifier_is_no_score(files: dict[str, str], line: str, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InfraError, match=line):
-        read_reward(tmp_path, 3, "no pytest")
+        read_numbers(tmp_path, 3, "no pytest")
     if not files:
         with pytest.raises(InfraError, match="ended well and wrote neither"):
-            read_reward(tmp_path, 0, "")
+            read_numbers(tmp_path, 0, "")

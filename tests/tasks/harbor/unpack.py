@@ -26,7 +26,14 @@ def unpack(kind: str, to: Path, *names: str, image: str = IMAGE) -> Path:
             for path, text in files_of(file.read_text()):
                 place = to / file.stem / path
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(re.sub(r'^(FROM |docker_image = ")BASE\b', rf"\g<1>{image}", text, flags=re.MULTILINE))
+                place.write_text(
+                    re.sub(
+                        r'^(FROM |docker_image = "| +image: )(?:BASE|IMAGE)\b',
+                        rf"\g<1>{image}",
+                        text,
+                        flags=re.MULTILINE,
+                    )
+                )
     return to
 
 
