@@ -9,6 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from agentrl.core.lazy import type_imports
+
 if TYPE_CHECKING:
     from agentrl import algorithms as algorithms
     from agentrl.api import Callback as Callback
@@ -63,31 +65,11 @@ __version__ = "0.4.0"
 FUNCTIONS = dict.fromkeys(("evaluate", "rollout", "sft", "train", "training"), "agentrl.api")
 """Functions of the Python API, by name: where they are."""
 
-HOMES = {
-    "agentrl.api": "Callback Result Settings SftSettings Step TrainingRun",
-    "agentrl.chat": "Chat",
-    "agentrl.config": "compose",
-    "agentrl.config.schema": "Config",
-    "agentrl.core.errors": "InfraError UserError",
-    "agentrl.core.points": "advantage_estimator agent_loop callback container_provider engine environment_kind "
-    "group_filter kl_estimator lr_schedule optimizer policy_loss row_sampler row_source run_logger task task_format "
-    "tool_parser weight_transport",
-    "agentrl.engines.engine": "Engine Generation Sampling",
-    "agentrl.engines.hf": "HFEngine",
-    "agentrl.interactions": "BaseInteraction",
-    "agentrl.tools": "BaseTool ModelError ToolResponse function_tool",
-    "agentrl.trajectory.ledger": "Ledger Source",
-    "agentrl.trajectory.message": "Call Parsed",
-    "agentrl.trajectory.row": "Row",
-    "agentrl.trajectory.trajectory": "Outcome Trajectory",
-}
-"""Modules: their other public names."""
-
-NAMES = FUNCTIONS | {name: home for home, names in HOMES.items() for name in names.split()}
-"""Public names: where they are."""
-
 MODULES = ("algorithms",)
 """Public modules."""
+
+NAMES = FUNCTIONS | {name: home for name, home in type_imports(__file__).items() if name not in MODULES}
+"""Public names: where they are."""
 
 __all__ = [*NAMES, *MODULES, "__version__"]
 

@@ -9,21 +9,23 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agentrl.config import to_yaml
-from agentrl.config.schema.sft import EACH_EPOCH, SftConfig
-from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
+from agentrl.config.schema.sft import SftConfig
+from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.runtime.opening import open_sft
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
-from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.tracking.resume_notes import resuming_from
+from agentrl.tracking.services.service import RunInfo
 from agentrl.tracking.status import RunStatus
+from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
-from agentrl.training.checkpoint.lineage import visible
-from agentrl.training.checkpoint.save_schedule import SaveSchedule
-from agentrl.training.sft.contract import SftResult, SftRun
-from agentrl.training.sft.run import checkpoint_folder
+from agentrl.training.checkpoint.run_state import Checkpoints
+from agentrl.training.sft.contract import SftResult
+from agentrl.training.sft.run import Run, replaced, saving_of
 
 Metrics = dict[str, float]
 OnStep = Callable[[int, int, Metrics], None]
@@ -45,8 +47,9 @@ log = logging.getLogger(__name__)
 def sft(config: SftConfig, on_step: OnStep) -> SftResult:
     """Train, and write the model to `trainer.output_dir`. Raises UserError."""
     with closing(open_sft(config)) as run:
-        contents = contents_of(config)
-        start, total, epoch = run.resume()
+        contents, (total, epoch) = contents_of(config), run.length()
+        checkpoints = Checkpoints(saving_of(config.trainer, epoch), run, {}, partial(replaced, config))
+        start = checkpoints.resume(partial(check_steps_left, config, contents, total))
         if start:
             log.warning("%s", resuming_from(start, total))
         catching = StopRequest().catching(lambda: log.warning(STOPPING))
@@ -54,8 +57,8 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
         started = RunStart(folder, config, start, total)
         opened = _loggers(config, start, record_text(contents, total))
         with closing(opened) as loggers, Callbacks(config.trainer.callbacks, started) as callbacks:
-            with catching as stop, RunStatus(folder, total):
-                SftLoop(config, run, loggers, callbacks, on_step, stop, epoch).take_steps(start, total)
+            with catching as stop, RunStatus(folder, total), checkpoints.resumable():
+                SftLoop(run, checkpoints, loggers, callbacks, on_step, stop).take_steps(total)
             return run.finish()
 
 
@@ -63,42 +66,27 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
 class SftLoop:
     """The steps of a run."""
 
-    config: SftConfig
-    run: SftRun
+    run: Run
+    checkpoints: Checkpoints
     loggers: Loggers
     callbacks: Callbacks
     on_step: OnStep
     stop: StopRequest
-    epoch: int
-    """Steps of one pass over the rows."""
-    taken: int = 0
-    """The last step that the weights have learned from."""
 
-    def take_steps(self, start: int, total: int) -> None:
-        """Take the steps after `start`. Raises Interrupted where a stop is requested."""
-        self.taken, trainer = start, self.config.trainer
-        try:
-            self._take_steps(total)
-        except KeyboardInterrupt:
-            saved = max(visible(checkpoint_folder(trainer)), default=0)
-            raise Interrupted(how_to_resume(start, self.taken, saved, trainer.resume_mode)) from None
-
-    def _take_steps(self, total: int) -> None:
-        every = self.config.trainer.save_freq
-        save_freq = self.epoch if every == EACH_EPOCH else None if every is None else int(every)
-        schedule = SaveSchedule(save_freq)
-        for step in range(self.taken + 1, total + 1):
+    def take_steps(self, total: int) -> None:
+        """Take the steps that are left. Raises Interrupted where a stop is requested."""
+        checkpoints, callbacks = self.checkpoints, self.callbacks
+        for step in range(checkpoints.taken + 1, total + 1):
             metrics = self.run.next_step()
-            self.taken = step
+            checkpoints.taken = step
             self._record(step, total, metrics)
             stopping = self.stop.requested  # read once: the next step saves for a later request
-            last = step == total or self.callbacks.finished
-            stops = stopping or self.callbacks.failure is not None
-            if schedule.due(step) or stops or (last and self._saves_last(save_freq)):
-                with schedule.saving():
-                    self.run.save()
-                self.callbacks.checkpoint(step, visible(checkpoint_folder(self.config.trainer))[step])
-            self.callbacks.check()
+            last = step == total or callbacks.finished
+            stops = stopping or callbacks.failure is not None
+            if checkpoints.due(step) or stops or (last and self._saves_last()):
+                checkpoints.save(step, last=True)
+                callbacks.checkpoint(step, checkpoints.folder(step))
+            callbacks.check()
             if last:
                 return
             if stopping:
@@ -112,20 +100,14 @@ class SftLoop:
             self.callbacks.validation(Step(step, {"val/loss": metrics["val_loss"]}))
         self.callbacks.step(Step(step, named))
 
-    def _saves_last(self, save_freq: int | None) -> bool:
+    def _saves_last(self) -> bool:
         """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
-        return (save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
+        return (self.checkpoints.trainer.save_freq or 0) > 0 or self.checkpoints.newest() > 0
 
 
 def _loggers(config: SftConfig, resume_step: int, record: str) -> Loggers:
     """The loggers besides the terminal, which the command serves; the settings are written in any case."""
     trainer = config.trainer
-    return open_loggers(
-        [name for name in trainer.logger if name != "console"],
-        Path(trainer.output_dir),
-        resume_step=resume_step,
-        config_yaml=to_yaml(config),
-        record=record,
-        project=trainer.project_name,
-        experiment=trainer.experiment_name,
-    )
+    names = trainer.project_name, trainer.experiment_name
+    run = RunInfo(*names, Path(trainer.output_dir), to_yaml(config), resume_step)
+    return open_loggers([name for name in trainer.logger if name != "console"], run, record)

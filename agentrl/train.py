@@ -23,7 +23,7 @@ from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages
 from agentrl.training.checkpoint.changes import check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, record_text
-from agentrl.training.checkpoint.recovery import recovery
+from agentrl.training.checkpoint.recovery import recovering
 from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups
@@ -84,6 +84,13 @@ class Trainer:
         self.callbacks.validation(Step(step, metrics, self.tracker.validated))
         return metrics
 
+    def undo(self) -> bool:
+        """Return the rows of a step that ended early; false where its update has begun."""
+        untouched = self.updated <= self.checkpoints.taken
+        if untouched:
+            self.take_groups.stream.undo()
+        return untouched
+
     @contextmanager
     def saved_on_error(self, step: int, metrics: Metrics) -> Iterator[None]:
         """Log and save the step where the body, its validation, raises a UserError."""
@@ -98,17 +105,16 @@ class Trainer:
         """Take the steps; yields each with its metrics. Raises TooManyDrops, GapTooLarge, and Interrupted where a stop
         is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
-        stream, taken = self.take_groups.stream, self.start
-        recovering = recovery(self.checkpoints, stream, self.save, self.start, lambda: self.updated > taken)
-        with self.catching_stops(), recovering as recover:
+        checkpoints, save = self.checkpoints, partial(self.save, last=True)
+        with self.catching_stops(), checkpoints.resumable():
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.run_validation(self.start))
                 self.callbacks.check()
                 self.runtime.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
-                with recover(step):
+                with recovering(step, checkpoints.has, save, self.undo):
                     metrics = self.train_step(step)
-                taken = step
+                checkpoints.taken = step
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
                     with self.saved_on_error(step, metrics):
                         metrics |= self.run_validation(step)
@@ -119,7 +125,7 @@ class Trainer:
                 wrong = self.gap_limit.exceeded(step, metrics) or self.callbacks.failure
                 finished = step == last or self.callbacks.finished
                 ends = finished or stopping or wrong is not None
-                if ends or self.checkpoints.due(step):
+                if ends or checkpoints.due(step):
                     self.save(step, last=ends)
                 if wrong is not None:
                     raise wrong

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from agentrl.config.schema import Rollout
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.hf import HFEngine, configure_torch
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
@@ -136,7 +137,7 @@ def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
         dtype=args.dtype,
         max_model_len=PROMPT + NEW,
         max_num_seqs=256,
-        load_format="dummy" if args.random else "auto",
+        rollout=Rollout(load_format="dummy" if args.random else "auto"),
     )
     backend, port, folder = VLLM(settings), free_port(), Path(tempfile.mkdtemp())
     server = ServerProcess(backend.command(port), backend.environment(), folder / "vllm.log")

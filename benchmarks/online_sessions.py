@@ -73,9 +73,9 @@ def steps_of(folder: Path) -> int:
     return int(read_metrics(file)[-1]["step"]) if file.exists() and file.stat().st_size else 0
 
 
-async def trained(folder: Path, steps: int, kills: int, port: int, ahead: int, draw: random.Random) -> list[int]:
-    """Run the trainer to its end; gives the steps at which it was killed."""
-    at, killed = [steps * (i + 1) // (kills + 1) for i in range(kills)], []
+async def trained(folder: Path, steps: int, at: list[int], port: int, ahead: int, draw: random.Random) -> list[int]:
+    """Run the trainer to its end; gives the steps at which it was killed. `at`: from which on it is, in their order."""
+    killed: list[int] = []
     process = started(folder, steps, port, ahead)
     while process.poll() is None:
         await asyncio.sleep(0.05)
@@ -129,7 +129,12 @@ async def post(http: httpx.AsyncClient, port: int, client: Client, path: str, **
         raise SystemExit(f"{client.name}: {path}: {answer.status_code} {answer.text}")
 
 
-async def measured(folder: Path, sessions: int, kills: int, port: int, ahead: int, seed: int) -> None:
+def kills_at(steps: int, kills: int, late: bool) -> list[int]:
+    """The steps at which to kill the trainer: spread over the run, or its last ones."""
+    return [steps - kills + i if late else steps * (i + 1) // (kills + 1) for i in range(kills)]
+
+
+async def measured(folder: Path, sessions: int, at: list[int], port: int, ahead: int, seed: int) -> None:
     draw = random.Random(seed)
     clients = [Client(f"user-{i}", rewarded=True) for i in range(sessions)]
     clients += [Client(f"silent-{i}", rewarded=False) for i in range(int(sessions * UNREWARDED))]
@@ -142,7 +147,7 @@ async def measured(folder: Path, sessions: int, kills: int, port: int, ahead: in
 
     steps = sessions // BATCH
     async with httpx.AsyncClient(timeout=120) as http:
-        training = asyncio.create_task(trained(folder, steps, kills, port, ahead, draw))
+        training = asyncio.create_task(trained(folder, steps, at, port, ahead, draw))
         everyone = asyncio.gather(*map(held, clients))
         await asyncio.wait([training, asyncio.ensure_future(everyone)], return_when=asyncio.FIRST_EXCEPTION)
         killed = await training
@@ -203,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=1000, help=f"with a reward, a multiple of {BATCH}")
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--late", action="store_true", help="kill it at its last steps")
     parser.add_argument("--port", type=int, default=8011)
     parser.add_argument("--ahead", type=int, default=0, help="trainer.max_staleness")
     parser.add_argument("--seed", type=int, default=0)
@@ -213,7 +219,8 @@ def main() -> None:
     (args.out / "agents.yaml").write_text(f"- name: online\n  sessions: true\n  timeout: {LIMIT}\n")
     shape = TinyShape(vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=1)
     tiny.prepare(args.out / "model", [args.out / "texts.txt"], shape=shape)
-    asyncio.run(measured(args.out, args.sessions, args.kills, args.port, args.ahead, args.seed))
+    at = kills_at(args.sessions // BATCH, args.kills, args.late)
+    asyncio.run(measured(args.out, args.sessions, at, args.port, args.ahead, args.seed))
 
 
 if __name__ == "__main__":

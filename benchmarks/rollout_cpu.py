@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config import compose
+from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers import RemoteEngine, Replica
 from agentrl.engines.servers.process import free_port
@@ -40,7 +41,6 @@ from agentrl.engines.sglang.backend import SGLang
 from agentrl.http.client import Http
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.rollouts import Rollouts
-from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -184,7 +184,7 @@ def step(run: Callable[[Any], Any], rollouts: Rollouts, engine: Any, rows: list[
 
 def main() -> None:
     args = arguments()
-    runner, profile, found = LoopRunner(), cProfile.Profile(), []
+    runner, profile, found = LoopThread(), cProfile.Profile(), []
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizer_of(args.tokenizer)
         config = compose(settings(args, Path(folder)), checks=())

@@ -27,10 +27,10 @@ from typing import Any
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
+from agentrl.core.loop_thread import LoopThread
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.rollout.rollouts import Rollouts
-from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.trajectory.row import Row
 
@@ -160,7 +160,7 @@ def one(conversations: int, workers: int, turns: int, folder: Path) -> dict[str,
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = [Row(f"r:{i}", [{"role": "user", "content": f"{WORDS} {WORDS} {i}"}]) for i in range(conversations // GROUP)]
     with ExitStack() as stack:
-        runner = stack.enter_context(closing(LoopRunner()))
+        runner = stack.enter_context(closing(LoopThread()))
         engine: Any = DelayEngine(tokenizer, turns)
         measure: Any = list  # without workers there is nothing else to measure
         if workers:

@@ -29,7 +29,7 @@ from agentrl.cli.commands import Parser
 from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.cli.main import parse
 from agentrl.config import overrides, resolve
-from agentrl.config.checks import ready, staleness
+from agentrl.config.checks import staleness
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.validate import TRAINING
@@ -60,7 +60,7 @@ SITE |= {"DATA_ROOT": "/tmp/data", "ARNOLD_WORKER_NUM": "2", "ARNOLD_WORKER_GPU"
 """Variables that the clusters of verl's authors set."""
 ASKED = ("8", "/tmp/save")
 """Arguments for scripts that ask for some."""
-MACHINE = tuple(check for check in TRAINING if check.__module__ not in (*OF_FILES, ready.__name__))
+MACHINE = tuple(check for check in TRAINING if check.__module__ not in OF_FILES)
 """Checks that do not depend on the files of this machine."""
 
 

@@ -1,6 +1,7 @@
 """Settings that hold for every test: no model hub, and a thread count that does not depend on the machine."""
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ def _noted(start: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
+platform.platform()  # which starts a process the first time: clients of openai's ask for it
 # Not by an audit hook: each import and open would run it, and the tests of slow code would find it on the stack.
 subprocess.Popen.__init__ = _noted(subprocess.Popen.__init__)  # type: ignore[method-assign]
 BaseProcess.start = _noted(BaseProcess.start)  # type: ignore[method-assign]

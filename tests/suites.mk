@@ -4,6 +4,8 @@
 # Agent programs that tests run unmodified.
 AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
 	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
+# From npm, into the same folder of programs.
+NPM_PACKAGES := @google/gemini-cli@0.61.0
 # Environments that tests train on, each package in an environment of its own.
 VERIFIERS_PACKAGES := verifiers==0.4.0 marble-v1==0.1.0
 OPENENV_PACKAGES := openenv==0.10.0
@@ -34,9 +36,13 @@ $(ENVIRONMENTS:=/.installed): tests/suites.mk
 		|| $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WANTED)
 	@touch $@
 
+.venv-agents/bin/gemini: .venv-agents/.installed
+	@npm install --silent --no-audit --no-fund --prefix .venv-agents/npm $(NPM_PACKAGES)
+	@ln -sf ../npm/node_modules/.bin/gemini $@
+
 # Agent programs and environments of the registries behind the gateway, in environments of their own, and the pages about
 # them. With bytecode: each of them imports some thousand modules.
-test-agents: $(VENV)/.test $(ENVIRONMENTS:=/.installed)
+test-agents: $(VENV)/.test $(ENVIRONMENTS:=/.installed) .venv-agents/bin/gemini
 	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin AGENTRL_VERIFIERS=$(CURDIR)/.venv-verifiers \
 		AGENTRL_OPENENV=$(CURDIR)/.venv-openenv AGENTRL_NEMO_GYM=$(CURDIR)/.venv-nemo-gym OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs tests/environments

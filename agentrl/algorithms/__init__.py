@@ -4,12 +4,12 @@ T tokens are in one row; `cu_seqlens` int32 [B+1] has the bounds of B sequences.
 token t itself: `logprobs[t]` is log p(token t | the tokens before it in its sequence), 0 for a sequence's first.
 """
 
-from agentrl.algorithms.advantages import ADVANTAGES, estimate, reads
+from agentrl.algorithms.advantages import ADVANTAGES, estimate
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
 from agentrl.algorithms.correction import importance_weights
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.filters import PF_PPO_METHODS, draw
-from agentrl.algorithms.kl import KL_ESTIMATORS, AdaptiveKL, FixedKL, KLController, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.kl import KL_ESTIMATORS, KLController, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.losses import POLICY_LOSSES, OptimizerStep, PolicyLoss, bind_loss, ppo_clip_loss
 from agentrl.algorithms.rejection import criteria_of, kept_by
 
@@ -19,8 +19,6 @@ __all__ = [
     "LOSS_AGG_MODES",
     "PF_PPO_METHODS",
     "POLICY_LOSSES",
-    "AdaptiveKL",
-    "FixedKL",
     "KLController",
     "OptimizerStep",
     "PolicyLoss",
@@ -35,6 +33,5 @@ __all__ = [
     "kl_penalty",
     "penalise",
     "ppo_clip_loss",
-    "reads",
     "token_weights",
 ]

@@ -96,53 +96,37 @@ def penalise(
     return rewards - coefficient * kl, float((weights.double() * kl).sum())
 
 
-class FixedKL:
-    """A constant coefficient."""
+class KLController:
+    """The coefficient of a KL: constant, or adapted so that the KL stays at a target (arXiv 1909.08593)."""
 
-    def __init__(self, coefficient: float) -> None:
-        self.value = coefficient
+    # A step changes the coefficient by at most this share per horizon.
+    MAX_ERROR = 0.2
+
+    def __init__(self, coefficient: float, *, target: float | None = None, horizon: int = 1) -> None:
+        """`target`: None: the coefficient is constant."""
+        self.value, self._target, self._horizon = coefficient, target, horizon
 
     def update(self, kl: float, samples: int) -> None:
-        """Do nothing."""
+        """Raise the coefficient when `kl`, a mean over `samples` trajectories, is above the target; else lower it."""
+        if self._target is None:
+            return
+        error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
+        # Horizon by horizon: a batch of over five horizons in one step would make it negative.
+        whole, rest = divmod(samples, self._horizon)
+        self.value *= (1 + error) ** whole * (1 + error * rest / self._horizon)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing: the configuration sets the coefficient."""
-
-
-class AdaptiveKL(FixedKL):
-    """A coefficient that adapts to keep the KL at a target (arXiv 1909.08593)."""
-
-    # A step changes the coefficient by at most this share per horizon.
-    MAX_ERROR = 0.2
-
-    def __init__(self, coefficient: float, *, target: float, horizon: int) -> None:
-        super().__init__(coefficient)
-        self._target = target
-        self._horizon = horizon
-
-    def update(self, kl: float, samples: int) -> None:
-        """Raise the coefficient when `kl`, a mean over `samples` trajectories, is above the target; else lower it."""
-        error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
-        # Horizon by horizon: a batch of over five horizons in one step would make it negative.
-        whole, rest = divmod(samples, self._horizon)
-        self.value *= (1 + error) ** whole * (1 + error * rest / self._horizon)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint."""
-        self.value = float(state["value"])
-
-
-KLController = FixedKL | AdaptiveKL
+        """Restore a checkpoint; the configuration sets a constant coefficient."""
+        if self._target is not None:
+            self.value = float(state["value"])
 
 
 def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> KLController:
     """The controller named by `algorithm.kl_ctrl.type`. Raises UserError for an unknown one."""
-    if kind == "fixed":
-        return FixedKL(coefficient)
-    if kind == "adaptive":
-        return AdaptiveKL(coefficient, target=target, horizon=horizon)
-    raise UserError(f"algorithm.kl_ctrl.type {kind!r} does not exist; it is fixed or adaptive")
+    if kind not in ("fixed", "adaptive"):
+        raise UserError(f"algorithm.kl_ctrl.type {kind!r} does not exist; it is fixed or adaptive")
+    return KLController(coefficient, target=target if kind == "adaptive" else None, horizon=horizon)

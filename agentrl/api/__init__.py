@@ -3,8 +3,7 @@
 from agentrl.api.result import Result
 from agentrl.api.run import TrainingRun
 from agentrl.api.sampling import evaluate, rollout
-from agentrl.api.supervised import sft
-from agentrl.api.training import train, training
+from agentrl.api.training import sft, train, training
 from agentrl.api.typed import Settings, SftSettings
 from agentrl.tracking.callbacks import Callback, Step
 

@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 
 from agentrl.api.typed import Settings, SftSettings, given_keys
 from agentrl.config import resolve
-from agentrl.config.given import Objects, given
-from agentrl.config.overrides import plain
+from agentrl.config.given import Objects, given, plain
 from agentrl.config.schema import Config, Data
 from agentrl.config.schema.reward import RewardFunction, RewardTerm
 from agentrl.config.validate import Check, validate
@@ -31,7 +30,7 @@ from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rewards.truths import check_truths
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.tools.loading import check_given, given_name
+from agentrl.tools.loading import check_tools, given_name
 from agentrl.training.checkpoint.exported import use_checkpoints
 from agentrl.trajectory.row import Row
 
@@ -131,7 +130,7 @@ def _tools(config: Any, tools: Any) -> list[Any] | None:
     set_key(config, yaml, None)
     set_key(config, functions, None)
     if not _is_one_file(items):
-        check_given(items)
+        check_tools(None, None, items)
     return _named(config, functions if _is_one_file(items) and str(items[0]).endswith(".py") else yaml, items)
 
 

@@ -16,9 +16,9 @@ PROBE_IDS = 2_000
 """Ids of the vocabulary, about, whose text is compared."""
 TRICKY_TEXT = "It 's \u00e9 , \u20ac 1 .\n\n do n't \U0001f600 \u4e16\u754c \u200d  x ! ? "
 """Text that some tokenizers clean up, and characters of several bytes."""
-MAX_CACHED_IDS, MAX_CACHED_PIECE = 4 << 20, 8 << 10
-"""Ids whose text is remembered, in all and in one piece: an answer is decoded for the conversation, for its reward and
-for the check against the template."""
+CACHED_PIECES, MAX_CACHED_PIECE = 2048, 8 << 10
+"""Pieces whose text is remembered, and the most ids of one: an answer is decoded for the conversation, for its reward
+and for the check against the template."""
 
 
 def decoder(tokenizer: Any, by_itself: Decode, *, skip_special: bool = False) -> Decode:
@@ -45,8 +45,7 @@ class ByteTable:
         self.backend = backend
         self.special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
         self._known: list[bytes | None] = [None] * backend.get_vocab_size()
-        self._texts: dict[bytes, str] = {}
-        self._remembered = 0
+        self._text_of = lru_cache(CACHED_PIECES)(lambda piece: self._decode(array("I", piece)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included; bytes that are no text become U+FFFD."""
@@ -61,18 +60,7 @@ class ByteTable:
         return self._text(ids if self.special.isdisjoint(ids) else [i for i in ids if i not in self.special])
 
     def _text(self, ids: Sequence[int]) -> str:
-        if len(ids) > MAX_CACHED_PIECE:
-            return self._decode(ids)
-        key = array("I", ids).tobytes()
-        text = self._texts.get(key)
-        return self._remember(key, self._decode(ids)) if text is None else text
-
-    def _remember(self, key: bytes, text: str) -> str:
-        if self._remembered > MAX_CACHED_IDS:
-            self._texts, self._remembered = {}, 0
-        self._texts[key] = text
-        self._remembered += len(key) // 4
-        return text
+        return self._decode(ids) if len(ids) > MAX_CACHED_PIECE else self._text_of(array("I", ids).tobytes())
 
     def _decode(self, ids: Sequence[int]) -> str:
         try:

@@ -114,13 +114,8 @@ def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch |
     try:
         expected = comparison.render(last + 1)
     except TemplateRefusal as error:
-        return Mismatch(
-            last,
-            comparison.messages[last]["role"],
-            None,
-            f"(an error) {error}",
-            comparison.actual[-EXCERPT_CHARACTERS:],
-        )
+        role, actual = comparison.messages[last]["role"], comparison.actual[-EXCERPT_CHARACTERS:]
+        return Mismatch(last, role, None, f"(an error) {error}", actual)
     # After the last turn the template may write more than the stop token, or (GLM) not even that.
     expected, actual = base.split_end(expected)[0], base.split_end(comparison.actual)[0]
     if not trace:

@@ -10,11 +10,12 @@ template around it.
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 MARKER = "agentrlspelled"
 """Stands behind the first letter of a spelled token. No template changes this word; doubled, it is itself."""
@@ -132,10 +133,8 @@ class OutsideText:
             if (own := getattr(backend, part)) is not None:
                 setattr(made, part, own)
         for number, token in sorted(self._tokenizer.added_tokens_decoder.items()):
-            flags = {
-                name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
-            }
-            copy = AddedToken(self._aliases.get(str(token), str(token)), **flags)
-            (made.add_special_tokens if token.special else made.add_tokens)([copy])
-            ids[made.token_to_id(copy.content) or 0] = number
+            alias = copy(token)
+            alias.content = self._aliases.get(str(token), str(token))
+            (made.add_special_tokens if token.special else made.add_tokens)([alias])
+            ids[made.token_to_id(alias.content) or 0] = number
         return made, ids

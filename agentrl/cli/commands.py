@@ -34,9 +34,7 @@ TABLE = (
     Command("tasks", "Inspect", "check task folders; remove what runs with containers have left"),
     Command("tools", "Inspect", "call each tool of a YAML file once and show its schema and result"),
     Command("view", "Inspect", "show runs in a browser: curves, conversations, timelines"),
-    Command(
-        "gateway", "Serve", "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
-    ),
+    Command("gateway", "Serve", "serve a model to agents in three vendors' protocols, recorded token by token"),
     Command("sandbox", "Serve", "run untrusted code in isolation: as a server, or one file"),
 )
 

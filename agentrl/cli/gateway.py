@@ -1,4 +1,4 @@
-"""Serve a model to agents over OpenAI's and Anthropic's protocols, and keep each conversation token by token.
+"""Serve a model to agents over OpenAI's, Anthropic's and Google's protocols, and keep each conversation token by token.
 
     agentrl gateway --model models/smollm2 --port 8000 --out seen.jsonl
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=try-1 python my_agent.py
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; write each conversation as it ends."""
     from agentrl.config import ANSWERING
     from agentrl.core.outputs import check_file
+    from agentrl.engines.sharing import model_length
     from agentrl.evaluation.settings import scoring_something, untrained
 
     model = [f"model.path={args.model}"] if args.model else []
@@ -52,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.config.checks.ranges import FILTERS
-    from agentrl.engines.backends import model_length
+    from agentrl.config.schema.marks import FILTERS
     from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps.jsonl import Appended
@@ -82,4 +82,5 @@ def run(args: argparse.Namespace) -> int:
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)
   OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}
-  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}"""
+  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}
+  GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY={key}"""

@@ -4,7 +4,7 @@ The run gets the object itself beside the settings. The settings have a name for
 config.yaml shows it, and a resumed run notices another object.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -42,6 +42,15 @@ def file_named(value: str | None) -> str | None:
     return None if is_given(value) else value
 
 
+def plain(value: Any, other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Paths as text and tuples as lists, at any depth; `other` of all else."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(below, other) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, other) for item in value]
+    return str(value) if isinstance(value, Path) else other(value)
+
+
 class Objects:
     """The objects among settings that a caller passes, by the names that stand for them."""
 
@@ -50,11 +59,7 @@ class Objects:
 
     def names_in(self, value: Any) -> Any:
         """`value` with a name for each object, at any depth."""
-        if isinstance(value, Mapping):
-            return {key: self.names_in(below) for key, below in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.names_in(item) for item in value]
-        return value if isinstance(value, PLAIN) else self._name(value)
+        return plain(value, lambda found: found if isinstance(found, PLAIN) else self._name(found))
 
     def settle(self, section: S, key: str = "") -> S:
         """A copy of settings with the objects in place of their names. Raises UserError for a key that takes none."""

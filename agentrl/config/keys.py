@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache, reduce
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from agentrl.config.schema.paths import PathKind
+from agentrl.config.schema.commands import SCHEMAS
+
+M = TypeVar("M")
 
 TYPO = 0.9
 """Likeness of two names from which on one is a misspelling of the other."""
@@ -27,8 +29,8 @@ class Key:
     default: Any
     doc: str
     """Docstring under the field, on one line."""
-    path_kind: PathKind | None = None
-    """How its path is found; None: it names no file."""
+    marks: tuple[Any, ...] = ()
+    """What its annotation says besides the type; see `agentrl.config.schema.marks`."""
 
     @property
     def type_name(self) -> str:
@@ -77,13 +79,13 @@ def schema_sections(schema: type) -> Mapping[str, type]:
 
 
 def _walk(section: Any, prefix: str) -> Iterable[Key]:
-    docs, kinds = field_docs(type(section)), path_kinds(type(section))
+    docs, marks = field_docs(type(section)), marks_of(type(section))
     for field, annotation in _computed(type(section)):
         path, default = f"{prefix}{field.name}", getattr(section, field.name)
         if is_dataclass(default):
             yield from _walk(default, f"{path}.")
         else:
-            yield Key(path, annotation, default, docs.get(field.name, ""), kinds.get(field.name))
+            yield Key(path, annotation, default, docs.get(field.name, ""), marks[field.name])
 
 
 def _computed(schema: type) -> list[tuple[Field, Any]]:
@@ -91,14 +93,24 @@ def _computed(schema: type) -> list[tuple[Field, Any]]:
     return [(field, hints[field.name]) for field in fields(schema)]
 
 
-def path_kinds(schema: type) -> Mapping[str, PathKind]:
-    """The fields of a dataclass that name paths."""
+def marks_of(schema: type) -> Mapping[str, tuple[Any, ...]]:
+    """The marks on each field of a dataclass."""
     hints = get_type_hints(schema, include_extras=True)
-    marks = {
-        name: (part for hint in (hint, *get_args(hint)) for part in getattr(hint, "__metadata__", ()))
+    return {
+        name: tuple(mark for part in (hint, *get_args(hint)) for mark in getattr(part, "__metadata__", ()))
         for name, hint in hints.items()
     }
-    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, PathKind)}
+
+
+def mark_in(marks: Iterable[Any], kind: type[M]) -> M | None:
+    """The mark of a kind; None where there is none."""
+    return next((mark for mark in marks if isinstance(mark, kind)), None)
+
+
+def marked(kind: type[M]) -> dict[str, M]:
+    """The marks of a kind by key, of all commands."""
+    keys = {path: key for schema in SCHEMAS.values() for path, key in schema_keys(schema).items()}
+    return {path: mark for path in sorted(keys) if (mark := mark_in(keys[path].marks, kind)) is not None}
 
 
 def field_docs(schema: type) -> dict[str, str]:
@@ -109,6 +121,7 @@ def field_docs(schema: type) -> dict[str, str]:
     return docs
 
 
+@cache
 def _own_docs(schema: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0]
     assert isinstance(tree, ast.ClassDef)
@@ -124,6 +137,13 @@ def _own_docs(schema: type) -> dict[str, str]:
 def value_at(config: Any, path: str) -> Any:
     """The value of a key; None where the configuration has no such key."""
     return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)
+
+
+def as_list(value: Any) -> list[Any]:
+    """None: nothing; one thing: a list of it."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def home(path: str, keys: Mapping[str, Key]) -> Key | None:

@@ -5,7 +5,6 @@ A + makes no difference to a key of the schema; other names need it.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.names import destination
@@ -58,17 +57,8 @@ def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> 
         if isinstance(value, str) and "." not in name and not reader.known(name) and presets.options(name):
             choices += read_overrides([f"{name}={value}"], reader, presets)[0]
         else:
-            others[name] = plain(value)
+            others[name] = value
     return choices, (setting for name, value in others.items() for setting in reader.read(name, value))
-
-
-def plain(value: Any) -> Any:
-    """Paths as text and tuples as lists, at any depth."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(below) for key, below in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def parse_override(text: str) -> "Override":

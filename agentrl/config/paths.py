@@ -16,10 +16,9 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.choices import OPEN
 from agentrl.config.given import is_given
-from agentrl.config.keys import path_kinds, schema_keys
-from agentrl.config.schema.paths import PathKind
+from agentrl.config.keys import mark_in, marks_of, schema_keys
+from agentrl.config.schema.marks import OpenChoice, PathKind
 from agentrl.core.errors import UserError
 from agentrl.core.paths import absolute, expanded, shown
 from agentrl.core.remote_files import is_remote, known_scheme
@@ -79,12 +78,13 @@ def _places(config: Any) -> Iterator[Place]:
     for key in schema_keys(schema).values():
         *sections, name = key.path.split(".")
         owner = reduce(getattr, sections, config)
-        kind = PathKind.CODE if key.path in OPEN else key.path_kind
+        kind = PathKind.CODE if mark_in(key.marks, OpenChoice) else mark_in(key.marks, PathKind)
         if kind is not None:
             yield Place(key.path, owner, name, kind)
         for item, value in (getattr(owner, name) or {}).items() if key.is_open else ():
-            for below, below_kind in path_kinds(type(value)).items() if is_dataclass(value) else ():
-                yield Place(f"{key.path}.{item}.{below}", value, below, below_kind)
+            for below, marks in marks_of(type(value)).items() if is_dataclass(value) else ():
+                if kind := mark_in(marks, PathKind):
+                    yield Place(f"{key.path}.{item}.{below}", value, below, kind)
 
 
 def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:

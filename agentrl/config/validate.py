@@ -6,15 +6,14 @@ the first error: its fix often fixes the next one too.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ranges, ready, sft, staleness, teachers, workers
-from agentrl.config.checks.own import own_objects
-from agentrl.config.choices import CHOICES
-from agentrl.config.keys import value_at
+from agentrl.config.checks import algorithm, files, fit, ranges, staleness, teachers
+from agentrl.config.choices import CHOICES, own_objects
+from agentrl.config.keys import as_list, value_at
 from agentrl.config.paths import check_paths, settle_paths
 from agentrl.core.errors import UserError
 
@@ -32,26 +31,26 @@ def checks_of(*modules: ModuleType) -> tuple[Check, ...]:
 
 
 FILES: tuple[Check, ...] = (check_paths, files.custom_class, files.resume, files.run_outputs)
-SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness, workers), *FILES)
+SETTINGS: tuple[Check, ...] = (*checks_of(ranges, algorithm, teachers, fit, staleness), *FILES)
 """Mistakes in what is set."""
 
-TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
+TRAINING: tuple[Check, ...] = (files.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
 UPDATING = (
     algorithm.group_size,
     algorithm.batch_sizes,
     fit.same_answers,
-    workers.split_experts,
+    fit.split_experts,
     files.run_outputs,
 )
-SAMPLING: tuple[Check, ...] = (ready.required, *(check for check in SETTINGS if check not in UPDATING))
+SAMPLING: tuple[Check, ...] = (files.required, *(check for check in SETTINGS if check not in UPDATING))
 """Mistakes that matter to a run which samples and does not update."""
 
 ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (*checks_of(ranges, sft), workers.split_experts, fit.sft_learning_rate, *FILES)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), fit.split_experts, fit.sft_learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 
@@ -60,7 +59,8 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
 
     `folders`: those of the user's YAML files.
     """
-    check_words(config, CHOICES)
+    for path, words in CHOICES.items():
+        check_word(path, value_at(config, path), words)
     settle_paths(config, folders)
     own_objects(config)
     given = ((check, sections_for(check, config, folders)) for check in checks)
@@ -68,15 +68,9 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
     return [note for note in results if note]
 
 
-def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
-    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
-    for path, words in choices.items():
-        check_word(path, value_at(config, path), words)
-
-
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
-    """Check the word of one key."""
-    for word in value if isinstance(value, list) else [value]:
+    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
+    for word in as_list(value):
         if word is not None and word not in words:
             raise UserError(f"{path}={word}: choose {_either(words)}")
 

@@ -9,15 +9,9 @@ A limit covers the tasks that are started within it. Belongs to one event loop.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
 from contextvars import ContextVar
 from typing import Any
 
@@ -65,7 +59,7 @@ class Limit:
         end()
 
 
-@contextmanager
+@contextlib.contextmanager
 def limited(seconds: float | None, end: Callable[[], object]) -> Iterator[None]:
     """Within the body a Limit counts."""
     limit = Limit(seconds, end)
@@ -77,7 +71,7 @@ def limited(seconds: float | None, end: Callable[[], object]) -> Iterator[None]:
         limit.close()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
     """An `asyncio.timeout` that counts by a Limit."""
     async with asyncio.timeout(None) as timeout:
@@ -85,10 +79,10 @@ async def time_limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
             yield timeout
 
 
-@asynccontextmanager
-async def queued(slots: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
+@contextlib.asynccontextmanager
+async def queued(slots: contextlib.AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
     """A slot for the body; the wait for it counts towards no limit around it."""
-    async with AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         with uncounted():
             await stack.enter_async_context(slots)
         yield
@@ -101,7 +95,7 @@ class Pauses:
         self._paused = paused
         self._requests: dict[object, tuple[Limit, ...]] = {}
 
-    @contextmanager
+    @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """A pause within the body counts towards no limit around it."""
         key, limits = object(), _LIMITS.get()
@@ -120,7 +114,7 @@ class Pauses:
         self._paused = paused
 
 
-def uncounted() -> AbstractContextManager[None]:
+def uncounted() -> contextlib.AbstractContextManager[None]:
     """The body's seconds count towards no limit around it."""
     return Pauses(paused=True).request()
 
@@ -130,7 +124,7 @@ def _wait(limits: tuple[Limit, ...], change: int) -> None:
         limit.wait(change)
 
 
-@contextmanager
+@contextlib.contextmanager
 def listening() -> Iterator[list[float]]:
     """Yields a list that gets the start time (seconds since the epoch) of each queued work that begins in the body.
 

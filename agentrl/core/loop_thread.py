@@ -1,4 +1,5 @@
-"""An event loop in a separate thread: of a run whose conversations continue while the policy trains, of MCP servers.
+"""The event loop of a run in a separate thread: conversations may continue while the policy trains, and the caller may
+have an event loop of its own, as in a notebook.
 
 Invariants:
 - all coroutines given to it run on one event loop, in a separate thread; the thread that gives them only waits;
@@ -31,7 +32,8 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
-        started = self.start(work)
+        self._check()
+        started = LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
         try:
             return started.result()
         except BaseException:

@@ -105,13 +105,7 @@ def load_attribute(path: str, name: str | None, *, what: str, section: bool = Fa
     path_key, name_key = (f"{what}.path", f"{what}.name") if section else (what, what)
     if not name:
         raise UserError(f"{name_key} is missing: name the class or function in {path}")
-    where = f"{path_key}: {path}"
-    if path.endswith(".py") or ("/" in path and not path.startswith("pkg://")):
-        module = load_user_file(find(path, what=path_key), where=where)
-    else:
-        _widen_import_path(Path.cwd())
-        with reported_as(where):
-            module = importlib.import_module(path.removeprefix("pkg://"))
+    module = _load_module(path, path_key, f"{path_key}: {path}")
     if not hasattr(module, name):
         raise UserError(f"{name_key}: {path} has no {name!r}: {_offers(module)}")
     return getattr(module, name)
@@ -124,15 +118,18 @@ def import_external(name: str | None, section: str) -> None:
     """
     if name is None:
         return
-    where = f"{section}.external_lib: {name} does not import"
-    if name.endswith(".py"):
-        load_user_file(find(name, what=f"{section}.external_lib"), where=where)
-    else:
-        _widen_import_path(Path.cwd())
-        with reported_as(where):
-            importlib.import_module(name)
+    _load_module(name, f"{section}.external_lib", f"{section}.external_lib: {name} does not import")
     for layer in layers():
         layer.adopt_registered()
+
+
+def _load_module(path: str, key: str, where: str) -> ModuleType:
+    """The module of a Python file, or of an importable name, which may begin with pkg://."""
+    if path.endswith(".py") or ("/" in path and not path.startswith("pkg://")):
+        return load_user_file(find(path, what=key), where=where)
+    _widen_import_path(Path.cwd())
+    with reported_as(where):
+        return importlib.import_module(path.removeprefix("pkg://"))
 
 
 def _offers(module: ModuleType) -> str:

@@ -1,4 +1,4 @@
-"""The open edges: what a researcher can add to agentrl, and the decorator that names it.
+"""The open edges: what a researcher can add to agentrl. Each registry is the decorator that names it, too.
 
 A built-in object stands under the same decorator in one of the registry's places, and keeps the same contract. Places
 are files and folders of the package, whose text is read: nothing here imports a room. To open another edge, add a
@@ -37,7 +37,7 @@ def brings_rows(kind: Any) -> bool:
 
 ESTIMATOR_COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
 
-ADVANTAGES: Registry[Any] = Registry(
+ADVANTAGES = advantage_estimator = Registry[Any](
     "an advantage estimator",
     decorator="advantage_estimator",
     places=("algorithms/advantages",),
@@ -67,7 +67,7 @@ POLICY_LOSS_OFFERED = (
     *("mask", "cu_seqlens", "chosen", "weights", "importance", "step"),
 )
 
-POLICY_LOSSES: Registry[Any] = Registry(
+POLICY_LOSSES = policy_loss = Registry[Any](
     "a policy loss",
     decorator="policy_loss",
     places=("algorithms/losses",),
@@ -78,7 +78,7 @@ POLICY_LOSSES: Registry[Any] = Registry(
 sequences of means over their tokens, whatever `loss_agg_mode` says ("usually": where that is null); `choose`, the
 function that singles out tokens."""
 
-KL_ESTIMATORS: Registry[Any] = Registry(
+KL_ESTIMATORS = kl_estimator = Registry[Any](
     "a KL estimator",
     decorator="kl_estimator",
     places=("algorithms/kl.py",),
@@ -86,7 +86,7 @@ KL_ESTIMATORS: Registry[Any] = Registry(
 )
 """`actor.kl_loss_type` and `algorithm.kl_penalty`."""
 
-GROUP_FILTERS: Registry[Any] = Registry(
+GROUP_FILTERS = group_filter = Registry[Any](
     "a filter of groups",
     decorator="group_filter",
     places=("algorithms/filters.py",),
@@ -94,7 +94,7 @@ GROUP_FILTERS: Registry[Any] = Registry(
 )
 """`algorithm.filter_groups.keep`."""
 
-PARSERS: Registry[Any] = Registry(
+PARSERS = tool_parser = Registry[Any](
     "a tool-call parser",
     decorator="tool_parser",
     places=("chat/parsers",),
@@ -107,7 +107,7 @@ PARSERS: Registry[Any] = Registry(
 )
 """`rollout.multi_turn.format`. Mark `stops`: further tokens at which its models stop."""
 
-ROW_SAMPLERS: Registry[Any] = Registry(
+ROW_SAMPLERS = row_sampler = Registry[Any](
     "a sampler of rows",
     decorator="row_sampler",
     places=("data/samplers.py",),
@@ -115,7 +115,7 @@ ROW_SAMPLERS: Registry[Any] = Registry(
 )
 """`data.row_sampler`."""
 
-LR_SCHEDULES: Registry[Any] = Registry(
+LR_SCHEDULES = lr_schedule = Registry[Any](
     "a learning-rate schedule",
     decorator="lr_schedule",
     places=("training/update/schedules.py",),
@@ -123,7 +123,7 @@ LR_SCHEDULES: Registry[Any] = Registry(
 )
 """`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""
 
-OPTIMIZERS: Registry[Any] = Registry(
+OPTIMIZERS = optimizer = Registry[Any](
     "an optimizer",
     decorator="optimizer",
     places=("training/update/optimizers.py",),
@@ -134,7 +134,7 @@ OPTIMIZERS: Registry[Any] = Registry(
 """`actor.optim.optimizer`, `critic.optim.optimizer` and, for sft, `optim.optimizer`: see
 `agentrl.training.update.optimizers`. Mark `state_bytes`: bytes that it keeps of a parameter, for estimates."""
 
-LOGGERS: Registry[Any] = Registry(
+LOGGERS = run_logger = Registry[Any](
     "a logger",
     decorator="run_logger",
     places=("tracking/loggers.py", "tracking/services"),
@@ -142,7 +142,7 @@ LOGGERS: Registry[Any] = Registry(
 )
 """`trainer.logger`."""
 
-CALLBACKS: Registry[Any] = Registry(
+CALLBACKS = callback = Registry[Any](
     "a callback",
     decorator="callback",
     places=(),
@@ -193,7 +193,7 @@ OF_A_SERVER = (
     ),
 )
 
-ENGINES: Registry[Any] = Registry(
+ENGINES = engine = Registry[Any](
     "an engine",
     decorator="engine",
     places=("engines",),
@@ -201,7 +201,7 @@ ENGINES: Registry[Any] = Registry(
 )
 """`rollout.name`: an `Engine` of this process, or the backend of a server, which has a method `command`."""
 
-WEIGHT_TRANSPORTS: Registry[Any] = Registry(
+WEIGHT_TRANSPORTS = weight_transport = Registry[Any](
     "a weight transport",
     decorator="weight_transport",
     places=("engines/servers/weights",),
@@ -209,7 +209,7 @@ WEIGHT_TRANSPORTS: Registry[Any] = Registry(
 )
 """`rollout.weight_sync`."""
 
-TASKS: Registry[Any] = Registry(
+TASKS = task = Registry[Any](
     "a task",
     decorator="task",
     places=("tasks/demo",),
@@ -217,7 +217,7 @@ TASKS: Registry[Any] = Registry(
 )
 """`agentrl data NAME`."""
 
-LOOPS: Registry[Any] = Registry(
+LOOPS = agent_loop = Registry[Any](
     "an agent loop",
     decorator="agent_loop",
     places=(
@@ -228,7 +228,7 @@ LOOPS: Registry[Any] = Registry(
 )
 """`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
 
-CONTAINER_PROVIDERS: Registry[Any] = Registry(
+CONTAINER_PROVIDERS = container_provider = Registry[Any](
     "a container provider",
     decorator="container_provider",
     places=("containers",),
@@ -236,7 +236,7 @@ CONTAINER_PROVIDERS: Registry[Any] = Registry(
 )
 """`rollout.containers.provider`: see `agentrl.containers.contract`."""
 
-TASK_FORMATS: Registry[Any] = Registry(
+TASK_FORMATS = task_format = Registry[Any](
     "a task format",
     decorator="task_format",
     places=("tasks",),
@@ -244,7 +244,7 @@ TASK_FORMATS: Registry[Any] = Registry(
 )
 """`format` in a row's `extra_info.task`: see `agentrl.tasks.format`."""
 
-ROW_SOURCES: Registry[Any] = Registry(
+ROW_SOURCES = row_source = Registry[Any](
     "a row source",
     decorator="row_source",
     places=("tasks", "environments", "gateway/online.py"),
@@ -254,7 +254,7 @@ ROW_SOURCES: Registry[Any] = Registry(
 """`data.train_files=NAME:ARGUMENT` and `data.val_files`. It gives the rows, each with a `uid` of its own; `data` is the
 section `data`. Mark `scored`: the rollout itself sets the reward of these rows, so no reward function is needed."""
 
-ENVIRONMENT_KINDS: Registry[Any] = Registry(
+ENVIRONMENT_KINDS = environment_kind = Registry[Any](
     "a kind of environment",
     decorator="environment_kind",
     places=("environments/kinds",),
@@ -275,25 +275,6 @@ whose environments ask the model themselves: see `agentrl.environments.outside`.
 their own: a list of `Row`, each of which names its agent loop."""
 
 REGISTRIES: tuple[Registry[Any], ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Registry)
+    dict.fromkeys(value for value in list(globals().values()) if isinstance(value, Registry))
 )
 """All of them, in this order."""
-
-advantage_estimator = ADVANTAGES.register
-policy_loss = POLICY_LOSSES.register
-kl_estimator = KL_ESTIMATORS.register
-group_filter = GROUP_FILTERS.register
-tool_parser = PARSERS.register
-row_sampler = ROW_SAMPLERS.register
-lr_schedule = LR_SCHEDULES.register
-optimizer = OPTIMIZERS.register
-run_logger = LOGGERS.register
-callback = CALLBACKS.register
-engine = ENGINES.register
-weight_transport = WEIGHT_TRANSPORTS.register
-task = TASKS.register
-agent_loop = LOOPS.register
-container_provider = CONTAINER_PROVIDERS.register
-task_format = TASK_FORMATS.register
-row_source = ROW_SOURCES.register
-environment_kind = ENVIRONMENT_KINDS.register

@@ -68,7 +68,7 @@ class Entry(Generic[T]):
     built_in: bool = False
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Registry(Generic[T]):
     """Objects of one kind by name."""
 
@@ -87,7 +87,7 @@ class Registry(Generic[T]):
     registered: dict[str, Entry[T]] = field(default_factory=dict, init=False)
     """Objects that this process registered; they come before built-in ones."""
 
-    def register(self, *names: str, **marks: Any) -> Callable[[D], D]:
+    def __call__(self, *names: str, **marks: Any) -> Callable[[D], D]:
         """A decorator that gives an object its name and aliases. Raises UserError for a name that is taken."""
 
         def decorate(value: D) -> D:

@@ -110,10 +110,9 @@ def send(folder: Path, url: str, last: str, what: str) -> None:
 
     Raises UserError where it cannot be written.
     """
-    place, remote = _open(url, what)
-    target = f"{remote.rstrip('/')}/{folder.name}"
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    with _reported(f"{what}: {url} cannot be written"):
+    with _opened(url, what, "written") as (place, remote):
+        target = f"{remote.rstrip('/')}/{folder.name}"
         if place.exists(f"{target}/{last}"):
             place.rm(f"{target}/{last}")
         if place.exists(target):  # what more ranks wrote, say: a reader must not mix it with these
@@ -133,25 +132,22 @@ def complete(url: str, last: str, what: str) -> list[str]:
 
 def folders(url: str, what: str) -> list[str]:
     """Names of the entries below `url`; empty if it does not exist. Raises UserError."""
-    place, remote = _open(url, what)
-    with _reported(f"{what}: {url} cannot be listed"):
+    with _opened(url, what, "listed") as (place, remote):
         found = place.ls(remote, detail=False) if place.exists(remote) else []
     return [str(entry).rstrip("/").rpartition("/")[2] for entry in found]
 
 
 def move(url: str, target: str, what: str) -> None:
     """Give a folder elsewhere another path in the same place. Raises UserError where it cannot be done."""
-    place, remote = _open(url, what)
     new = _open(target, what)[1]
-    with _reported(f"{what}: {url} cannot be moved to {target}"):
+    with _opened(url, what, f"moved to {target}") as (place, remote):
         place.makedirs(new.rpartition("/")[0], exist_ok=True)
         place.mv(remote.rstrip("/"), new, recursive=True)
 
 
 def remove(url: str, what: str) -> None:
     """Delete a folder elsewhere, if it is there. Raises UserError where it cannot be done."""
-    place, remote = _open(url, what)
-    with _reported(f"{what}: {url} cannot be removed"):
+    with _opened(url, what, "removed") as (place, remote):
         if place.exists(remote):
             place.rm(remote, recursive=True)
 
@@ -162,12 +158,12 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def _reported(trouble: str) -> Iterator[None]:
-    """Errors of the body as UserError."""
+def _opened(url: str, what: str, done: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL, and the path there; its errors say what cannot be `done`. Raises UserError."""
     try:
-        yield
+        yield _open(url, what)
     except OSError as error:
-        raise UserError(f"{trouble}: {error}") from error
+        raise UserError(f"{what}: {url} cannot be {done}: {error}") from error
 
 
 def _open(url: str, what: str) -> tuple[Any, str]:

@@ -23,8 +23,8 @@ from agentrl.core.points import ROW_SOURCES
 from agentrl.core.remote_files import in_shared_memory
 from agentrl.core.row_sources import split_source
 from agentrl.data.files import first_record, paths
-from agentrl.data.lazy import LazyRows, distinct_rows, joined
-from agentrl.data.rows import Columns, file_rows, make_row, read_rows
+from agentrl.data.lazy import distinct_rows, joined
+from agentrl.data.rows import Columns, RecordRows, file_rows, make_row, read_rows
 from agentrl.trajectory.row import Row
 
 CUSTOM_SECTION = "data.custom_cls"
@@ -88,23 +88,18 @@ def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str
     return CustomRows(dataset, data)
 
 
-class CustomRows(LazyRows):
+class CustomRows(RecordRows):
     """Rows of a user's dataset, created on access."""
 
     def __init__(self, dataset: Any, data: Data) -> None:
-        self.dataset = dataset
-        self.columns = Columns.of(data)
-        self.name = type(dataset).__name__
+        super().__init__(dataset, type(dataset).__name__, Columns.of(data))
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UserError(f"{CUSTOM_SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def row(self, index: int) -> Row:
         where = f"{CUSTOM_SECTION}: {self.name}[{index}]"
         with reported_as(where):
-            item = self.dataset[index]
+            item = self.records[index]
         if not isinstance(item, Mapping):
             raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
         columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")

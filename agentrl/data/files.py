@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from agentrl.core.errors import UserError, plural
 from agentrl.core.remote_files import local_copy
 from agentrl.core.resources import find, read_text
+from agentrl.data.lazy import Lazy
 
 Record = dict[str, Any]
 
@@ -25,7 +26,7 @@ JSON_COLUMNS = ("prompt", "messages")
 """Columns whose cells may hold JSON. (reward_model, extra_info and their like may anyway, in files of every kind.)"""
 
 
-class Table(Sequence[Record]):
+class Table(Lazy[Record]):
     """The records of a parquet file, read on access."""
 
     def __init__(self, file: Path) -> None:
@@ -44,14 +45,8 @@ class Table(Sequence[Record]):
             for batch in self.table.select([name]).to_batches(max_chunksize=1024):
                 yield from batch.column(0).to_pylist()
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        record: Record = self.table.slice(range(len(self))[index], 1).to_pylist()[0]
+    def row(self, index: int) -> Record:
+        record: Record = self.table.slice(index, 1).to_pylist()[0]
         return record
 
 

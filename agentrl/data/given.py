@@ -9,32 +9,25 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.data.lazy import LazyRows, distinct_rows
-from agentrl.data.rows import DEFAULT_COLUMNS, Columns, make_row
+from agentrl.data.lazy import distinct_rows
+from agentrl.data.rows import DEFAULT_COLUMNS, Columns, RecordRows
 from agentrl.trajectory.row import Row
 
 DICT_EXAMPLE = '{"prompt": "What is 2 + 3?", "answer": "5"}'
 
 
-class GivenRows(LazyRows):
-    """Rows out of records, each made when asked for."""
+class GivenRows(RecordRows):
+    """Rows out of a caller's records."""
 
-    def __init__(self, records: Sequence[Any], name: str, columns: Columns, *, interaction: bool) -> None:
-        """`name`: the argument's, for messages. `interaction`: rows that name none meet the run's only one."""
-        self.records = records
-        self.name = name
-        self.columns = columns
-        self.interaction = interaction
-
-    def __len__(self) -> int:
-        return len(self.records)
+    interaction = False
+    """Whether rows that name no interaction meet the run's only one."""
 
     def row(self, index: int) -> Row:
-        uid, row = f"{self.name}:{index + 1}", self.records[index]
+        row = self.records[index]
         if not isinstance(row, Mapping | Row):
+            uid = f"{self.name}:{index + 1}"
             raise UserError(f"{uid} is a {type(row).__name__}: pass dicts, such as {DICT_EXAMPLE}")
-        if not isinstance(row, Row):
-            row = make_row(row, uid, self.columns)
+        row = row if isinstance(row, Row) else super().row(index)
         if self.interaction and row.interaction_kwargs is None:
             return replace(row, extra_info=row.extra_info | {"interaction_kwargs": {"name": None}})
         return row
@@ -50,7 +43,8 @@ def given_rows(
     if hasattr(given, "to_dict") and hasattr(given, "iloc"):  # a DataFrame, which iterates over its columns' names
         given = given.to_dict("records")
     records: Any = given if indexed else list(given)
-    rows = GivenRows(records, name, columns, interaction=interaction)
+    rows = GivenRows(records, name, columns)
+    rows.interaction = interaction
     if not len(rows):
         raise UserError(f"{name} is empty: pass a list of dicts, such as [{DICT_EXAMPLE}]")
     for index in range(min(len(rows), 100)):

@@ -1,4 +1,4 @@
-"""Sequences of rows that are created on access.
+"""Sequences of rows, and of records, that are created on access.
 
 Invariant: the uids of a run's rows differ, also where a file, a source or a row is given twice: a uid names a group.
 """
@@ -9,25 +9,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
-from typing import overload
+from typing import TypeVar, overload
 
 from agentrl.trajectory.row import Row
 
+T = TypeVar("T")
 
-class LazyRows(Sequence[Row]):
-    """A sequence with a length that creates each row on access."""
+
+class Lazy(Sequence[T]):
+    """A sequence with a length that creates each item on access."""
 
     @abstractmethod
-    def row(self, index: int) -> Row:
-        """The row at `index`, which is from 0 to len - 1."""
+    def row(self, index: int) -> T:
+        """The item at `index`, which is from 0 to len - 1."""
 
     @overload
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
         found = range(len(self))[index]
         return self.row(found) if isinstance(found, int) else [self.row(i) for i in found]
+
+
+LazyRows = Lazy[Row]
 
 
 class JoinedRows(LazyRows):

@@ -52,18 +52,27 @@ class Columns:
 DEFAULT_COLUMNS = Columns()
 
 
-class FileRows(LazyRows):
-    """Rows of one file."""
+class RecordRows(LazyRows):
+    """Rows out of records, each made when asked for."""
 
-    def __init__(self, file: Path, name: str, columns: Columns) -> None:
-        """`name`: the file's in uids. Raises UserError."""
-        self.name = name
-        self.columns = columns
-        self.records = read_records(file)
-        _check_columns(self.records, file, columns)
+    def __init__(self, records: Sequence[Any], name: str, columns: Columns) -> None:
+        """`name`: the records' in uids and messages."""
+        self.records, self.name, self.columns = records, name, columns
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def row(self, index: int) -> Row:
+        return make_row(self.records[index], f"{self.name}:{index + 1}", self.columns)
+
+
+class FileRows(RecordRows):
+    """Rows of one file."""
+
+    def __init__(self, file: Path, name: str, columns: Columns) -> None:
+        """Raises UserError."""
+        super().__init__(read_records(file), name, columns)
+        _check_columns(self.records, file, columns)
 
     def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """(uid, messages) of every row, faster than whole rows. Raises UserError for the first row without a prompt."""
@@ -74,9 +83,6 @@ class FileRows(LazyRows):
     def agent_names(self) -> set[str]:
         """Names of agent loops in the rows."""
         return {str(name) for name in _column(self.records, "agent_name") if name}
-
-    def row(self, index: int) -> Row:
-        return make_row(self.records[index], f"{self.name}:{index + 1}", self.columns)
 
 
 def file_rows(files: Any, columns: Columns, what: str) -> list[FileRows]:

@@ -6,6 +6,7 @@ Invariant: a check that raises becomes a finding; the other checks still run.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
@@ -42,19 +43,23 @@ class Diagnosis:
     decode: Callable[[Sequence[int]], str] | None = None
 
     def note(self, area: str, found: Iterable[Finding]) -> None:
-        """Add the findings of one check; an exception becomes a problem."""
-        try:
+        """Add the findings of one check."""
+        with self.checking(area):
             for finding in found:
                 self._keep(area, finding)
-        except Exception as error:  # templates, tools and rewards are other people's code
-            self._keep(area, _as_problem(error))
 
     async def listen(self, area: str, found: AsyncIterator[Finding]) -> None:
-        """Add the findings of an asynchronous check as `note` does."""
-        try:
+        """Add the findings of an asynchronous check."""
+        with self.checking(area):
             async for finding in found:
                 self._keep(area, finding)
-        except Exception as error:
+
+    @contextmanager
+    def checking(self, area: str) -> Iterator[None]:
+        """An exception of the body becomes a problem, and ends the body."""
+        try:
+            yield
+        except Exception as error:  # templates, tools and rewards are other people's code
             self._keep(area, _as_problem(error))
 
     def _keep(self, area: str, finding: Finding) -> None:
@@ -74,17 +79,12 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
     config = diagnosis.config
     sandbox = sandbox_for(config)
     device: Any = None
-    try:
+    with diagnosis.checking("engine"):
         device = device_for(config.trainer.device)
-    except UserError as error:
-        diagnosis.note("engine", [_as_problem(error)])
-    try:
+    with diagnosis.checking("setup"):
         tokenizer = load_tokenizer(config.model)
         env = rollout_context(config, tokenizer, None, sandbox)  # type: ignore[arg-type]  # nothing is sampled
         found = [replace(row, prompt=env.chat.see(row.prompt)) for row in _rows(config, tokenizer, split, count)]
-    except UserError as error:
-        diagnosis.note("setup", [_as_problem(error)])
-    else:
         diagnosis.decode = env.chat.decode
         await _with_rows(diagnosis, env, found, sandbox, tokenizer)
         await env.tools.close()
@@ -167,18 +167,15 @@ async def _tools(diagnosis: Diagnosis, env: RolloutContext, trajectory: Trajecto
 
 
 async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
-    try:
+    with diagnosis.checking("reward"):
         judge = scorer(diagnosis.config, tokenizer, sandbox)
-    except UserError as error:
-        diagnosis.note("reward", [_as_problem(error)])
-        return
-    if judge.loops_only:
-        diagnosis.note("reward", [ok("the rollout itself sets it")])
-        return
-    await diagnosis.listen("reward", reward.reward(chat, judge, found))
-    await judge.close()
-    if _runs_code(diagnosis.config, judge):
-        await diagnosis.listen("sandbox", services.sandbox_runs(sandbox))
+        if judge.loops_only:
+            diagnosis.note("reward", [ok("the rollout itself sets it")])
+            return
+        await diagnosis.listen("reward", reward.reward(chat, judge, found))
+        await judge.close()
+        if _runs_code(diagnosis.config, judge):
+            await diagnosis.listen("sandbox", services.sandbox_runs(sandbox))
 
 
 def _runs_code(config: Config, judge: Any) -> bool:

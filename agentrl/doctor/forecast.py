@@ -14,8 +14,7 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.doctor.memory import GIB, TIGHT, Size, fullest_pass, gathers_once, parts
 from agentrl.doctor.speeds import Speeds
-from agentrl.engines.backends import model_length
-from agentrl.engines.sleeping import CONTEXT_BYTES
+from agentrl.engines.sharing import CONTEXT_BYTES, model_length
 
 SEQUENCES = 8
 """Sequences of full length that the servers have room for, at the least."""
@@ -67,7 +66,7 @@ class Layout:
         self.answer = round(data.max_response_length * self.lengths)
         self.served = self.size.parameters * (1.0 if rollout.quantization else 2.0)  # bytes of a server's weights
         routed = self.size.experts * self.size.sizes.active_experts / (self.size.flops.backbone + self.size.flops.head)
-        slower = (1 - routed + routed / EXPERTS) / min(self.size.shape.hidden / WIDTH, 1.0)
+        slower = (1 - routed + routed / EXPERTS) / min(self.size.sizes.hidden / WIDTH, 1.0)
         self.products = self.speeds.flops * TRAINING / slower  # FLOP/s of passes
 
     def divides(self) -> bool:
@@ -169,12 +168,12 @@ class Layout:
 
     def _exchanges(self, tokens: float, passes: int) -> float:
         """Seconds in which tokens go to the ranks of their experts, or of their heads (Ulysses), and back."""
-        shape, sizes, experts, split = self.size.shape, self.size.sizes, self.experts, self.sequence
+        sizes, experts, split = self.size.sizes, self.experts, self.sequence
         rounds = 2 + self.config.model.enable_gradient_checkpointing
-        routed = 2 * sizes.active_experts * sizes.experts * shape.hidden * (1 - 1 / experts) / EXCHANGING
-        heads = 2 * (shape.queries + shape.keys) * (1 - 1 / split)
-        seconds = 2 * tokens * rounds * shape.layers * (routed / self._path(experts) + heads / self._path(split))
-        return seconds + (experts > 1) * passes * shape.layers * EXCHANGE_SECONDS
+        routed = 2 * sizes.active_experts * sizes.experts * sizes.hidden * (1 - 1 / experts) / EXCHANGING
+        heads = 2 * (sizes.queries + sizes.keys) * (1 - 1 / split)
+        seconds = 2 * tokens * rounds * sizes.layers * (routed / self._path(experts) + heads / self._path(split))
+        return seconds + (experts > 1) * passes * sizes.layers * EXCHANGE_SECONDS
 
     def _decode(self, running: float) -> float:
         """Seconds of a decode step of a server with so many sequences."""
@@ -183,5 +182,5 @@ class Layout:
         read += running * (self.prompt + self.answer / 2) * size.cache_bytes
         computed = running * size.flops.forward([1], 1) / self.products
         busy = (read / (speeds.bandwidth * DECODING) + computed) / tensor
-        busy += size.shape.layers * (LAYER_SECONDS + (tensor > 1) * 2 * REDUCE_SECONDS)
+        busy += size.sizes.layers * (LAYER_SECONDS + (tensor > 1) * 2 * REDUCE_SECONDS)
         return max(busy, running * REQUEST_SECONDS)

@@ -18,26 +18,18 @@ from agentrl.config.schema import Actor, Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.engines.backends import model_length, server_dtype
+from agentrl.engines.backends import server_dtype
 from agentrl.engines.gpus import visible_gpus
 from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
-from agentrl.engines.sharing import Sharing, sequences_in_process
-from agentrl.engines.sleeping import awake_bytes, shared
+from agentrl.engines.sharing import Sharing, awake_bytes, model_length, sequences_in_process, shared
 from agentrl.training.model.sizes import ModelSizes, sizes_of
 from agentrl.training.parallel.experts import has_interface
 from agentrl.training.parallel.sharding import ROOM
+from agentrl.training.perf import pass_size
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.flops import ModelFlops, model_flops
-from agentrl.training.perf.pass_size import (
-    UNITS,
-    Shape,
-    TokenBytes,
-    activation_bytes,
-    logits_that_fit,
-    shape_of,
-    tokens_that_fit,
-)
+from agentrl.training.perf.pass_size import Shape, TokenBytes
 from agentrl.training.update.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
@@ -71,7 +63,7 @@ class Size:
     @property
     def cache_bytes(self) -> float:
         """Bytes of a token's keys and values in a server's cache, in half precision."""
-        return 4.0 * self.shape.layers * self.shape.keys
+        return 4.0 * self.sizes.layers * self.sizes.keys
 
 
 def size_of(config: Config) -> Size:
@@ -101,7 +93,7 @@ def size_of(config: Config) -> Size:
         trained=sum(p.numel() for p in trained.values()),
         experts=sum(p.numel() for part in module.modules() if has_interface(part) for p in part.parameters()),
         sizes=sizes_of(shape),
-        shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
+        shape=pass_size.shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
         vocabulary=text.vocab_size,
         flops=model_flops({name: p.shape for name, p in module.named_parameters()}, shape),
@@ -131,7 +123,7 @@ def fullest_pass(
         return _tokens(config, device, None, each, alone), 0.0
     left = room - sum(_constant(config, size, processes, device).values()) + CHUNKS["cuda"] * GIB - 4.0 * size.head
     tokens = _tokens(config, device, left, each, alone)
-    return tokens, each.logits * logits_that_fit(left, each, tokens, alone=alone)
+    return tokens, each.logits * pass_size.logits_that_fit(left, each, tokens, alone=alone)
 
 
 def _constant(config: Config, size: Size, processes: int, device: torch.device) -> dict[str, float]:
@@ -152,7 +144,9 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
-    whole = 1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else UNITS / size.shape.layers
+    whole = (
+        1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else pass_size.UNITS / size.sizes.layers
+    )
     if stored > 2 and _narrow(config, device):
         found["weights to compute with"] = 2.0 * (size.parameters - split) * whole
     if processes > 1 and kind == "cuda":
@@ -168,7 +162,7 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
         found["hf engine's cache"] = (
-            2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
+            2.0 * sequences_in_process(config) * model_length(config) * size.sizes.layers * size.sizes.keys * stored
         )
     return found
 
@@ -200,7 +194,7 @@ def _tokens(config: Config, device: torch.device, room: float | None, each: Toke
     if not actor.use_dynamic_bsz:
         return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
     if actor.ppo_max_token_len_per_gpu is None and device.type == "cuda" and room is not None:
-        return tokens_that_fit(room, each, longest, alone=alone)
+        return pass_size.tokens_that_fit(room, each, longest, alone=alone)
     return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
@@ -210,7 +204,7 @@ def _token_bytes(config: Config, size: Size, device: torch.device, *, offloaded:
     checkpointing, narrow = config.model.enable_gradient_checkpointing, _narrow(config, device)
     wide = config.model.enable_fp32_lm_head or not narrow
     return TokenBytes(
-        activation_bytes(
+        pass_size.activation_bytes(
             size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing, offloaded=offloaded
         ),
         logits=size.vocabulary * (4.0 if wide else 2.0),

@@ -13,9 +13,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.checks.files import as_list
 from agentrl.config.derived import has_critic, inherited, optimizer_name
 from agentrl.config.given import file_named, is_given
+from agentrl.config.keys import as_list
 from agentrl.config.paths import forget_missing, settle_paths
 from agentrl.core.errors import UserError, plural
 from agentrl.core.model_files import language_config

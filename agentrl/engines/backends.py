@@ -1,6 +1,7 @@
 """Makes the backend of a server engine from the settings."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from agentrl.chat.media.loading import takes_images
@@ -12,14 +13,8 @@ from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.installation import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
-from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
+from agentrl.engines.sharing import Sharing, model_length, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter
-
-
-def model_length(config: Config) -> int:
-    """Tokens of the longest sequence."""
-    data = config.data
-    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
 def server_dtype(config: Config, kind: str) -> str:
@@ -62,28 +57,17 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         dtype=dtype,
         max_model_len=model_length(config),
         max_num_seqs=sequences(config, sharing),
+        rollout=replace(rollout, load_format="auto") if adapter and rollout.load_format == "dummy" else rollout,
+        policy=model,
         seed=config.trainer.seed,
-        tensor_parallel=rollout.tensor_model_parallel_size,
-        memory_fraction=rollout.gpu_memory_utilization,
         trainer_bytes=trainer_bytes(config, sharing),
         needed_bytes=server_bytes(config, sharing, model_length(config), dtype),
         servers_per_gpu=sharing.per_gpu,
-        load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
-        quantization=rollout.quantization,
-        drafts=rollout.speculative_algorithm is not None,
-        eager=rollout.enforce_eager,
-        chunked_prefill=rollout.enable_chunked_prefill,
-        max_batched_tokens=rollout.max_num_batched_tokens,
         sleeps=sharing.sleeps,
         ahead=config.trainer.max_staleness > 0,
-        deterministic=bool(rollout.deterministic),
-        log_stats=not rollout.disable_log_stats,
-        head_in_float32=model.enable_fp32_lm_head,
-        trust_remote_code=model.trust_remote_code,
         adapter=adapter,
         experts=recorded_experts(config, base),
         takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
-        override_config=model.override_config,
         extra=kwargs_of(rollout, name),
     )
     backend: ServerBackend = ENGINES.make(name, "rollout.name", settings)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from agentrl.config.checks.ranges import FILTERS
+from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
 from agentrl.trajectory.medium import Medium
 
@@ -42,6 +42,8 @@ class Sampling:
     """Do not stop at `stop_token_ids`."""
     candidates: int = 0
     """How many of the likeliest first tokens to report; not at temperature 0."""
+    adapter: str | None = None
+    """Name of the loaded adapter that draws; "": the base without one; None: the policy's weights."""
     experts_from: int | None = None
     """First token of prompt and answer whose experts are reported; None: those of no token."""
 
@@ -53,8 +55,8 @@ def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
         (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
         (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
         *(
-            (not fits(getattr(sampling, name)), f"{name}={getattr(sampling, name)}: {says}")
-            for name, (fits, says) in FILTERS.items()
+            (not valid.fits(value := getattr(sampling, name)), f"{name}={value}: {valid.says}")
+            for name, valid in FILTERS.items()
         ),
         (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
     ]

@@ -16,15 +16,14 @@ from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
-from agentrl.engines.backends import kwargs_of, model_length, server_backend, server_dtype
+from agentrl.engines.backends import kwargs_of, server_backend, server_dtype
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, teacher_gpus, visible_gpus
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
 from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.process import Scratch, free_port
-from agentrl.engines.sharing import Sharing, sequences_in_process
-from agentrl.engines.sleeping import shared
+from agentrl.engines.sharing import Sharing, model_length, sequences_in_process, shared
 from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:

@@ -1,8 +1,13 @@
-"""How much of its GPUs a server may take, and how many sequences it runs at once."""
+"""How servers share GPUs with a process that trains: how much they take, and whether they free it meanwhile.
+
+To sleep and wake costs a tenth of a second a step, and the trainer its cached memory. It pays where passes would
+otherwise be small: below `ENOUGH` tokens they are slower by more than that.
+"""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
@@ -11,8 +16,9 @@ from agentrl.config.derived import has_critic, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.paths import expanded
-from agentrl.engines.servers.settings import DRAFTED
+from agentrl.engines.servers.settings import DRAFTED, LEAST_SHARE, with_spare
 from agentrl.training.model.adapter import base_and_adapter
+from agentrl.training.perf.pass_size import CHUNK, ENOUGH, USED, activation_bytes, shape_of
 
 IN_PROCESS_SEQUENCES = 64
 """Default of `rollout.max_num_seqs` for an engine in this process."""
@@ -20,6 +26,10 @@ PROBABILITIES = 12.0
 """Bytes of a drafted token for each word of the vocabulary."""
 STORED, COMPUTED = 4, 2
 """Bytes of a trained parameter itself, and of the copy that layers compute with."""
+GRADIENT_BYTES = 4
+"""Bytes of a trained parameter's gradient."""
+CONTEXT_BYTES = 2 << 30
+"""Bytes of CUDA's own, in both processes."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,12 @@ class Sharing:
     """They keep their memory: it is enough for the policy's training too."""
 
 
+def model_length(config: Config) -> int:
+    """Tokens of the longest sequence."""
+    data = config.data
+    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
+
+
 def sequences(config: Config, sharing: Sharing) -> int:
     """`rollout.max_num_seqs`, or all trajectories that one server has at once."""
     most = config.rollout.max_num_seqs
@@ -58,6 +74,57 @@ def trajectories(config: Config, sharing: Sharing) -> int:
 def sequences_in_process(config: Config) -> int:
     """`rollout.max_num_seqs` of an engine in this process."""
     return config.rollout.max_num_seqs or IN_PROCESS_SEQUENCES
+
+
+def shared(config: Config, sharing: Sharing, dtype: str, memory: int) -> Sharing:
+    """How servers share a GPU of so many bytes (0: unknown) with a process that trains: as
+    `rollout.free_cache_engine` says; null: awake where they fit. `dtype`: of the servers."""
+    chosen = config.rollout.free_cache_engine
+    if chosen is not None:
+        return replace(sharing, sleeps=chosen)
+    fits = fit_together(config, sharing, dtype, memory)
+    return replace(sharing, sleeps=not fits, fits=fits)
+
+
+def fit_together(config: Config, sharing: Sharing, dtype: str, memory: int) -> bool:
+    """Whether awake servers and passes of a good size are known to fit."""
+    length = model_length(config)
+    training = update_bytes(config, sharing, length)
+    serving = awake_bytes(config, sharing, length, dtype, memory)
+    if training is None or serving is None or config.actor.fsdp_config.param_offload:
+        return False
+    return training + serving + CONTEXT_BYTES <= memory
+
+
+def awake_bytes(config: Config, sharing: Sharing, length: int, dtype: str, memory: int) -> float | None:
+    """Bytes of the servers on a GPU of so many bytes; None: unknown."""
+    if config.rollout.gpu_memory_utilization is not None:
+        return config.rollout.gpu_memory_utilization * memory * sharing.per_gpu
+    needed = server_bytes(config, sharing, length, dtype)
+    return None if needed is None else max(with_spare(needed) * sharing.per_gpu, LEAST_SHARE * memory)
+
+
+def update_bytes(config: Config, sharing: Sharing, length: int) -> float | None:
+    """Bytes that the policy's training has at the least for passes of a good size; None: unknown. Ranks may have all of
+    the weights and gradients at one time."""
+    kept, token = trainer_bytes(config, replace(sharing, fits=True)), activation_of_token(config)
+    policy = parameters(str(config.model.path), config.model.lora_rank)
+    if kept is None or token is None or policy is None:
+        return None
+    trained = 0.0 if config.model.lora_rank else policy * (2 if has_critic(config) else 1)
+    return kept + GRADIENT_BYTES * trained + CHUNK + max(ENOUGH, length) * token / USED[sharing.ranks == 1]
+
+
+def activation_of_token(config: Config) -> float | None:
+    """Bytes that an update on a GPU keeps of a token; None: the model is not there yet, or of another kind."""
+    text = SimpleNamespace(**text_config(str(config.model.path), config.model.lora_rank))
+    try:
+        shape = shape_of(SimpleNamespace(get_text_config=lambda: text), (), ["q_norm"])
+    except AttributeError:
+        return None
+    checkpointing = config.model.enable_gradient_checkpointing
+    compiled = config.actor.use_torch_compile is not False and not config.model.use_liger
+    return activation_bytes(shape, narrow=True, compiled=compiled, checkpointing=checkpointing)
 
 
 def trainer_bytes(config: Config, sharing: Sharing) -> float | None:

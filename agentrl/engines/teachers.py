@@ -17,7 +17,7 @@ import numpy as np
 
 from agentrl.config.schema import Config, Model, Rollout, Teacher
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.backends import model_length, server_backend
+from agentrl.engines.backends import server_backend
 from agentrl.engines.gpus import teacher_gpus, visible_gpus
 from agentrl.engines.launching import engine_name, in_process, own_replica
 from agentrl.engines.scores import TokenScores, checked_scores
@@ -25,7 +25,7 @@ from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.engines.servers.client import ServerClient
 from agentrl.engines.servers.remote_engine import MAX_STARTS
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.engines.sharing import Sharing, text_config
+from agentrl.engines.sharing import Sharing, model_length, text_config
 from agentrl.trajectory.medium import Medium
 
 CONCURRENT = 64

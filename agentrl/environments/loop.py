@@ -54,13 +54,10 @@ class Side:
         """Put a reward on its last turn."""
         self.earned[self.turn].append(reward)
 
-    def by_turn(self) -> dict[int, float]:
-        """Its rewards by turn; those before its first are on its first."""
-        first = min((turn for turn in (*self.earned, self.turn) if turn != BEFORE), default=BEFORE)
-        summed: defaultdict[int, float] = defaultdict(float)
-        for turn, rewards in self.earned.items():
-            summed[first if turn == BEFORE else turn] += fsum(rewards)
-        return dict(sorted(summed.items()))
+    def begin(self, turn: int) -> None:
+        """Its next turn has this number; rewards before its first are on its first."""
+        self.earned[turn] += self.earned.pop(BEFORE, [])
+        self.turn = turn
 
     @property
     def total(self) -> float:
@@ -116,7 +113,7 @@ class Play:
     async def _act(self, side: Side) -> Observation:
         """A turn of the model's, and the step that it asks for."""
         side.reply = await side.episode.generate()
-        side.turn = self.trajectory.turns - 1
+        side.begin(self.trajectory.turns - 1)
         action, start = text_of(side.reply.message), time.monotonic()
         with recorded(self.trajectory, "environment"):
             observation = await self.environment.step(action)
@@ -159,7 +156,7 @@ class Play:
 
     def _final(self, side: Side) -> float:
         """The reward of a side's last turn; those of its earlier turns go to the trajectory."""
-        earned = side.by_turn()
+        earned = {turn: fsum(rewards) for turn, rewards in side.earned.items()}
         final = earned.pop(side.turn, 0.0)
         self.trajectory.turn_rewards += [TurnReward(turn, r, "environment") for turn, r in earned.items() if r]
         return final

@@ -6,18 +6,16 @@ they begin in the same state.
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import UserError, last_line
+from agentrl.core.errors import UserError
 from agentrl.core.points import row_source
 from agentrl.data.lazy import LazyRows
 from agentrl.environments.entry import EnvironmentEntry, read_entry
 from agentrl.environments.outside import tasks_of
-from agentrl.environments.process import START_SECONDS
+from agentrl.environments.worker import own_program, run_once
 from agentrl.trajectory.message import Message
 from agentrl.trajectory.row import Row
 
@@ -100,13 +98,7 @@ def tasks_once(entry: str) -> Sequence[list[Message] | None]:
 def try_once(entry: str) -> None:
     """Start an entry's environment a few times. Raises UserError where it does not start, and where one seed gives
     two beginnings: the samples of a group would not be comparable."""
-    name = json.loads(entry)["name"]
-    words = [sys.executable, "-m", "agentrl.environments.trial", entry]
-    try:
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=START_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"environment {name}: it did not start within {START_SECONDS:g} s") from None
-    if ended.returncode:
-        raise UserError(f"environment {name}: {last_line(ended.stdout or ended.stderr) or 'its process died'}")
-    if warning := last_line(ended.stdout):
-        log.warning("environment %s: %s", name, warning)
+    settings = json.loads(entry)
+    what = f"environment {settings['name']}"
+    if warning := run_once(own_program("agentrl.environments.trial", settings, what)).get("warning"):
+        log.warning("%s: %s", what, warning)

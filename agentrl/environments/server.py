@@ -2,10 +2,7 @@
 
 It imports the packages once, so that a trajectory's process starts in milliseconds. A process of its own for each
 trajectory keeps what environments share in one process apart: TextArena's games, for one, draw from Python's global
-random numbers and seed them. Messages are lines of JSON.
-
-Invariants: all processes end with the parent, since the sockets are then closed; output of environments goes to
-standard error.
+random numbers and seed them. Messages are lines of JSON. `worker` ends all of them with the run.
 """
 
 import json
@@ -28,24 +25,23 @@ Shape = Callable[[Observation], Observation]
 
 
 def main() -> None:
-    """Serve the socket whose number is the first argument; the second is the entry as JSON."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    entry = EnvironmentEntry(**json.loads(sys.argv[2]))
-    ready = answered(lambda: prepare(entry))
-    control.sendall(_line(ready))
-    if "failed" in ready or "refused" in ready:
-        return
+    """Serve the socket that the second argument names; the first is a file with the entry."""
+    with open(sys.argv[1]) as file:
+        entry = EnvironmentEntry(**json.load(file))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    prepare(entry)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended processes leave nothing behind
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{sys.argv[2]}.new")
+    listener.listen(2048)
+    os.rename(f"{sys.argv[2]}.new", sys.argv[2])  # it is there once it answers
     while True:
-        asked, handles, _, _ = socket.recv_fds(control, 1, 1)
-        if not asked:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            os.killpg(0, signal.SIGKILL)  # also those that hang
+        connection, _ = listener.accept()
         if os.fork() == 0:
-            control.close()
-            serve(entry, socket.socket(fileno=handles[0]))
+            listener.close()
+            serve(entry, connection)
             os._exit(0)
-        os.close(handles[0])
+        connection.close()
 
 
 def prepare(entry: EnvironmentEntry) -> Answer:

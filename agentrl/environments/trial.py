@@ -1,4 +1,4 @@
-"""Tries an entry in a separate process: exit code 1 and one line where it does not work, or a line to warn."""
+"""Tries an entry in a separate process: prints `{"refused": why}` where it does not work, or `{"warning": text}`."""
 
 import json
 import os
@@ -25,14 +25,17 @@ WORD = re.compile(r"\[[^\[\]\n]+\]|[\w.+-]+")
 
 
 def main() -> None:
-    """Try an entry: refuse it, or print warnings."""
+    """Try the entry in the file that the first argument names."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    answer = answered(lambda: _tried(EnvironmentEntry(**json.loads(sys.argv[1]))))
-    trouble = answer.get("refused") or answer.get("failed")
-    answers.write(f"{trouble or answer.get('warning', '')}\n")
+    with open(sys.argv[1]) as file:
+        entry = EnvironmentEntry(**json.load(file))
+    answer = answered(lambda: _tried(entry))
+    if "failed" in answer:
+        answer = {"refused": answer["failed"]}
+    answers.write(json.dumps(answer))
     answers.flush()
-    os._exit(1 if trouble else 0)
+    os._exit(0)
 
 
 def _tried(entry: EnvironmentEntry) -> Answer:

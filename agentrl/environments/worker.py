@@ -37,24 +37,36 @@ class EnvironmentProgram:
     """A program, the interpreter that runs it, and its settings."""
 
     python: str
-    file: Path
+    file: Path | str
+    """A Python file, or the name of a module."""
     settings: Mapping[str, Any]
     path: str
-    """A folder whose modules it finds, too."""
+    """The folder that it runs in."""
     what: str = "environment"
     """Its name in messages."""
+    modules: str | None = None
+    """Folders whose modules it finds, too; None: `path`."""
+    shown: bool = False
+    """Whether its output goes to standard error, and not into a file for messages."""
 
     def words(self, folder: Path) -> list[str]:
         """The command; its settings are in a file of `folder`."""
         settings = folder / "settings.json"
         settings.write_text(json.dumps(self.settings))
-        return [self.python, "-u", str(self.file), str(settings)]
+        program = [str(self.file)] if isinstance(self.file, Path) else ["-m", self.file]
+        return [self.python, "-u", *program, str(settings)]
 
     def environment(self) -> dict[str, str]:
         """Its environment variables: ours, without those that name our packages."""
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
         near = ",".join(filter(None, (kept.get("NO_PROXY"), "127.0.0.1,localhost")))
-        return {**kept, "PYTHONPATH": self.path, "NO_PROXY": near, "no_proxy": near}
+        return {**kept, "PYTHONPATH": self.modules or self.path, "NO_PROXY": near, "no_proxy": near}
+
+
+def own_program(module: str, settings: Mapping[str, Any], what: str) -> EnvironmentProgram:
+    """A module of agentrl's as a program that finds the modules which this process finds."""
+    modules = os.pathsep.join(filter(None, sys.path))
+    return EnvironmentProgram(sys.executable, module, settings, os.getcwd(), what, modules, shown=True)
 
 
 def run_once(program: EnvironmentProgram) -> dict[str, Any]:
@@ -134,8 +146,7 @@ class Worker(RestartedProgram):
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
-        with uncounted():
-            running, connection = await self._connected()
+        running, connection = await self.connected()
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_ANSWER_BYTES)
         try:
             writer.write(json.dumps(request).encode() + b"\n")
@@ -146,15 +157,16 @@ class Worker(RestartedProgram):
             raise InfraError(self.died + running.last_words())
         return answer
 
-    async def _connected(self) -> "tuple[ProgramProcess, socket.socket]":
+    async def connected(self) -> "tuple[ProgramProcess, socket.socket]":
         """The program and a connection to it; one with many requests that wait takes no more for a moment. Raises
         InfraError."""
-        while True:
-            running = await self._ready()
-            connection = running.connect()
-            if connection is not None:
-                return running, connection
-            await asyncio.sleep(POLL_SECONDS)
+        with uncounted():
+            while True:
+                running = await self._ready()
+                connection = running.connect()
+                if connection is not None:
+                    return running, connection
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _ready(self) -> "ProgramProcess":
         async with self._starting:
@@ -180,7 +192,7 @@ class ProgramProcess:
             self.process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
-                stdout=log,
+                stdout=sys.stderr if program.shown and _has_handle(sys.stderr) else log,
                 stderr=subprocess.STDOUT,
                 env=program.environment(),
                 cwd=program.path,
@@ -209,18 +221,20 @@ class ProgramProcess:
             return "it wrote nothing"
 
 
+def _has_handle(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() >= 0)
+    except (AttributeError, OSError, ValueError):  # a notebook's, or a test's
+        return False
+
+
 def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     """End the program and its children, and remove its folder."""
     assert process.stdin is not None
     process.stdin.close()
-    end_process(process, 10)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def end_process(process: "subprocess.Popen[bytes]", grace: float) -> None:
-    """Wait for a process that was asked to end; after `grace` seconds kill it."""
     try:
-        process.wait(grace)
+        process.wait(10)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, writing

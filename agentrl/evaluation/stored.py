@@ -12,6 +12,7 @@ from typing import Any
 
 from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
 from agentrl.core.errors import UserError
+from agentrl.core.loop_thread import LoopThread
 from agentrl.data import Columns, make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
@@ -20,7 +21,6 @@ from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import names_function
 from agentrl.rollout.building import sandbox_for, scorer
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
@@ -87,7 +87,7 @@ def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = 
     threshold = config.evaluation.success_threshold
     if not names_function(config.reward) and rows and all(row.scores is not None for row in rows):
         return [_stored(row, threshold) for row in rows]
-    with closing(LoopRunner()) as runner:
+    with closing(LoopThread()) as runner:
         return runner.run(_score(config, rows, objects))
 
 

@@ -1,1 +1,1 @@
-"""Agents that speak OpenAI's or Anthropic's protocol, recorded token by token."""
+"""Agents that speak OpenAI's, Anthropic's or Google's protocol, recorded token by token."""

@@ -40,10 +40,8 @@ class AnswerFormat:
         wrong = self._complaint(text)
         if wrong is None:
             return None
-        return {
-            "role": "user",
-            "content": f"The answer does not fit: {wrong[:MAX_COMPLAINT_CHARS]}\n{text_of(self.instruction())}",
-        }
+        said = f"The answer does not fit: {wrong[:MAX_COMPLAINT_CHARS]}\n{text_of(self.instruction())}"
+        return {"role": "user", "content": said}
 
     def _complaint(self, text: str) -> str | None:
         try:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
 from agentrl.gateway.bodies import parse
-from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
+from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.gateway.settings import TIMEOUT
@@ -32,6 +32,10 @@ LATER = (429, 503, 529)
 RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": responses, "/messages": anthropic}
+PROTOCOLS["/models/{model:path}:{method}"] = google
+COUNTED: dict[str, WireProtocol] = {"/messages/count_tokens": anthropic, "/models/{model:path}:countTokens": google}
+VERSIONS = ("v1", "v1beta", "v1beta1", "publishers", "google")
+"""Parts of an address that say nothing here."""
 
 
 class Sessions(Protocol):
@@ -57,12 +61,13 @@ def make_app(sessions: Sessions) -> ASGIApp:
     """
     serve, routes = Handlers(sessions), []
     for start in ("/s/{key}", ""):
-        routes += [Route(start + path, serve.answering(protocol, path)) for path, protocol in PROTOCOLS.items()]
-        routes += [Route(f"{start}/{name}", serve.posting(handle)) for name, handle in sessions.posts().items()]
-        routes.append(Route(f"{start}/messages/count_tokens", Endpoint(serve.count, "POST")))
-        routes.append(Route(f"{start}/models", Endpoint(serve.models)))
-        routes.append(Route(f"{start}/models/{{name:path}}", Endpoint(serve.model)))
-    routes.append(Route("/{rest:path}", Endpoint(_nothing_here, "")))
+        posts = {path: serve.counting(protocol) for path, protocol in COUNTED.items()}
+        posts |= {path: serve.answering(protocol, path) for path, protocol in PROTOCOLS.items()}
+        posts |= {f"/{name}": serve.posting(handle) for name, handle in sessions.posts().items()}
+        gets = {"/models": serve.models, "/models/{name:path}": serve.models}
+        routes += [Route(start + path, Endpoint(handle), methods=["POST"]) for path, handle in posts.items()]
+        routes += [Route(start + path, Endpoint(handle), methods=["GET"]) for path, handle in gets.items()]
+    routes.append(Route("/{rest:path}", Endpoint(_nothing_here)))
     router = Router(routes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,10 +77,10 @@ def make_app(sessions: Sessions) -> ASGIApp:
 
 
 def _plain(path: str) -> str:
-    """The address without `/v1` and empty parts: clients put base URLs together in many ways."""
+    """The address without versions and empty parts: clients put base URLs together in many ways."""
     parts = [part for part in path.split("/") if part]
     start = 2 if parts[:1] == ["s"] else 0
-    while parts[start : start + 1] == ["v1"]:
+    while parts[start:] and parts[start] in VERSIONS:
         del parts[start]
     return "/" + "/".join(parts)
 
@@ -86,17 +91,22 @@ def _refused(scope: Scope, status: int, reason: str) -> Response:
 
 def _protocol_of(scope: Scope) -> WireProtocol:
     """The protocol whose clients sent a request."""
-    if "/messages" in scope["path"] or any(name == b"anthropic-version" for name, _ in scope["headers"]):
+    names = {name for name, _ in scope["headers"]}
+    if "/messages" in scope["path"] or b"anthropic-version" in names:
         return anthropic
+    if b"x-goog-api-key" in names or ":" in scope["path"].partition("/models/")[2]:
+        return google
     return responses if "/responses" in scope["path"] else chat
+
+
+Handle = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Endpoint:
     """An ASGI application around a handler, with errors in the protocol's own form."""
 
-    def __init__(self, handle: Callable[[HttpRequest], Awaitable[Response]], method: str = "GET") -> None:
-        """`method`: the one that is served; empty: any."""
-        self.handle, self.method = handle, method
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(HttpRequest(scope, receive))
@@ -104,7 +114,7 @@ class Endpoint:
 
     async def _response(self, http: HttpRequest) -> Response:
         try:
-            return await (self.handle if self.method in ("", http.method) else _nothing_here)(http)
+            return await self.handle(http)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
@@ -119,24 +129,27 @@ class Handlers:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
-    def answering(self, protocol: WireProtocol, path: str) -> Endpoint:
+    def answering(self, protocol: WireProtocol, path: str) -> Handle:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session, body = await self._asked(http)
-            given = await session.admitted(session.bodies.read(body, protocol.HISTORY))
+            sent, own = session.bodies.read(body, protocol.HISTORY), _fields(http)
+            given = await session.admitted({**sent, **own})
             role = session.settings.role(given.get("model"))
             if role.server is not None:
-                answer = await role.server.post(path, {**given, "model": role.model}, timeout=TIMEOUT)
+                address = google.address(role.model, own["method"]) if own else path
+                sent = {name: value for name, value in {**given, "model": role.model}.items() if name not in own}
+                answer = await role.server.post(address, sent, timeout=TIMEOUT)
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)
             request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return Endpoint(answer, "POST")
+        return answer
 
-    def posting(self, handle: Callable[[str, Body], None]) -> Endpoint:
+    def posting(self, handle: Callable[[str, Body], None]) -> Handle:
         """The handler of JSON that gets no answer."""
 
         async def post(http: HttpRequest) -> Response:
@@ -146,22 +159,25 @@ class Handlers:
             handle(key or "", parse(body) if body else {})
             return json_response({})
 
-        return Endpoint(post, "POST")
+        return post
 
-    async def count(self, http: HttpRequest) -> Response:
-        """Tokens of a prompt, in Anthropic's form."""
-        session, body = await self._asked(http)
-        return json_response({"input_tokens": session.count(anthropic.read(parse(body)))})
+    def counting(self, protocol: WireProtocol) -> Handle:
+        """The handler of requests for the size of a prompt."""
+
+        async def count(http: HttpRequest) -> Response:
+            session, body = await self._asked(http)
+            size = session.count(protocol.read({**parse(body), **_fields(http)}))
+            return json_response({"input_tokens": size, "totalTokens": size})
+
+        return count
 
     async def models(self, http: HttpRequest) -> Response:
-        """The policy, in a form that clients of either protocol read."""
+        """The policy, in a form that clients of each protocol read."""
         self.sessions.check(_key(http))
-        return json_response({"object": "list", "data": [self._about(MODEL)], "has_more": False})
-
-    async def model(self, http: HttpRequest) -> Response:
-        """The policy, by any name that a client gives it."""
-        self.sessions.check(_key(http))
-        return json_response(self._about(http.path_params["name"]))
+        if "name" in http.path_params:  # any, since the policy answers to each
+            return json_response(_about(http.path_params["name"]))
+        found = [_about(MODEL)]
+        return json_response({"object": "list", "data": found, "has_more": False, "models": found})
 
     async def _asked(self, http: HttpRequest) -> tuple[AgentSession, bytes]:
         """The session and the body of a request. Raises Refused."""
@@ -174,17 +190,24 @@ class Handlers:
         session.tree.size.check_body(body)
         return session, body
 
-    @staticmethod
-    def _about(name: str) -> dict[str, Any]:
-        anthropic_fields = {"type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
-        return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl", **anthropic_fields}
+
+def _about(name: str) -> dict[str, Any]:
+    anthropic_fields = {"type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
+    google_fields = {"name": f"models/{name}", "supportedGenerationMethods": google.METHODS}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl"} | anthropic_fields | google_fields
 
 
 def _key(http: HttpRequest) -> str | None:
     headers = http.headers
     bearer = headers.get("authorization", "").split()[-1:]
-    keys = (http.path_params.get("key"), headers.get("x-api-key"), headers.get("api-key"), *bearer)
+    given = (headers.get(name) for name in ("x-api-key", "api-key", "x-goog-api-key"))
+    keys = (http.path_params.get("key"), *given, *bearer, http.query_params.get("key"))
     return next(filter(None, keys), None)
+
+
+def _fields(http: HttpRequest) -> dict[str, str]:
+    """The fields of a request that its address has."""
+    return {name: value for name, value in http.path_params.items() if name != "key"}
 
 
 def _sent_again(http: HttpRequest) -> str | None:
@@ -223,26 +246,25 @@ class EventStream(Response):
 
 async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[ModelAnswer]) -> Response:
     """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
-    gone = asyncio.ensure_future(disconnected(http.receive))
-    gone.add_done_callback(lambda _: work.cancel())
+    gone: asyncio.Future[Any] = asyncio.ensure_future(disconnected(http.receive))
     try:
-        return json_response(protocol.whole(await work))
-    except asyncio.CancelledError:
-        if gone.done():
-            raise ClientDisconnect from None
-        raise
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return json_response(protocol.whole(work.result()))
+        raise ClientDisconnect
     finally:
         gone.cancel()
+        await ended(work)
 
 
 async def _nothing_here(http: HttpRequest) -> Response:
     if http.method == "HEAD":
         return Response()
-    path = http.scope["raw_path"].decode()
-    raise Refused(
-        f"{http.method} {path} is not served; use chat/completions, responses, messages or models under /s/KEY/v1",
-        "missing",
+    asked, served = (
+        f"{http.method} {http.scope['raw_path'].decode()}",
+        "chat/completions, responses, messages or models",
     )
+    raise Refused(f"{asked} is not served; use {served} under /s/KEY/v1", "missing")
 
 
 def _as_refusal(error: Exception) -> Refused:

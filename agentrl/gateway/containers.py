@@ -10,6 +10,7 @@ from agentrl.containers.contract import Container, ContainerSpec
 from agentrl.core.clocks import uncounted
 from agentrl.gateway.process import KEPT_OUTPUT_BYTES, Ended
 
+Until = Callable[[], Awaitable[Any]]
 SET_UP_SECONDS = 60.0
 NEVER = 24 * 3600.0
 """Seconds: the program's own limit ends its command."""
@@ -41,13 +42,7 @@ class ProgramContainers:
         await self._provider.prepare(self.settings.spec)
         return self.settings.host or await self._provider.address(self.settings.spec)
 
-    async def run(
-        self,
-        words: Sequence[str],
-        env: Mapping[str, str],
-        folder: Path,
-        until: Callable[[], Awaitable[Any]],
-    ) -> Ended:
+    async def run(self, words: Sequence[str], env: Mapping[str, str], folder: Path, until: Until) -> Ended:
         """Run a program until it ends or `until` is done; its files are then in
         `folder`. Raises InfraError."""
         container = self._provider.container(self.settings.spec)
@@ -64,12 +59,7 @@ class ProgramContainers:
             await asyncio.shield(container.stop())
 
 
-async def run_in(
-    container: Container,
-    words: Sequence[str],
-    env: Mapping[str, str],
-    until: Callable[[], Awaitable[Any]],
-) -> Ended:
+async def run_in(container: Container, words: Sequence[str], env: Mapping[str, str], until: Until) -> Ended:
     """Run a program in a started container until it ends or `until` is done. Raises InfraError."""
     command = asyncio.ensure_future(container.exec(words, env=env, timeout=NEVER))
     over = asyncio.ensure_future(until())

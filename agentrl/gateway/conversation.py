@@ -8,7 +8,7 @@ Invariants:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
@@ -24,8 +24,7 @@ Reader = Callable[[Sequence[Any], int], list[Message]]
 """Messages of items that the protocol writes from position `int` on. Raises Refused."""
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(NamedTuple):
     """The items of a request, and their digests."""
 
     items: Sequence[Any]
@@ -63,17 +62,17 @@ class Conversation:
         return said
 
 
-def turns_joined(messages: Sequence[Message]) -> list[Message]:
+def turns_joined(messages: Sequence[Message], between: str = "\n") -> list[Message]:
     """Assistant messages in a row as one: these protocols write a turn's thinking, its text and its calls apart."""
     whole: list[Message] = []
     for is_said, run in groupby(messages, lambda message: message["role"] == "assistant" and REFERENCE not in message):
         found = list(run)
-        whole += [_joined(found)] if is_said and len(found) > 1 else found
+        whole += [_joined(found, between)] if is_said and len(found) > 1 else found
     return [message for message in whole if "content" in message or REFERENCE in message]  # thinking of no turn
 
 
-def _joined(said: Sequence[Message]) -> Message:
-    text = "\n".join(filter(None, map(text_of, said)))
+def _joined(said: Sequence[Message], between: str) -> Message:
+    text = between.join(filter(None, map(text_of, said)))
     calls = [call for message in said for call in message.get("tool_calls", ())]
     thought = "\n".join(message[THOUGHT] for message in said if THOUGHT in message)
     return {"role": "assistant", "content": text} | optional(tool_calls=calls, thought=thought)

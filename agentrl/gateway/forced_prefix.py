@@ -32,10 +32,7 @@ def forced_prefix(chat: Chat, tools: Sequence[dict[str, Any]], name: str) -> lis
 def _written(chat: Chat, tools: Sequence[dict[str, Any]], name: str, arguments: dict[str, Any]) -> str:
     """A turn with this call. Raises UserError."""
     call = {"id": "agentrl00", "type": "function", "function": {"name": name, "arguments": arguments}}
-    said: list[Message] = [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-    ]
+    said: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     (turn,) = chat.transcript(said, list(tools)).turn_ids().values()
     return chat.decode(turn)
 

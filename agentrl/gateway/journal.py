@@ -5,9 +5,12 @@ no text is encoded again; a line that a killed process has begun is cut off.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.ledger_branch import LedgerBranch, Pending, SampledTokens
@@ -43,11 +46,12 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def plain_turn(pending: Pending, sampled: SampledTokens) -> dict[str, Any]:
-    """The place of a turn and its tokens as plain data, without their experts."""
+    """The place of a turn and its tokens as plain data."""
     turn, branch = pending.turn, pending.branch
     new = {"ids": list(pending.ids), "branch": {name: getattr(branch, name) for name in FACTS}}
     place = new if turn is None else {"after": turn.name, "segments": list(pending.segments)}
-    tokens = {name: getattr(sampled, name) for name in COLUMNS}
+    experts = [(rows.dtype.name, rows.shape, b64encode(rows.tobytes()).decode()) for rows in sampled.experts]
+    tokens = {name: getattr(sampled, name) for name in COLUMNS} | {"experts": experts}
     return place | {"new": pending.new, "digest": pending.digest.hex(), "number": pending.number, "sampled": tokens}
 
 
@@ -59,4 +63,6 @@ def read_turn(plain: Mapping[str, Any], tree: "LedgerTree") -> tuple[Pending, Sa
         turn.continued = True
     media, digest = [*branch.ledger.media, *media_of(new)], bytes.fromhex(plain["digest"])
     place = plain.get("ids", []), media, new, digest, turn, plain.get("segments", [])
-    return Pending(branch, *place, number=plain["number"]), SampledTokens(**plain["sampled"])
+    sampled = SampledTokens(**plain["sampled"])
+    sampled.experts = [np.frombuffer(b64decode(data), kind).reshape(shape) for kind, shape, data in sampled.experts]
+    return Pending(branch, *place, number=plain["number"]), sampled

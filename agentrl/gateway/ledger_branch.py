@@ -92,6 +92,8 @@ class SampledTokens:
     """Version of the weights that drew each token."""
     experts: list[NDArray[Any]] = field(default_factory=list)
     """Experts of the tokens that the ledger has none of yet, request by request."""
+    top: list[Sequence[tuple[int, float]]] = field(default_factory=list)
+    """The likeliest tokens in the place of each and their log-probs, where its client wants them."""
 
     def keep(self, count: int) -> None:
         """Drop all but the first `count` tokens, as if generation had ended there."""

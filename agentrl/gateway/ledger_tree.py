@@ -33,11 +33,12 @@ from agentrl.trajectory.message import Message
 class LedgerTree:
     """Finds the ledger that a request continues, and writes its answer there. Belongs to one event loop."""
 
-    def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
+    def __init__(
+        self, chat: Chat, longest: int, *, inference_template: bool = False, matcher: Matcher | None = None
+    ) -> None:
         """`longest`: tokens of prompt and answer."""
-        self.chat, self.size = chat, Size(chat, longest)
-        self.matcher: Matcher | None = None
-        self.inference_template = inference_template
+        self.chat, self.size = chat, Size(longest)
+        self.inference_template, self.matcher = inference_template, matcher
         self.branches: list[LedgerBranch] = []
         """Branches with an answer, in the order of their first one."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
@@ -94,10 +95,10 @@ class LedgerTree:
             return self._after(turn, new, end.digest)
         return self._new(request, [*whole, *_instructions(request)], end.digest)
 
-    def again(self, name: str, said: Message, digest: Digest) -> Pending:
+    def again(self, name: str, said: list[Message], digest: Digest) -> Pending:
         """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
         Refused."""
-        return self._after(self.answers[name], [said], digest)
+        return self._after(self.answers[name], said, digest)
 
     def write(
         self, pending: Pending, sampled: SampledTokens, message: Message, sent: Message, *, name: str, closed: bool

@@ -33,7 +33,7 @@ from agentrl.core.clocks import limited, queued, time_limit, uncounted
 from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
-from agentrl.core.shares import share_of
+from agentrl.core.shares import share_of, worker
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.app import MODEL
 from agentrl.gateway.containers import ProgramContainers, run_in
@@ -132,7 +132,8 @@ class ProgramAgent(AgentLoop):
             host = await shared.containers.ready()
         elif program.inside:
             host = program.host or await trajectory.container.host()
-        return shared.gateways.setdefault(host, Gateway(host))
+        port = program.port + worker()[0] if program.port else 0  # each rollout worker has a gateway
+        return shared.gateways.setdefault(host, Gateway(host, port))
 
     @asynccontextmanager
     async def _starting(self, session: AgentSession) -> AsyncIterator[None]:
@@ -211,10 +212,10 @@ def values_of(row: Row, url: str, key: str) -> dict[str, str]:
     return {
         "prompt": texts.get("user", ""),
         "system": texts.get("system", ""),
-        "url": url,
+        **dict.fromkeys(("url", "anthropic_url", "google_url"), url),
         "openai_url": f"{url}/v1",
-        "anthropic_url": url,
         "key": key,
+        "port": str(urlsplit(url).port),
         "model": MODEL,
         "row": to_json(about(row)),
         "python": sys.executable,
@@ -229,16 +230,12 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment: the variables that clients of either protocol read by themselves, and its own."""
+    """The program's environment: the variables that clients of each protocol read by themselves, and its own."""
     near = f"{NO_PROXY},{urlsplit(values['url']).hostname}"
-    return {
-        "OPENAI_BASE_URL": values["openai_url"],
-        "OPENAI_API_KEY": values["key"],
-        "ANTHROPIC_BASE_URL": values["anthropic_url"],
-        "ANTHROPIC_API_KEY": values["key"],
-        "NO_PROXY": near,
-        "no_proxy": near,
-    } | {name: filled(value, values) for name, value in program.env.items()}
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), values["key"])
+    urls = dict.fromkeys(("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"), values["url"])
+    own = {name: filled(value, values) for name, value in program.env.items()}
+    return {**keys, **urls, "OPENAI_BASE_URL": values["openai_url"], "NO_PROXY": near, "no_proxy": near, **own}
 
 
 def own_folder(trajectory: Trajectory) -> Path:

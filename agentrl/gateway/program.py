@@ -25,10 +25,10 @@ FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
 LIMITS = ("timeout", "max_concurrent", "max_starting")
-KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", *SESSION_KEYS)
+KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", "port", *SESSION_KEYS)
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
-CPUS, MEMORY_MB = 2.0, 4096
+CPUS, MEMORY_MB, MAX_PORT = 2.0, 4096, 65_535
 OWN_NETWORK = "gateway"
 
 
@@ -55,6 +55,8 @@ class AgentProgram:
     session: SessionSettings = USUAL
     host: str | None = None
     """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
+    port: int = 0
+    """The port of the first gateway of the run; 0: any."""
 
     def outcome(self, code: int | str) -> Outcome:
         """The outcome of an exit code, or of "timeout"."""
@@ -72,8 +74,10 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
     """The program of an entry in `file`. Raises UserError."""
-    where = f"{file}: {entry['name']}"
+    where, port = f"{file}: {entry['name']}", entry.get("port") or 0
     _check_keys(entry, where)
+    if not isinstance(port, int) or not 0 <= port <= MAX_PORT:
+        raise UserError(f"{where}: port={port!r}: write a number up to {MAX_PORT}")
     image, inside = "image" in entry, "container" in entry
     beside = None if image or inside else file.parent
     return AgentProgram(
@@ -89,6 +93,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         max_starting=int(_number(entry, "max_starting", where)) or AgentProgram.max_starting,
         session=read_settings(entry, where, file.parent),
         host=str(entry["host"]) if "host" in entry else None,
+        port=port,
     )
 
 

@@ -1,6 +1,6 @@
 """One request and its answer in any protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,8 @@ class TurnRequest:
     """Whether the tools are those of the answer that it follows."""
     must_call: str | None = None
     """A tool that the answer has to call; empty: any of them; None: it may call none."""
+    allowed: frozenset[str] | None = None
+    """Names of the tools that it may call; None: all."""
     model: str = "policy"
     role: str = ""
     trained: bool = True
@@ -41,7 +43,10 @@ class TurnRequest:
     stop: tuple[str, ...] = ()
     temperature: float | None = None
     top_p: float | None = None
-    logprobs: bool = False
+    logprobs: int | None = None
+    """Number of candidates that the client gets with each token of the answer; None: it wants no log-probs."""
+    token_ids: bool = False
+    """Whether the client wants the ids of prompt and answer."""
     format: AnswerFormat | None = None
     """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
@@ -57,26 +62,30 @@ class TurnRequest:
         return [*self.tools, self.role, self.trained]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
     """One turn of the model, as a client gets it."""
 
     id: str
-    model: str
-    created: int
+    model: str = "policy"
+    created: int = 0
     """Seconds since the epoch."""
-    text: str
-    reasoning: str
-    calls: list[Call]
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
     """Well-formed ones; the text holds the others."""
-    finish: Finish
-    stop: str | None
+    finish: Finish = "stop"
+    stop: str | None = None
     """The stop string that ended it."""
-    prompt_tokens: int
-    cached_tokens: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     """Tokens of the prompt that its ledger had before."""
-    completion_tokens: int
-    tokens: list[tuple[str, float]]
-    """Text and log-prob of each sampled token, where the client asked for them."""
-    body: Body
+    completion_tokens: int = 0
+    tokens: Sequence[Mapping[str, Any]] = ()
+    """Each sampled token as OpenAI's protocols show it, and its id, where the client asked for log-probs."""
+    body: Body = field(default_factory=dict)
     """The request as it came."""
+    prompt_ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`prompt_token_ids`, where the client asked for them."""
+    ids: Mapping[str, list[int]] = field(default_factory=dict)
+    """`token_ids`, where the client asked for them."""

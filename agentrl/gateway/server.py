@@ -63,9 +63,8 @@ class Gateway:
             try:
                 server = HttpServer(make_app(self), self.host, self.port)
             except OSError as error:
-                raise InfraError(
-                    f"the gateway cannot listen at {self.host}:{self.port}: {error.strerror}; choose another port"
-                ) from error
+                trouble = f"the gateway cannot listen at {self.host}:{self.port}: {error.strerror}"
+                raise InfraError(f"{trouble}; choose another port") from error
             await server.start()
             self.url, self._server = server.url, server
 

@@ -9,7 +9,7 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -84,9 +84,9 @@ class AgentSession:
     """The agent's context: it has the limits that a pause of the engine stops."""
 
     def __post_init__(self) -> None:
-        env = self.env
-        self.tree = LedgerTree(env.chat, env.limits.model_length, inference_template=env.inference_template)
-        self.tree.matcher = self.settings.matcher
+        env, matcher = self.env, self.settings.matcher
+        longest, inference = env.limits.model_length, env.inference_template
+        self.tree = LedgerTree(env.chat, longest, inference_template=inference, matcher=matcher)
 
     @property
     def chat(self) -> Chat:
@@ -163,23 +163,24 @@ class AgentSession:
         nothing of the last one behind."""
         answer, wrong = await self._attempt(request, pending)
         for _ in range(MAX_REPEATS):
-            again = None if wrong is None or self._full() else self._again(answer, wrong, pending)
+            again = self._again(answer, wrong, pending) if wrong and not self._full() else None
             if again is None:
                 break
             answer, wrong = await self._attempt(request, again)
-        missed = {"response_format": wrong is not None, "parallel_tool_calls": request.one_call and answer.calls[1:]}
+        missed = {"response_format": wrong and not answer.calls, "tool_choice": wrong and answer.calls}
+        missed["parallel_tool_calls"] = request.one_call and answer.calls[1:]
         self.unmet.update(name for name, so in missed.items() if so)
         return answer
 
-    def _again(self, answer: ModelAnswer, wrong: Message, pending: Pending) -> Pending | None:
+    def _again(self, answer: ModelAnswer, wrong: list[Message], pending: Pending) -> Pending | None:
         """The next attempt at an answer; None where the conversation has no room for it."""
         try:
             return self._begun(self.tree.again(answer.id, wrong, pending.digest))
         except Refused:
             return None
 
-    async def _attempt(self, request: TurnRequest, pending: Pending) -> tuple[ModelAnswer, Message | None]:
-        """An answer, and the correction for the model where its form does not fit."""
+    async def _attempt(self, request: TurnRequest, pending: Pending) -> tuple[ModelAnswer, list[Message]]:
+        """An answer, and the correction for the model where it does not fit the request."""
         try:
             with recorded(self.trajectory, "generate"):
                 sampled, stopped = await self._draw(request, pending)
@@ -227,33 +228,32 @@ class AgentSession:
         wishes["stop_token_ids"] = (*ends, *sorted(halts.ids.difference(ends)))
         stopped, more, text = None, most, ""
         while more > 0:
-            alone = halts.single(text)
+            alone = halts.single(text) or bool(request.logprobs)  # an engine reports candidates of first tokens
             if self.sampling.experts_from is not None:
                 wishes["experts_from"] = pending.branch.ledger.routed + sum(map(len, sampled.experts))
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(sampled.ids))
-            generation = await self.env.engine.generate(
-                [*pending.ids, *sampled.ids] if sampled.ids else pending.ids,
-                replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes),
-                key=self.trajectory.key,
-                media=pending.media,
-            )
+            ids = [*pending.ids, *sampled.ids] if sampled.ids else pending.ids
+            sampling = replace(self.sampling, max_new_tokens=1 if alone else more, seed=seed, **wishes)
+            key, media = self.trajectory.key, pending.media
+            generation = await self.env.engine.generate(ids, sampling, key=key, media=media)
             n = len(generation.token_ids)
             sampled.ids += generation.token_ids
             sampled.logprobs += generation.logprobs
+            sampled.top += [generation.candidates] * (n if request.logprobs else 0)
             sampled.experts += [] if generation.experts is None else [generation.experts]
             sampled.versions += generation.versions or [generation.weight_version] * n
             text = self.chat.decode(sampled.ids) if request.stop else ""
             stopped = cut_at_stop(self.chat, sampled, text, request.stop) or self._cut_media(sampled)
-            more = (
-                most - len(sampled.ids) if stopped is None and _goes_on(generation, alone, halts.ids - {*ends}) else 0
-            )
+            goes_on = stopped is None and _goes_on(generation, alone, halts.ids - {*ends})
+            more = most - len(sampled.ids) if goes_on else 0
         return sampled, stopped
 
     def _wishes(self, request: TurnRequest) -> dict[str, Any]:
         """Settings of the request that differ from the run's sampling."""
         own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
-        return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own, **request.sampling}
+        run = {"candidates": request.logprobs or 0, "stop_token_ids": self.chat.stop_token_ids}
+        return run | own | dict(request.sampling)
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -280,7 +280,8 @@ class AgentSession:
             text = text.partition(stopped)[0] if stopped in text else text.removesuffix(stopped.rstrip())
         text = unfenced(text) if request.format is not None else text
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
-        tokens = zip(sampled.ids, sampled.logprobs, strict=True) if request.logprobs else ()
+        tops = sampled.top or [()] * len(sampled.ids)
+        tokens = map(self._token, sampled.ids, sampled.logprobs, tops) if request.logprobs is not None else ()
         answer = ModelAnswer(
             id=call_id(name, 0),
             model=request.model,
@@ -293,8 +294,10 @@ class AgentSession:
             prompt_tokens=len(pending.ids),
             cached_tokens=pending.known,
             completion_tokens=len(sampled.ids),
-            tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
+            tokens=list(tokens),
             body=request.body,
+            prompt_ids={"prompt_token_ids": list(pending.ids)} if request.token_ids else {},
+            ids={"token_ids": sampled.ids} if request.token_ids else {},
         )
         if self.settings.on_answer is not None:
             answer = await self.settings.on_answer.run((answer, self.trajectory), {}, timeout=TIMEOUT) or answer
@@ -303,6 +306,11 @@ class AgentSession:
         records = call_records(reply.calls, self.tree.turns)
         self._write(pending, sampled, records, message=reply.message, sent=sent, name=answer.id, closed=reply.closed)
         return answer
+
+    def _token(self, id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> dict[str, Any]:
+        text, likeliest = self.chat.decode([id]), [self._token(*each) for each in top]
+        about = {"token": text, "bytes": list(text.encode()), "token_id": id}
+        return {**about, "logprob": logprob, "top_logprobs": likeliest}
 
     async def admitted(self, body: Body) -> Body:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
@@ -359,8 +367,13 @@ def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
     return reason == "abort" or (alone and reason == "length") or (reason == "stop" and ids[-1] in halts)
 
 
-def _asked_again(request: TurnRequest, answer: ModelAnswer) -> Message | None:
-    """The correction for the model where the form of its answer does not fit; None: it fits, has a call or was cut."""
+def _asked_again(request: TurnRequest, answer: ModelAnswer) -> list[Message]:
+    """The correction for the model where its answer does not fit the request; empty: it fits, or was cut."""
+    allowed = request.allowed
+    if allowed is not None and any(call.name not in allowed for call in answer.calls):
+        said = f"Not allowed now. Allowed tools: {', '.join(sorted(allowed)) or 'none'}."
+        return [{"role": "tool", "tool_call_id": call.id, "name": call.name, "content": said} for call in answer.calls]
     if request.format is None or answer.finish != "stop" or answer.stop is not None:
-        return None
-    return request.format.asked_again(answer.text)
+        return []
+    wrong = request.format.asked_again(answer.text)
+    return [] if wrong is None else [wrong]

@@ -10,6 +10,7 @@ from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
 from agentrl.gateway.request import Body
 from agentrl.http.client import Http
+from agentrl.http.serving import MAX_BODY_BYTES
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.message import Message
 
@@ -83,13 +84,11 @@ def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role
     if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
         raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
     key = with_variables(str(about.get("api_key", "none")), where)
-    headers, url, train = (
-        f"authorization: Bearer {key}\r\nx-api-key: {key}\r\n",
-        about.get("base_url"),
-        about.get("train"),
-    )
+    headers = "".join(f"{name}{key}\r\n" for name in ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: "))
+    url, train = about.get("base_url"), about.get("train")
+    server = Http(url, headers=headers, largest=MAX_BODY_BYTES) if url else None
     trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)
-    return Role(name, trained, sampling, Http(url, headers=headers) if url else None, about.get("model", name))
+    return Role(name, trained, sampling, server, about.get("model", name))
 
 
 def function(path: Any, where: str, folder: Path) -> UserFunction:

@@ -2,10 +2,7 @@
 rollouts waiting."""
 
 from collections.abc import Sequence
-from functools import cached_property
 
-from agentrl.chat import Chat
-from agentrl.core.errors import UserError
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message, text_of
 
@@ -15,8 +12,8 @@ UNCHECKED_MESSAGES = 1000
 """Messages that are accepted without a count."""
 UNCHECKED_VALUES, VALUES_PER_TOKEN = 200_000, 4
 """Values of a body that are accepted for a model of any length, and the most values for each token of its length."""
-PROBE_PAIRS = 8
-"""Pairs of messages that are rendered to measure the tokens of one."""
+MESSAGE_TOKENS = 2
+"""Tokens that a message takes at the least: its role, and a mark around it."""
 ITEMS_PER_MESSAGE = 2
 """Most items of a protocol that make one message: reasoning stands apart, and the template does not see it."""
 
@@ -24,8 +21,8 @@ ITEMS_PER_MESSAGE = 2
 class Size:
     """Checks what fits into `longest` tokens."""
 
-    def __init__(self, chat: Chat, longest: int) -> None:
-        self.chat, self.longest = chat, longest
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
 
     def check_body(self, body: bytes) -> None:
         """Raises Refused for JSON of more values than fit: reading them would keep all rollouts waiting."""
@@ -47,26 +44,12 @@ class Size:
             raise too_long(size // USUAL_TOKEN_CHARS, self.longest)
 
     def _check_count(self, count: int) -> None:
-        if count > UNCHECKED_MESSAGES and count * self._least > self.longest:
-            raise too_long(count * self._least, self.longest)
-
-    @cached_property
-    def _least(self) -> int:
-        """Tokens that a message takes at the least: its role, and the marks around it."""
-        asked, said = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
-        try:
-            one, more = (self.chat.prompt([asked, *[said, asked] * pairs], []) for pairs in (0, PROBE_PAIRS))
-        except UserError:  # a template that takes no such conversation
-            return 1
-        return max(1, (len(more) - len(one)) // (2 * PROBE_PAIRS) - 1)
+        if count > UNCHECKED_MESSAGES and count * MESSAGE_TOKENS > self.longest:
+            raise too_long(count * MESSAGE_TOKENS, self.longest)
 
 
 def too_long(tokens: int, limit: int) -> Refused:
     """The error at which agents compact their history."""
-    return Refused(
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
-        "Please reduce the length of the messages.",
-        "context",
-        tokens=tokens,
-        limit=limit,
-    )
+    longest = f"This model's maximum context length is {limit} tokens."
+    text = f"{longest} However, your messages resulted in {tokens} tokens. Please reduce the length of the messages."
+    return Refused(text, "context", tokens=tokens, limit=limit)

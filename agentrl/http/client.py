@@ -16,7 +16,7 @@ import orjson
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.trajectory.column import Column
-from agentrl_sandbox.http_client import KEPT, HttpClient
+from agentrl_sandbox.http_client import KEPT, LARGEST, HttpClient
 
 NO_SERVER = (502, 504)
 """Statuses of a proxy without a server behind it."""
@@ -41,12 +41,13 @@ class RequestRefused(InfraError):
 class Http(HttpClient):
     """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
-    def __init__(self, url: str, kept: float = KEPT, *, headers: str = "") -> None:
+    def __init__(self, url: str, kept: float = KEPT, *, headers: str = "", largest: int = LARGEST) -> None:
         """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. `headers` of posts: lines
-        that end with \\r\\n. Raises UserError for an address that is not http://HOST or https://HOST."""
+        that end with \\r\\n. `largest`: bytes of an answer. Raises UserError for an address that is not http://HOST or
+        https://HOST."""
         self.url, self.headers = url.rstrip("/"), headers
         try:
-            super().__init__(self.url, kept)
+            super().__init__(self.url, kept, largest=largest)
         except ValueError:
             raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
 

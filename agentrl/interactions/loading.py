@@ -1,6 +1,6 @@
 """Interactions from YAML, as in verl 0.5 to 0.7, and the set of them that a run uses."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import isroutine
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,13 @@ def load_interactions(path: str | None, given: Iterable[Any] = ()) -> Interactio
     return InteractionSet(runners)
 
 
-def _from_yaml(path: str) -> list[Placed]:
-    return [(_make_runner(entry), entry.where) for entry in read_entries(path, "interaction", what=YAML_KEY)]
+def _from_yaml(path: str) -> Iterator[Placed]:
+    for entry in read_entries(path, "interaction", what=YAML_KEY):
+        options, name = _check(entry), entry.fields.get("name") or _default_name(entry.class_name)
+        yield _runner(entry.make({**entry.config, "name": name}), name, entry, options), entry.where
 
 
-def _given(item: Any) -> list[Placed]:
+def _given(item: Any) -> Iterable[Placed]:
     """The interactions of one object: an interaction, a class, a function, or the path of a YAML file.
 
     A function is called as `generate_response` is, without `instance_id`.
@@ -99,13 +101,13 @@ def _given(item: Any) -> list[Placed]:
     config = getattr(made_of, "config", None)
     where = f"interactions: {getattr(item, '__name__', kind.__name__)}"
     entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, {})
-    _check_class(entry, kind)
+    options = _check_class(entry, kind)
     if isinstance(made_of, type):
         name = _default_name(kind.__name__)
         with reported_as(f"{where}(config)"):
             made_of = construct(kind, {"config": {"name": name}})
     name = getattr(made_of, "name", None) or _default_name(kind.__name__)
-    return [(_runner(made_of, str(name), entry, _options(entry)), where)]
+    return [(_runner(made_of, str(name), entry, options), where)]
 
 
 def check_interactions(path: str | None) -> None:
@@ -114,12 +116,13 @@ def check_interactions(path: str | None) -> None:
         _check(entry)
 
 
-def _check(entry: Entry) -> None:
+def _check(entry: Entry) -> ToolOptions:
     check_keys(entry.fields, ENTRY_KEYS, entry.where)
-    _check_class(entry, entry.load_class())
+    return _check_class(entry, entry.load_class())
 
 
-def _check_class(entry: Entry, kind: type) -> None:
+def _check_class(entry: Entry, kind: type) -> ToolOptions:
+    """Check a class and its `config`; returns `config.timeout` and `config.in_thread`. Raises UserError."""
     if inherits(kind, "BaseInteraction.generate_response"):
         raise UserError(f"{entry.where}: {entry.class_name} has no generate_response(): write `{RESPOND}`")
     check_method(kind, "generate_response", ("instance_id", "messages"), entry.where, RESPOND)
@@ -129,17 +132,6 @@ def _check_class(entry: Entry, kind: type) -> None:
         check_method(kind, method, given, entry.where, example)
     check_answers(getattr(kind, "generate_response", None), entry.where, "(should_terminate, content, score, extra)")
     check_spelling(entry.config, CONFIG_KEYS, entry.where, section="config", kind=kind)
-
-
-def _make_runner(entry: Entry) -> MethodRunner:
-    _check(entry)
-    name = entry.fields.get("name") or _default_name(entry.class_name)
-    options = _options(entry)
-    return _runner(entry.make({**entry.config, "name": name}), name, entry, options)
-
-
-def _options(entry: Entry) -> ToolOptions:
-    """`config.timeout` and `config.in_thread`. Raises UserError."""
     with reported_as(entry.where):
         return ToolOptions.read({key: entry.config[key] for key in OPTIONS if key in entry.config})
 

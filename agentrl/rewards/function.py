@@ -85,10 +85,7 @@ def load_reward_function(
     if path is None:
         raise UserError(f"{section}.name={name} names no file; set {section}.path, or name=module:function")
     function = load_attribute(path, name, what=section, section=True)
-    if not callable(function):
-        raise UserError(f"{section}: {name} in {path} is no function but a {type(function).__name__}")
-    kwargs = {**taken(function, offered), **reward_kwargs}
-    return _checked(function, kwargs, (path, name), f"{section}: {path}", batch=batch, section=section)
+    return reward_function(function, reward_kwargs, batch=batch, offered=offered, origin=(path, name), section=section)
 
 
 def reward_function(
@@ -97,12 +94,22 @@ def reward_function(
     *,
     batch: bool | None = False,
     offered: Mapping[str, Any] = MappingProxyType({}),
+    origin: tuple[str, str] | None = None,
+    section: str = SECTION,
 ) -> RewardFn:
-    """A function that a program passes as an object. Raises UserError where its signature does not fit."""
+    """A function, checked. `origin`: the file or module, and the name, that it was loaded from; None: a program passes
+    it as an object. Raises UserError where its signature does not fit."""
+    name = function_name(function) if origin is None else origin[1]
+    where = f"reward={name}" if origin is None else f"{section}: {origin[0]}"
     if not callable(function):
-        raise UserError(f"a reward is {function!r}: pass a function")
-    kwargs, where = {**taken(function, offered), **reward_kwargs}, f"reward={function_name(function)}"
-    return _checked(function, kwargs, _origin(function), where, batch=batch, shared=True)
+        found = f"a reward is {function!r}: pass a function"
+        kind = type(function).__name__
+        raise UserError(found if origin is None else f"{section}: {name} in {origin[0]} is no function but a {kind}")
+    check_answers(function, where, "the score, a number")
+    kwargs = {**taken(function, offered), **reward_kwargs}
+    words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
+    accepted = frozenset[str]() if batch is None else _check(function, name, kwargs, words, section)
+    return RewardFn(function, name, kwargs, accepted, origin or _origin(function), shared=origin is None)
 
 
 def taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,23 +120,6 @@ def taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str,
 def function_name(function: Any) -> str:
     """The name of a function, or of another object that can be called, in messages."""
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _checked(
-    function: Callable[..., Any],
-    kwargs: Mapping[str, Any],
-    origin: tuple[str, str],
-    where: str,
-    *,
-    batch: bool | None,
-    shared: bool = False,
-    section: str = SECTION,
-) -> RewardFn:
-    check_answers(function, where, "the score, a number")
-    words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
-    name = origin[1] or function_name(function)
-    accepted = frozenset[str]() if batch is None else _check(function, name, kwargs, words, section)
-    return RewardFn(function, name, dict(kwargs), accepted, origin, shared)
 
 
 def _origin(function: Any) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from agentrl.core.errors import last_line
 from agentrl.rewards.answers import NUMBER, same_answer
 from agentrl.rewards.gym import score_answer
 
@@ -50,8 +51,3 @@ def extract_answer(solution: str) -> str:
         return str(tagged[-1]).strip()
     _, mark, after = solution.rpartition("####")
     return after.strip().partition("\n")[0].strip() if mark else last_line(solution)
-
-
-def last_line(text: str) -> str:
-    """The last line that is not empty; "" without one."""
-    return text.strip().rpartition("\n")[2].strip()

@@ -18,8 +18,8 @@ from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.data.dataset import scored_by_rollout
-from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
+from agentrl.engines.sharing import model_length
 from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists
@@ -139,6 +139,7 @@ def scorer(
     reward, multi_turn = config.reward, config.rollout.multi_turn
     function, manager = _reward_function(config, tokenizer, objects.reward)
     tools = multi_turn.tool_config_path or multi_turn.function_tool_path
+    by_rollout = objects.rows[0].scores_itself if objects.rows else scored_by_rollout(config.data)
     return Scorer(
         function,
         reward,
@@ -151,15 +152,10 @@ def scorer(
         sources=ScoreSources(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            loops=own_loops(config.rollout) or (function is None and _scored_by_rollout(config, objects)),
+            loops=own_loops(config.rollout) or (function is None and by_rollout),
             needed=config.distillation.use_rewards,
         ),
     )
-
-
-def _scored_by_rollout(config: Config, objects: UserObjects) -> bool:
-    """Whether the rollout itself sets the reward of rows."""
-    return objects.rows[0].scores_itself if objects.rows else scored_by_rollout(config.data)
 
 
 def _reward_function(

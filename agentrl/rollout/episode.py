@@ -23,7 +23,9 @@ from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
 from agentrl.engines.engine import Engine, FinishReason, Generation, Sampling
+from agentrl.interactions import InteractionSet
 from agentrl.rollout.first_token import redraw_first_token
+from agentrl.tools import ToolSet
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.message import Reply
@@ -53,21 +55,35 @@ class Limits:
     """Turns in a row with nothing but bad tool calls."""
 
 
-@dataclass
-class Episode:
-    """One trajectory, with the engine and the chat format that continue it."""
+@dataclass(frozen=True)
+class RolloutContext:
+    """Engine, chat, tools, interactions and limits: shared by all trajectories of a run."""
 
-    trajectory: Trajectory
     engine: Engine
     chat: Chat
+    tools: ToolSet
+    interactions: InteractionSet
     limits: Limits
+    inference_template: bool = False
+    on_turn: UserFunction | None = None
+    """Called with the trajectory after every turn of the model's."""
+    settings: Any = None
+    """The run's whole configuration, for loops that were written for verl and expect it."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Objects that loops keep for the time of the run, by keys that they choose."""
+
+
+@dataclass
+class Episode:
+    """One trajectory, and all that continues it."""
+
+    trajectory: Trajectory
+    env: RolloutContext
     sampling: Sampling
     """`max_new_tokens` is an upper bound; the trajectory's remaining budget is another. With `candidates` the first
     token of the response is drawn at a high temperature (first_token.py)."""
     schemas: list[dict[str, Any]]
     """Schemas of the tools in the prompt."""
-    inference_template: bool = False
-    on_turn: UserFunction | None = None
     side: int | None = None
     """The side of a game: the messages of others are not among its own. None: there are no sides."""
     used: int = 0
@@ -97,7 +113,7 @@ class Episode:
     @property
     def room(self) -> int:
         """Tokens that may still be appended."""
-        return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
+        return min(self.env.limits.response_length - self.used, self.env.limits.model_length - len(self.ledger))
 
     def finish(self, why: Finish) -> None:
         """End the trajectory, with the reason."""
@@ -106,13 +122,13 @@ class Episode:
 
     def begin(self, prompt: list[Message] | None = None) -> None:
         """Write the prompt; None: the row's. Raises UserError when it is too long and `truncation` is error."""
-        self._say(self.chat.see(self.trajectory.row.prompt if prompt is None else prompt))
+        self._say(self.env.chat.see(self.trajectory.row.prompt if prompt is None else prompt))
         media = media_of(self.messages)
-        if len(media) > self.limits.images:
+        if len(media) > self.env.limits.images:
             uid = self.trajectory.row.uid
             raise UserError(f"{uid} has {plural(len(media), 'image')}; raise rollout.limit_images, or leave it out")
-        ids = self.chat.prompt(self.messages, self.schemas)
-        ids = truncate(ids, self.limits.prompt_length, "error" if media else self.limits.truncation)
+        ids = self.env.chat.prompt(self.messages, self.schemas)
+        ids = truncate(ids, self.env.limits.prompt_length, "error" if media else self.env.limits.truncation)
         self._new_ledger(ids, media)
 
     async def generate(self) -> Reply:
@@ -123,15 +139,15 @@ class Episode:
         with self.span("generate"):
             while finish is None or (finish == "abort" and self.room > 0):
                 request, ledger = self._request(len(drawn)), self.ledger
-                generation = await self.engine.generate(
+                generation = await self.env.engine.generate(
                     ledger.ids.snapshot(), request, key=self.trajectory.key, media=ledger.media
                 )
                 finish = self._append_generation(generation, request, drawn)
-        reply = self.chat.parse(drawn, self.schemas, lead=lead)
+        reply = self.env.chat.parse(drawn, self.schemas, lead=lead)
         self._say([reply.message])
         self.trajectory.turns += 1
-        if self.on_turn is not None:
-            await self.on_turn.run((self.trajectory,), {}, timeout=None)
+        if self.env.on_turn is not None:
+            await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
         if not reply.closed and not self.done:
             self.finish("length")
         return reply
@@ -139,16 +155,16 @@ class Episode:
     def observe(self, messages: list[Message], *, closed: bool) -> None:
         """Append new messages; ends the trajectory when no room for an answer is left."""
         try:
-            messages = self.chat.see(messages)
+            messages = self.env.chat.see(messages)
         except UserError as error:  # the image comes from a tool, not from the data
             raise InfraError(str(error)) from error
         history = list(self.messages)
         self._say(messages)
-        if self.inference_template:
+        if self.env.inference_template:
             self._rerender()
             return
         last = self.ledger.ids[-1]
-        segments = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
+        segments = self.env.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
         self._append(segments, media_of(messages))
 
     def span(self, kind: SpanKind) -> AbstractContextManager[None]:
@@ -168,7 +184,7 @@ class Episode:
             max_new_tokens=1 if hot else min(self.sampling.max_new_tokens, self.room),
             candidates=self.sampling.candidates if hot else 0,
             seed=seed_for(self.sampling.seed, self.trajectory.key, self.trajectory.turns, drawn),
-            stop_token_ids=self.chat.stop_token_ids,
+            stop_token_ids=self.env.chat.stop_token_ids,
             experts_from=None if self.sampling.experts_from is None else self.ledger.routed,
         )
 
@@ -186,7 +202,7 @@ class Episode:
 
     def _without_media_tokens(self, generation: Generation) -> Generation:
         """Cut the generation before a token that stands for an image: a model error, scored by the text before it."""
-        n = self.chat.processor.legible(generation.token_ids)
+        n = self.env.chat.processor.legible(generation.token_ids)
         if n == len(generation.token_ids):
             return generation
         self.finish("max_errors")
@@ -197,33 +213,29 @@ class Episode:
 
     def _rerender(self) -> None:
         """Append what the template shows at inference; start a new ledger when that rewrites the history."""
-        step = self.chat.continuation(self.ledger.ids, self.messages, self.schemas, self.memory)
+        step = self.env.chat.continuation(self.ledger.ids, self.messages, self.schemas, self.memory)
         media = media_of(self.messages)
-        if isinstance(step, Split):
-            self._split(step.ids, media)
-        else:
+        if not isinstance(step, Split):
             self._append(step.segments, media[len(self.ledger.media) :])
+        elif self.used >= self.env.limits.response_length or len(step.ids) >= self.env.limits.model_length:
+            self.finish("length")
+        else:
+            self._new_ledger(step.ids, media)
 
     def _append(self, segments: Sequence[Segment], media: Sequence[Medium]) -> None:
         """Append an observation, or end the trajectory when it leaves no room for an answer."""
-        full = len(self.ledger.media) + len(media) > self.limits.images
+        full = len(self.ledger.media) + len(media) > self.env.limits.images
         if full or sum(len(ids) for _, ids in segments) >= self.room:
             self.finish("length")
             return
-        self.chat.processor.check(list(chain.from_iterable(ids for _, ids in segments)), media)
+        self.env.chat.processor.check(list(chain.from_iterable(ids for _, ids in segments)), media)
         self.ledger.media.extend(media)
         for source, ids in segments:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
 
-    def _split(self, ids: list[int], media: Sequence[Medium]) -> None:
-        if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
-            self.finish("length")
-            return
-        self._new_ledger(ids, media)
-
     def _new_ledger(self, ids: list[int], media: Sequence[Medium]) -> None:
-        self.chat.processor.check(ids, media)
+        self.env.chat.processor.check(ids, media)
         ledger = Ledger(side=self.side or 0)
         ledger.append_prompt(ids, media)
         self.trajectory.ledgers.append(ledger)

@@ -93,14 +93,12 @@ class GroupJobs:
             asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
     async def _run(self, job: GroupJob) -> None:
-        def sampling(trajectory: Trajectory) -> Sampling:
-            return job.trajectories[trajectory.key][1]
-
+        samplings = {key: sampling for key, (_, sampling) in job.trajectories.items()}
         jobs = [Trajectory(job.row, key, sample) for key, (sample, _) in job.trajectories.items()]
         scorer = self.scheduler.scorer if job.scored else UNSCORED
         send = partial(self._send, job.number)
         try:
-            await self.scheduler.make(BatchRun(jobs, sampling, send, scorer, concurrent=True))
+            await self.scheduler.make(BatchRun(jobs, lambda each: samplings[each.key], send, scorer, concurrent=True))
         except UserError as error:
             self.emit(Done(job.number, error=UserError(str(error))))
         except Exception as error:  # an error of agentrl's own; a copy, because not every error can travel

@@ -10,6 +10,7 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.core.clocks import Pauses, uncounted
 from agentrl.engines.engine import Engine, Generation, Sampling
@@ -17,49 +18,13 @@ from agentrl.trajectory.medium import Medium
 
 
 class EngineWrapper:
-    """An `Engine` around another one, to which every call goes."""
+    """An `Engine` around another one, to which all calls go that a subclass does not take."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    async def start(self) -> None:
-        await self.engine.start()
-
-    async def close(self) -> None:
-        await self.engine.close()
-
-    def open(self, key: str) -> None:
-        self.engine.open(key)
-
-    async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
-    ) -> Generation:
-        """Continue `token_ids`."""
-        return await self.engine.generate(token_ids, sampling, key=key, media=media)
-
-    def release(self, key: str) -> None:
-        self.engine.release(key)
-
-    async def abort(self) -> None:
-        await self.engine.abort()
-
-    async def pause(self) -> None:
-        await self.engine.pause()
-
-    async def resume(self) -> None:
-        await self.engine.resume()
-
-    async def update_weights(self, version: int) -> None:
-        await self.engine.update_weights(version)
-
-    async def sleep(self) -> None:
-        await self.engine.sleep()
-
-    async def wake(self) -> None:
-        await self.engine.wake()
-
-    async def health(self) -> dict[str, float]:
-        return await self.engine.health()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
 
 class PausableEngine(EngineWrapper):
@@ -109,38 +74,35 @@ class PausableEngine(EngineWrapper):
 
     async def pause(self) -> None:
         await self.stop()
-        await super().pause()
+        await self.engine.pause()
 
     async def resume(self) -> None:
-        await super().resume()
+        await self.engine.resume()
         self.go_on()
 
     async def update_weights(self, version: int) -> None:
         """Load the current weights. An engine that was not halted before is halted for the time of the update."""
         halted = self._halted
         await self.stop()
-        await super().update_weights(version)
+        await self.engine.update_weights(version)
         if not halted or self.wakes_with_weights:
             self.go_on()
 
     async def sleep(self) -> None:
         await self.stop()
         self.wakes_with_weights = True
-        await super().sleep()
+        await self.engine.sleep()
 
     async def wake(self) -> None:
-        await super().wake()
+        await self.engine.wake()
         self.go_on()
 
     async def stop(self) -> None:
-        """Halt; without `partial`, when the requests that have begun have ended."""
+        """Count the engine as idle, and its requests as interrupted; without `partial`, when those that have begun have
+        ended."""
         if not self.partial:
             self._admits.clear()
             await self._empty.wait()
-        self.halt()
-
-    def halt(self) -> None:
-        """Count the engine as idle, and its requests as interrupted."""
         self._mark()
         if not self._halted:
             self._interruptions += self._running

@@ -5,13 +5,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
-from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
+from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
@@ -100,8 +100,8 @@ class Rollouts:
     def sample(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """`rollout.n` trajectories a row; without `scored`, `scoring` waits for their scores. The caller compares them
         with the template (`compare`). Raises TooManyDrops when all of them failed, Interrupted, and WorkerDied."""
-        n, sampling = self.config.rollout.n, self._train_sampling()
-        made = self._make(rows, n, sampling, str(step), on_done, scored=scored, compared=False)
+        n = self.config.rollout.n
+        made = self._make(rows, n, self._sampling, str(step), on_done, scored=scored, compared=False)
         self._unscored = [] if scored else made
         return made
 
@@ -161,13 +161,13 @@ class Rollouts:
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0. Raises as `sample`."""
-        return self._make(rows, 1, self._greedy_sampling(), f"greedy-{step}", on_done)
+        return self._make(rows, 1, self._greedy, f"greedy-{step}", on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """`rollout.val_kwargs.n` scored trajectories a row, sampled by `rollout.val_kwargs`. Raises as `sample`."""
         val_kwargs = self.config.rollout.val_kwargs
         sampling = replace(
-            self._sampling(),
+            self._greedy,
             temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
             **{name: getattr(val_kwargs, name) for name in FILTERS},
         )
@@ -210,6 +210,7 @@ class Rollouts:
                 scored_here=scored_together(self.config),
                 stop=self.stop,
             )
+        teachers, topk = self.config.teachers, max(self.config.distillation.topk, 0)
         return Scheduler(
             env=self.env,
             loop_for=self._loop_for,
@@ -220,11 +221,8 @@ class Rollouts:
             retry_timeouts=rollout.retry_timeouts,
             tasks=self.tasks,
             stop=self.stop,
-            teachers=self._row_teachers() if self.config.teachers else None,
+            teachers=RowTeachers(teachers, self.env.chat, self.teachers, topk) if teachers else None,
         )
-
-    def _row_teachers(self) -> RowTeachers:
-        return RowTeachers(self.config.teachers, self.env.chat, self.teachers, max(self.config.distillation.topk, 0))
 
     def _make(
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
@@ -244,7 +242,7 @@ class Rollouts:
 
     async def _stream(self, batch: AdmittedBatch) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
-        n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
+        n, sampling, greedy = self.config.rollout.n, self._sampling, self._greedy
         await self.cache.start()
         try:
             made = await self.scheduler.run_concurrently(
@@ -271,26 +269,22 @@ class Rollouts:
         if any(trajectory.outcome is Outcome.INFRA_ERROR for trajectory in made):
             self.check_workers()
 
-    def _train_sampling(self) -> Sampling:
+    @cached_property
+    def _sampling(self) -> Sampling:
+        """How trajectories to train on are drawn."""
         rollout = self.config.rollout
         return replace(
-            self._sampling(),
+            self._greedy,
             temperature=rollout.temperature if rollout.do_sample else 0.0,
             **{name: getattr(rollout, name) for name in FILTERS},
             experts_from=0 if records_experts(self.config) else None,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
 
-    def _greedy_sampling(self) -> Sampling:
-        return replace(self._sampling(), temperature=0.0)
-
-    def _sampling(self) -> Sampling:
-        config = self.config
-        return Sampling(
-            max_new_tokens=config.data.max_response_length,
-            seed=config.trainer.seed,
-            ignore_eos=config.rollout.ignore_eos,
-        )
+    @cached_property
+    def _greedy(self) -> Sampling:
+        data, trainer, rollout = self.config.data, self.config.trainer, self.config.rollout
+        return Sampling(data.max_response_length, 0.0, seed=trainer.seed, ignore_eos=rollout.ignore_eos)
 
     def _loop_for(self, row: Row) -> type[AgentLoop]:
         agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn

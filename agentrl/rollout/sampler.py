@@ -150,10 +150,8 @@ class Sampler:
 
     def _return(self, step: int, groups: Groups, later: Sequence[list[Trajectory]]) -> None:
         """Leave whole groups, with their greedy answers, to the next step, which will count them."""
-        answers = [groups.greedy.get(group[0].row.uid) for group in later]
-        self.stream.give_back(
-            [group if answer is None else [*group, answer] for group, answer in zip(later, answers, strict=True)]
-        )
+        greedy = groups.greedy
+        self.stream.give_back([[*group, *filter(None, [greedy.get(group[0].row.uid)])] for group in later])
         keys = {t.key for group in later for t in group}
         groups.sampled = [t for t in groups.sampled if t.key not in keys]
         self.tracker.record_rollouts(step, groups.sampled)
@@ -243,11 +241,8 @@ def kept_groups(
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.row.uid, []).append(trajectory)
-    return {
-        uid: group
-        for uid, group in groups.items()
-        if keeps(keep, [_value(t, metric, score) for t in group if t.scored], group)
-    }
+    values = {uid: [_value(t, metric, score) for t in group if t.scored] for uid, group in groups.items()}
+    return {uid: group for uid, group in groups.items() if keeps(keep, values[uid], group)}
 
 
 def _value(trajectory: Trajectory, metric: str, score: ScoreFn) -> float:

@@ -21,7 +21,7 @@ from functools import partial
 
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.attempt import attempt
-from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, OnDone, task_group
+from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, OnDone, TrajectoryScorer, task_group
 from agentrl.rollout.episode import seed_for
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.teachers import RowTeachers
@@ -100,11 +100,9 @@ class Scheduler(BatchScheduler):
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
         """Score a trajectory, as its teacher does, end its container, compare it with the template, call `on_done`."""
-        scoring = [batch.scorer.score(trajectory)]
-        if self.teachers is not None:
-            scoring.append(self.teachers.score(trajectory))
+        scorers: list[TrajectoryScorer | RowTeachers] = [batch.scorer, *([self.teachers] if self.teachers else [])]
         try:
-            await asyncio.gather(*scoring)
+            await asyncio.gather(*(each.score(trajectory) for each in scorers))
         finally:
             await self.tasks.release(trajectory)
         if batch.compared:

@@ -78,9 +78,11 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
     A token's staleness is the number of updates between the weights that drew it and those that are trained, which have
     `version`: mean, maximum, the share of tokens at each age, and the share in trajectories of several versions.
     """
-    ages, mixed = Counter[int](), 0
+    ages, mixed = Counter[int](), 0  # tokens by their age
     for trajectory in trajectories:
-        own = _ages(trajectory, version)
+        own = Counter[int]()
+        for ledger in trajectory.outlines:
+            own.update({version - drawn_by: tokens for drawn_by, tokens in ledger.drawn_by().items()})
         ages += own
         mixed += own.total() if len(own) > 1 else 0
     total = ages.total()
@@ -92,11 +94,3 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
         "staleness/mixed": mixed / total,
         **{f"staleness/share_{age}": ages[age] / total for age in sorted(ages)},
     }
-
-
-def _ages(trajectory: Trajectory, version: int) -> Counter[int]:
-    """Number of the model's tokens by their age."""
-    ages = Counter[int]()
-    for ledger in trajectory.outlines:
-        ages.update({version - drawn_by: tokens for drawn_by, tokens in ledger.drawn_by().items()})
-    return ages

@@ -10,27 +10,21 @@ Invariants:
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.core.loop_thread import LoopFuture, LoopThread
-from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
+from agentrl.rollout.pausable_engine import EngineWrapper
 from agentrl.trajectory.trajectory import Trajectory
-
-
-class MeasuredEngine(Engine, Protocol):
-    """An engine that measures how busy it is; see `PausableEngine`."""
-
-    async def activity(self) -> dict[str, float]:
-        """Metrics since the last call."""
 
 
 class AsyncSampling:
     """Begins batches in the background, and pauses their engine for updates."""
 
-    def __init__(self, thread: LoopThread, engine: MeasuredEngine, servers: RemoteEngine | None) -> None:
-        """`servers`: the servers behind `engine`; None: it samples from the tensors that are trained."""
+    def __init__(self, thread: LoopThread, engine: EngineWrapper, servers: RemoteEngine | None) -> None:
+        """`engine`: measures its `activity`. `servers`: the servers behind it; None: it samples from the tensors that
+        are trained."""
         self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
         self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
@@ -71,7 +65,8 @@ class AsyncSampling:
 
     def activity(self) -> dict[str, float]:
         """Metrics of the engine since the last call."""
-        return self.thread.run(self.engine.activity())
+        figures: dict[str, float] = self.thread.run(self.engine.activity())
+        return figures
 
     def close(self) -> None:
         """Cancel the trajectories that are under way; safe to call twice."""

@@ -8,7 +8,6 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 
 from agentrl.config.schema import Config
-from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
@@ -32,13 +31,13 @@ class LocalRuntime(Runtime):
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
         super().__init__(start.times)
-        servers = start.take()
-        self.start_times.imported()
-        self.sleeps = servers is not None and servers.sleeps
         self.memory = SharedMemory()
-        self.runner = self._open_loop(config)
         with ExitStack() as undo:
             undo.callback(self.close)
+            servers = start.take()
+            self.start_times.imported()
+            self.sleeps = servers is not None and servers.sleeps
+            self.apart = servers is not None and not servers.sleeps
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
             kind = device_kind(config.trainer.device)
@@ -48,17 +47,12 @@ class LocalRuntime(Runtime):
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(engine.close()))
-            if isinstance(self.runner, LoopThread):
+            if config.trainer.max_staleness > 0:
                 remote = engine if isinstance(engine, RemoteEngine) else None
                 engine = pausable = PausableEngine(engine, partial=config.rollout.partial_rollout)
                 self.async_sampling = AsyncSampling(self.runner, pausable, remote)
             self.rollouts = self._open_rollouts(config, engine, objects=objects, teachers=teachers)
             undo.pop_all()
-
-    def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use: the engine must not share memory with the trainer."""
-        asynchronous = self.async_sampling is not None and not self.async_sampling.shares_parameters
-        return asynchronous and not self.sleeps and self.learner.can_accumulate_early()
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""

@@ -10,7 +10,6 @@ from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.training import load_processor
-from agentrl.training.sft.contract import SftRun
 from agentrl.training.sft.run import Run
 
 
@@ -36,7 +35,7 @@ def read_splits(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJE
     return Reader(config, runtime.tokenizer, measure, processor, objects.rows, objects.validation).splits()
 
 
-def open_sft(config: SftConfig) -> SftRun:
+def open_sft(config: SftConfig) -> Run:
     """The run of `agentrl sft`, in this process or on Ray."""
     trainer = config.trainer
     if trainer.nnodes * trainer.n_gpus_per_node == 1:

@@ -7,10 +7,9 @@ changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Config
 from agentrl.core.isolated import IsolatedFunction
@@ -21,49 +20,15 @@ from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
 from agentrl.trajectory.trajectory import Trajectory
 
-
-class PolicyLearner(Protocol):
-    """The trained models, in this process or on all ranks: see `agentrl.training.learner.Learner`."""
-
-    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
-        """A batch of all sound trajectories, scored or not; `version`: as in `pack_tokens`."""
-
-    def prepare(self, total_steps: int) -> None:
-        """Create the trained models for a run of so many steps."""
-
-    def warm_up(self, should_stop: Callable[[], bool]) -> None:
-        """Compile the passes of a step."""
-
-    def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with old log-probs, reference log-probs and values, each only if the settings need it."""
-
-    def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use."""
-
-    def accumulate_early(self, part: Batch) -> None:
-        """Compute the gradients of whole groups, with advantages, of the batch that the next `update` trains on."""
-
-    def update(self, batch: Batch) -> Metrics:
-        """Train on a batch that has advantages."""
-
-    def offload_parameters(self) -> None:
-        """Move parameters to CPU memory, where the settings ask for it."""
-
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
-        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones.
-
-        Writing may continue after the return, except for the `last` one.
-        """
-
-    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Resume from a checkpoint; returns its step and its `state`. Raises UserError."""
+if TYPE_CHECKING:
+    from agentrl.runtime.ray.learner import RayLearner
+    from agentrl.training.learner import Learner
 
 
 class Runtime(ABC):
@@ -73,13 +38,13 @@ class Runtime(ABC):
     """The policy's."""
     rollouts: Rollouts
     """Make trajectories."""
-    learner: PolicyLearner
-    """Trains the policy."""
+    learner: "Learner | RayLearner"
+    """Trains the policy, in this process or on all ranks."""
+    apart = False
+    """Whether engines have memory of their own, which they keep while the policy trains."""
 
     isolated: type[Any] = IsolatedFunction
     """Makes functions of other processes of this machine."""
-    runner: LoopRunner | LoopThread
-    """Carries out coroutines."""
 
     def __init__(self, start_times: StartTimes) -> None:
         self.start_times = start_times
@@ -88,8 +53,11 @@ class Runtime(ABC):
         """Seconds of a step, by phase."""
         self.stop = StopRequest()
         """Ends what samples."""
+        self.runner = LoopThread()
+        """Carries out coroutines."""
         self.stack = ExitStack()
-        """Closes everything."""
+        """Closes everything, the event loop last."""
+        self.stack.callback(self.runner.close)
         self.async_sampling: AsyncSampling | None = None
         """Trajectories continue while the policy trains (`trainer.max_staleness` > 0)."""
         self.sleeps = False
@@ -105,11 +73,11 @@ class Runtime(ABC):
             self.learner.warm_up(self._servers_answer)
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
-        """A batch of all sound trajectories: see `PolicyLearner.pack`."""
+        """A batch of all sound trajectories: see `Learner.pack`."""
         return self.learner.pack(trajectories, version)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with the columns of `PolicyLearner.compute_logprobs`. Rewards that are still being computed arrive
+        """The batch with the columns of `Learner.compute_logprobs`. Rewards that are still being computed arrive
         meanwhile. Raises TooManyDrops, and Interrupted where a stop was requested."""
         with self.phases("logprobs"):
             self._halt_engine()
@@ -118,9 +86,9 @@ class Runtime(ABC):
         self.stop.check()
         return batch
 
-    @abstractmethod
     def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use."""
+        """Whether `accumulate_early` is of use: the engine must not share memory with the trainer."""
+        return self.async_sampling is not None and self.apart and self.learner.can_accumulate_early()
 
     def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of whole groups; the time is that of the update."""
@@ -163,12 +131,6 @@ class Runtime(ABC):
     @abstractmethod
     def _free_memory(self) -> None:
         """Leave the memory of a GPU to the engine."""
-
-    def _open_loop(self, config: Config) -> LoopRunner | LoopThread:
-        """The event loop of the run; `stack` closes it."""
-        runner = LoopThread() if config.trainer.max_staleness > 0 else LoopRunner()
-        self.stack.callback(runner.close)
-        return runner
 
     def _open_rollouts(self, config: Config, engine: Engine, **options: Any) -> Rollouts:
         """The rollouts of the run; `stack` closes them, with their engine."""

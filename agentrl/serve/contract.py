@@ -19,10 +19,9 @@ from agentrl.trajectory.medium import Medium
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """The adapter of a new model."""
+    """The adapter of a new model. With rank 0 all weights are trained, which one model at a time may do."""
 
     rank: int = 32
-    """0: all weights are trained, which one model at a time may do."""
     seed: int | None = None
     attention: bool = True
     mlp: bool = True
@@ -31,7 +30,7 @@ class AdapterShape:
 
 @dataclass(frozen=True)
 class Adam:
-    """One AdamW step."""
+    """One AdamW step. With a `grad_clip_norm` of 0 there is no clipping."""
 
     learning_rate: float
     beta1: float
@@ -39,7 +38,6 @@ class Adam:
     eps: float
     weight_decay: float
     grad_clip_norm: float
-    """0: no clipping."""
 
 
 @dataclass(frozen=True)

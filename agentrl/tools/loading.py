@@ -1,6 +1,8 @@
 """Tools from YAML (every variant of verl's) and from Python files of functions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from inspect import isroutine
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,8 @@ from agentrl.tools.functions import FunctionTool, tool_of, tools_in
 from agentrl.tools.mcp import McpServers, mcp_tools
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
-from agentrl.tools.sandboxes import NO_SANDBOX, Sandboxes
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
-from agentrl.tools.toolset import ToolSet
+from agentrl.tools.toolset import NO_SANDBOX, Sandboxes, ToolSet
 from agentrl.tools.truncation import Truncation
 
 NATIVE, MCP = "native", "mcp"
@@ -30,8 +31,18 @@ LENT_SANDBOX = "__agentrl_sandbox__"
 """Attribute of a tool: the sandbox that the loader has set."""
 
 
-Placed = tuple[ToolRunner, str]
-"""A tool and where it comes from."""
+Make = Callable[[Sandboxes, McpServers], Iterable[ToolRunner]]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A tool, or the tools of MCP servers: checked, and not made yet."""
+
+    where: str
+    """Where it comes from."""
+    name: str | None
+    """The tool's name; None where only the tool itself, or its server, says it."""
+    make: Make
 
 
 def load_tools(
@@ -52,34 +63,27 @@ def load_tools(
     """
     shorten = Truncation(max_response, unit, side, tokenizer)
     sandboxes, servers = Sandboxes(sandbox), McpServers()
+    definitions = [*_defined(tool_config_path, function_tool_path, given)]
     try:
-        placed = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
-        placed += [found for item in given for found in _given(item, sandboxes, servers)]
-        _check_names((runner.name, where) for runner, where in placed)
+        made = [(runner, each.where) for each in definitions for runner in each.make(sandboxes, servers)]
+        _check_names((runner.name, where) for runner, where in made)
     except UserError:
         servers.stop()
         raise
-    return ToolSet([runner for runner, _ in placed], shorten, sandboxes, servers)
+    return ToolSet([runner for runner, _ in made], shorten, sandboxes, servers)
 
 
-def check_tools(tool_config_path: str | None, function_tool_path: str | None) -> None:
+def check_tools(tool_config_path: str | None, function_tool_path: str | None, given: Iterable[Any] = ()) -> None:
     """Check a run's tools before one is made or a server is asked. Raises UserError."""
-    entries = [] if tool_config_path is None else read_entries(tool_config_path, "tools", what=YAML_KEY)
-    named = [(name, entry.where) for entry in entries if (name := _checked_name(entry)) is not None]
-    _check_names([*named, *((runner.name, where) for runner, where in _from_functions(function_tool_path))])
+    definitions = _defined(tool_config_path, function_tool_path, given)
+    _check_names((each.name, each.where) for each in definitions if each.name is not None)
 
 
-def _checked_name(entry: Entry) -> str | None:
-    """The tool's name, where the YAML says it."""
-    native, written = _type(entry) == NATIVE, entry.fields.get("tool_schema")
-    if native:
-        check_class(entry, entry.load_class())
-    check_options(entry)
-    if not native or written is None:
-        return None
-    schema = _read_schema(entry.where, written)
-    check_schema(schema, entry.where)
-    return str(schema.function.name)
+def _defined(path: str | None, functions: str | None, given: Iterable[Any]) -> Iterator[Definition]:
+    yield from () if path is None else _from_yaml(path)
+    yield from () if functions is None else _from_functions(functions)
+    for item in given:
+        yield from _given(item)
 
 
 def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
@@ -89,25 +93,22 @@ def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
         setattr(tool, LENT_SANDBOX, sandbox)
 
 
-def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> Iterator[Placed]:
-    for entry in [] if path is None else read_entries(path, "tools", what=YAML_KEY):
-        if _type(entry) == NATIVE:
+def _from_yaml(path: str) -> Iterator[Definition]:
+    for entry in read_entries(path, "tools", what=YAML_KEY):
+        native = _type(entry) == NATIVE
+        if native:
             check_class(entry, entry.load_class())
         check_options(entry)
-        runners = _mcp_runners(entry, servers) if _type(entry) == MCP else [_native_runner(entry, sandboxes)]
-        yield from ((runner, entry.where) for runner in runners)
+        yield _object(entry, entry.make) if native else Definition(entry.where, None, partial(_mcp_runners, entry))
 
 
-def _from_functions(path: str | None) -> list[Placed]:
-    if path is None:
-        return []
+def _from_functions(path: str) -> list[Definition]:
     file = find(path, what=FUNCTIONS_KEY)
-    tools = tools_in(load_user_file(file, where=f"{FUNCTIONS_KEY}: {file}"))
-    for tool in tools:
-        check_function(tool, f"{FUNCTIONS_KEY}: {file}")
+    where = f"{FUNCTIONS_KEY}: {file}"
+    tools = tools_in(load_user_file(file, where=where))
     if not tools:
-        raise UserError(f"{FUNCTIONS_KEY}: {file} has no function marked @function_tool: mark those that are tools")
-    return [_of_function(tool, str(file)) for tool in tools]
+        raise UserError(f"{where} has no function marked @function_tool: mark those that are tools")
+    return [_function(tool, where, str(file)) for tool in tools]
 
 
 def _type(entry: Entry) -> str:
@@ -119,7 +120,7 @@ def _type(entry: Entry) -> str:
     return str(kind)
 
 
-def _mcp_runners(entry: Entry, servers: McpServers) -> Iterator[ToolRunner]:
+def _mcp_runners(entry: Entry, _: Sandboxes, servers: McpServers) -> Iterator[ToolRunner]:
     for tool in mcp_tools(entry, servers):
         with reported_as(entry.where):
             options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
@@ -127,10 +128,17 @@ def _mcp_runners(entry: Entry, servers: McpServers) -> Iterator[ToolRunner]:
         yield ToolRunner(tool, tool.tool_schema.model_dump(), options)
 
 
-def _native_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
+def _object(entry: Entry, construct_tool: Callable[..., Any]) -> Definition:
+    """A tool that `construct_tool(config, schema)` gives."""
     written = entry.fields.get("tool_schema")
-    tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
-    return _tool_runner(tool, entry, sandboxes)
+    schema = None if written is None else _read_schema(entry.where, written)
+    if schema is not None:
+        check_schema(schema, entry.where)
+
+    def make(sandboxes: Sandboxes, _: McpServers) -> list[ToolRunner]:
+        return [_tool_runner(construct_tool(entry.config, schema), entry, sandboxes)]
+
+    return Definition(entry.where, None if schema is None else str(schema.function.name), make)
 
 
 def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
@@ -152,32 +160,25 @@ def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     return ToolRunner(tool, schema.model_dump(), options)
 
 
-def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> Iterable[Placed]:
+def _given(item: Any) -> Iterable[Definition]:
     """The tools of one object: a tool, a tool class, a function, or the path of a YAML or Python file."""
     if isinstance(item, str | Path):
-        return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item), sandboxes, servers)
+        return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item))
     if isroutine(item):
-        tool = _checked_function(item)
-        return [_of_function(tool, f"tools: {tool.name}")]
-    entry = _checked_object(item)
-    if isinstance(item, type):
-        with reported_as(f"{entry.where}(config, tool_schema)"):
-            schema = entry.fields.get("tool_schema")
-            read = None if schema is None else _read_schema(entry.where, schema)
-            item = construct(item, {"config": entry.config, "tool_schema": read})
-    return [(_tool_runner(item, entry, sandboxes), entry.where)]
+        tool = tool_of(item)
+        return [_function(tool, f"tools: {tool.name}", f"tools: {tool.name}")]
+    kind = item if isinstance(item, type) else type(item)
+    where, written = f"tools: {kind.__name__}", getattr(item, "tool_schema", None)
+    config = getattr(item, "config", None)
+    fields = {} if written is None else {"tool_schema": _read_schema(where, written).model_dump()}
+    entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, fields)
+    check_class(entry, kind)
 
+    def constructed(config: dict[str, Any], schema: OpenAIFunctionToolSchema | None) -> Any:
+        with reported_as(f"{where}(config, tool_schema)"):
+            return construct(item, {"config": config, "tool_schema": schema})
 
-def check_given(tools: Iterable[Any]) -> None:
-    """Check tools as objects, before one is made of a class. Raises UserError."""
-    for item in tools:
-        if isinstance(item, str | Path):
-            functions = str(item).endswith(".py")
-            check_tools(None if functions else str(item), str(item) if functions else None)
-        elif isroutine(item):
-            _checked_function(item)
-        else:
-            _checked_object(item)
+    return [_object(entry, constructed if isinstance(item, type) else lambda *_: item)]
 
 
 def given_name(item: Any) -> str:
@@ -188,26 +189,12 @@ def given_name(item: Any) -> str:
     return str(named.__name__)
 
 
-def _checked_function(fn: Any) -> FunctionTool:
-    tool = tool_of(fn)
-    check_function(tool, f"tools: {tool.name}")
-    return tool
-
-
-def _checked_object(item: Any) -> Entry:
-    """A tool, or its class, as if a YAML file listed it."""
-    kind = item if isinstance(item, type) else type(item)
-    where, written = f"tools: {kind.__name__}", getattr(item, "tool_schema", None)
-    config = getattr(item, "config", None)
-    fields = {} if written is None else {"tool_schema": _read_schema(where, written).model_dump()}
-    entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, fields)
-    check_class(entry, kind)
-    return entry
-
-
-def _of_function(tool: FunctionTool, where: str) -> Placed:
+def _function(tool: FunctionTool, described: str, where: str) -> Definition:
+    """A function as a tool; `described`: the place in messages about its code."""
+    check_function(tool, described)
     check_types(tool.tool_schema, where)
-    return ToolRunner(tool, tool.tool_schema.model_dump(), ToolOptions(), closed=tool.closed), where
+    runner = partial(ToolRunner, tool, tool.tool_schema.model_dump(), ToolOptions(), closed=tool.closed)
+    return Definition(where, tool.name, lambda *_: [runner()])
 
 
 def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:

@@ -63,6 +63,8 @@ class Field:
     """Whether 0 is a value; otherwise it says that there is none."""
     note: str = ""
     """What the label means, where it does not say so."""
+    better: int = 0
+    """1: higher is better, -1: lower, 0: neither."""
 
     def value(self, metrics: Mapping[str, float]) -> float | None:
         """The figure, or None where the step does not have it."""

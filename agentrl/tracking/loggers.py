@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from agentrl.core.errors import UserError, needing
 from agentrl.core.inside import inside
 from agentrl.core.outputs import append_line, write_atomic
@@ -180,28 +178,14 @@ class Loggers:
         self._warned.add(name)
 
 
-def open_loggers(
-    names: Sequence[str],
-    run_dir: Path,
-    *,
-    resume_step: float | None,
-    config_yaml: str,
-    record: str = "",
-    view: LiveView | None = None,
-    project: str = "agentrl",
-    experiment: str = "run",
-) -> Loggers:
+def open_loggers(names: Sequence[str], run: RunInfo, record: str = "") -> Loggers:
     """The loggers of `trainer.logger`; also writes config.yaml and the `record` into the run's folder.
 
-    `resume_step` is the step of the checkpoint that the run resumes from; None or 0 starts over, ADDS drops nothing.
-    `view` is what "console" writes to; without one it prints lines. Services group runs by `project` and call this one
-    `experiment`. Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
+    Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """
     for name in names:
         LOGGERS.get(name, KEY)
-    settings = SettingsLogger(run_dir, config_yaml, record, resume_step=resume_step)
-    settings_now = yaml.safe_load(config_yaml) or {}
-    run = RunInfo(project, experiment, run_dir, settings_now, bool(resume_step), resume_step, config_yaml, view)
+    settings = SettingsLogger(run.folder, run.config_yaml, record, resume_step=run.resume_step)
     in_order = sorted(dict.fromkeys(names), key=lambda name: name == "console")  # it speaks when all others have begun
     return Loggers([settings, *(LOGGERS.make(name, KEY, run) for name in in_order)])
 

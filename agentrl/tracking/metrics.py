@@ -9,7 +9,7 @@ Invariants:
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
@@ -203,7 +203,7 @@ def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
     for span in (span for t in trajectories for span in t.spans):
         by_kind[span.kind].append(span.end - span.start)
     metrics = {**_mean("tool_seconds_mean", tool_seconds), **_mean_max("trajectory_seconds", lives)}
-    metrics |= _extreme("loop_lag_max", [t.loop_lag for t in trajectories], max)
+    metrics |= _max("loop_lag", [t.loop_lag for t in trajectories])
     if tool_seconds:
         metrics["tool_seconds_p99"] = tool_seconds[math.ceil(0.99 * len(tool_seconds)) - 1]
     for kind, seconds in sorted(by_kind.items()):
@@ -231,7 +231,7 @@ def _mean(name: str, values: Sequence[float]) -> Metrics:
 
 
 def _mean_max(name: str, values: Sequence[float]) -> Metrics:
-    return {**_mean(f"{name}_mean", values), **_extreme(f"{name}_max", values, max)}
+    return {**_mean(f"{name}_mean", values), **_max(name, values)}
 
 
 def _spread(name: str, values: Sequence[float]) -> Metrics:
@@ -239,12 +239,11 @@ def _spread(name: str, values: Sequence[float]) -> Metrics:
         return {}
     mean = math.fsum(values) / len(values)
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values))
-    bounds = {**_extreme(f"{name}_min", values, min), **_extreme(f"{name}_max", values, max)}
-    return {f"{name}_mean": mean, f"{name}_std": std, **bounds}
+    return {f"{name}_mean": mean, f"{name}_std": std, f"{name}_min": float(min(values)), **_max(name, values)}
 
 
-def _extreme(name: str, values: Sequence[float], pick: Callable[[Iterable[float]], float]) -> Metrics:
-    return {name: float(pick(values))} if values else {}
+def _max(name: str, values: Sequence[float]) -> Metrics:
+    return {f"{name}_max": float(max(values))} if values else {}
 
 
 def _ratio(name: str, part: float, whole: float) -> Metrics:

@@ -21,6 +21,7 @@ from agentrl.tracking.dumps.writer import DumpWriter
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.phases import sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
+from agentrl.tracking.services.service import RunInfo
 from agentrl.tracking.start_times import start_line
 from agentrl.tracking.status import RunStatus
 from agentrl.tracking.summary import closing
@@ -59,15 +60,10 @@ class RunTracker:
         absent = () if config.rollout.multi_turn.enable else NEEDS_TURNS
         name = f"{trainer.project_name} / {trainer.experiment_name}"
         self.view = LiveView(total_steps, name, trainer.live, absent=absent)
+        since = ADDS if trainer.val_only else resume_step
+        names = trainer.project_name, trainer.experiment_name
         self.loggers = open_loggers(
-            trainer.logger,
-            self.run_dir,
-            resume_step=ADDS if trainer.val_only else resume_step,
-            config_yaml=to_yaml(config),
-            record=record,
-            view=self.view,
-            project=trainer.project_name,
-            experiment=trainer.experiment_name,
+            trainer.logger, RunInfo(*names, self.run_dir, to_yaml(config), since, self.view), record
         )
         self.phase = phases or Phases()
         """Times the body of a `with`."""

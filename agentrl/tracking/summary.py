@@ -4,8 +4,7 @@ Read back from the run's own files, so that a run that was interrupted and resum
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps.jsonl import dump_file, load_trajectories
 from agentrl.tracking.dumps.records import Record
 from agentrl.tracking.dumps.text import Decode
-from agentrl.tracking.fields import count, figure, share
+from agentrl.tracking.fields import Field, count, figure, share
 from agentrl.tracking.lines import sources
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR, read_metrics
 
@@ -31,27 +30,17 @@ PROMPT = 800
 """Longest prompt to show, in characters: long tool schemas would fill the screen."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A validation metric with a row in the table."""
-
-    label: str
-    name: str
-    show: Callable[[float], str]
-    better: int
-    """1: higher is better, -1: lower, 0: neither."""
-
-
 COMPARISONS = (
-    Comparison("success", "success", share, 1),
-    Comparison("pass@n", "pass_at_n", share, 1),
-    Comparison("reward", "reward_mean", figure, 1),
-    Comparison("turns", "turns_mean", count, 0),
-    Comparison("tool calls", "tools/calls", count, 0),
-    Comparison("call errors", "tools/model_error", share, -1),
-    Comparison("response tokens", "response_tokens_mean", count, 0),
-    Comparison("truncated", "truncated", share, -1),
+    Field("success", ("success",), share, better=1),
+    Field("pass@n", ("pass_at_n",), share, better=1),
+    Field("reward", ("reward_mean",), figure, better=1),
+    Field("turns", ("turns_mean",), count),
+    Field("tool calls", ("tools/calls",), count),
+    Field("call errors", ("tools/model_error",), share, better=-1),
+    Field("response tokens", ("response_tokens_mean",), count),
+    Field("truncated", ("truncated",), share, better=-1),
 )
+"""Validation metrics with a row in the table."""
 
 
 def closing(trainer: "Trainer", decode: Decode | None) -> Iterator[RenderableType]:
@@ -76,7 +65,7 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right")
     for row in COMPARISONS:
-        _add(table, row, f"val/{row.name}", row.label, before, after)
+        _add(table, row, f"val/{row.names[0]}", row.label, before, after)
     by_source = sources(after)
     for source in by_source if len(by_source) > 1 else ():
         _add(table, COMPARISONS[0], f"val/{source}/success", f"success on {source}", before, after)
@@ -92,9 +81,9 @@ def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = No
 
 
 def _add(
-    table: Table, row: Comparison, name: str, label: str, before: Mapping[str, float], after: Mapping[str, float]
+    table: Table, row: Field, name: str, label: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> None:
-    if name not in after or (row.name == "tools/calls" and not before.get(name) and not after[name]):
+    if name not in after or (name == "val/tools/calls" and not before.get(name) and not after[name]):
         return  # no tools: none before, none after
     shown = row.show(after[name])
     if name not in before:

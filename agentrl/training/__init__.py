@@ -6,6 +6,8 @@ Names load on first use, so `import agentrl.training` is fast.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentrl.core.lazy import type_imports
+
 if TYPE_CHECKING:
     from agentrl.training.batches.batch import Batch as Batch
     from agentrl.training.batches.packing import pack as pack
@@ -21,21 +23,11 @@ if TYPE_CHECKING:
     from agentrl.training.update.actor import PolicyActor as PolicyActor
     from agentrl.training.update.advantages import ComputeAdvantages as ComputeAdvantages
 
-_NAMES = {
-    "batches.batch": "Batch",
-    "batches.packing": "pack pack_ledgers pack_tokens",
-    "model.export": "save_pretrained",
-    "model.loading": "load_model load_processor load_tokenizer stop_token_ids",
-    "perf.cpu": "tune_cpu",
-    "perf.device": "device_for",
-    "update.actor": "PolicyActor",
-    "update.advantages": "ComputeAdvantages",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+_HOMES = type_imports(__file__)
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -18,7 +18,7 @@ from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, pack_tokens, tune_cpu
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
+from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import write_model
 from agentrl.training.model.head.logprobs import score_tokens
@@ -236,7 +236,8 @@ class Learner:
         """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns.
 
         `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
-        contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
+        asked = self.config.actor.checkpoint.save_contents
+        contents = asked if asked is not None else MODEL_ALONE if model_only else RESUMABLE
         mine = {name: chosen(trainable.state_dict(), contents) for name, trainable in self._trainables().items()}
         mine |= {name: chosen(model.state_dict(), contents) for name, model in self._frozen().items()}
         if "rows" in state:

@@ -44,7 +44,7 @@ class Column(MutableSequence[T], Generic[T]):
         self._data.extend(self._converted(values))
 
     def insert(self, index: int, value: T) -> None:
-        self._data.insert(index, value)
+        self[index:index] = [value]
 
     def copy(self) -> list[T]:
         """The entries as a list."""
@@ -145,11 +145,6 @@ class Runs(Column[int]):
         for value, end in zip(data, ends, strict=True):
             self.repeat(value, end - start)
             start = end
-
-    def insert(self, index: int, value: int) -> None:
-        entries = self._entries()
-        entries.insert(index, value)
-        self._store(entries)
 
     def count(self, value: Any) -> int:
         starts = [0, *self._ends[:-1]] if self._ends else []

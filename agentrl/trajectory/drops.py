@@ -47,14 +47,9 @@ def _why(dropped: Sequence[Trajectory], total: int, most: float) -> str:
     lost = f"infrastructure failures took {len(dropped)} of {total} trajectories"
     if len(dropped) < total:
         lost += f", more than rollout.max_infra_drop_share={most:g} allows"
-    times, example = _most_frequent(dropped)
+    causes = [VARYING.sub("#", t.error or "") for t in dropped]
+    ((cause, times),) = Counter(causes).most_common(1)
+    example = dropped[causes.index(cause)]
     slow = example.finish == "timeout"
     fix = "raise it, or limit turns and tokens" if slow else "fix that"
     return f"{lost}; the most frequent cause ({times} of {len(dropped)}): {example.error or 'it has no message'}; {fix}"
-
-
-def _most_frequent(dropped: Sequence[Trajectory]) -> tuple[int, Trajectory]:
-    """How many were dropped for the most frequent cause, and the first of them."""
-    causes = [VARYING.sub("#", t.error or "") for t in dropped]
-    ((cause, times),) = Counter(causes).most_common(1)
-    return times, dropped[causes.index(cause)]

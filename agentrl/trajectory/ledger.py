@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -189,39 +188,35 @@ class Ledger:
             raise LedgerError(f"columns are out of step: lengths {sorted(lengths)}")
         if not self.prompt_length:
             raise LedgerError("the prompt is empty")
-        if self.ids and (broken := self._broken()).any():
-            i = int(broken.argmax())
-            self._check_token(i, self.mask[i], self.sources[i], self.logprobs[i], self.versions[i])
+        self._check_tokens()
         if self.routed > len(self) or len({(rows.dtype, rows.shape[1:]) for rows in self.experts}) > 1:
             raise LedgerError("the experts of its tokens are too many, or of several models")
         turns = self.turns.numpy()
         if (turns[1:] < turns[:-1]).any():
             raise LedgerError("turns go backwards")
 
-    def _broken(self) -> NDArray[np.bool_]:
-        """The tokens that `_check_token` refuses."""
+    def _check_tokens(self) -> None:
+        """Raise LedgerError for the first token that breaks an invariant."""
         sources, logprobs, versions = self.sources.numpy(), self.logprobs.numpy(), self.versions.numpy()
-        made, prompt = sources == Source.MODEL, sources == Source.PROMPT
+        made, early = sources == Source.MODEL, np.arange(len(sources)) < self.prompt_length
         sampled = np.isfinite(logprobs) & (logprobs <= LOGPROB_SLACK) & (versions >= 0)
-        other = (logprobs == 0.0) & (versions == NO_VERSION)
-        misplaced = prompt != (np.arange(len(prompt)) < self.prompt_length)
-        broken: NDArray[np.bool_] = (self.mask.numpy() != made) | misplaced | ~np.where(made, sampled, other)
-        return broken
+        plain = (logprobs == 0.0) & (versions == NO_VERSION)
+        faults = {
+            "mask {mask} but source {source}": self.mask.numpy() != made,
+            "source {source} on the wrong side of the prompt's end": (sources == Source.PROMPT) != early,
+            "sampled with log-prob {logprob} by weights {version}": made & ~sampled,
+            "not sampled, yet log-prob {logprob}, version {version}": ~made & ~plain,
+        }
+        broken = np.logical_or.reduce(list(faults.values()))
+        if broken.any():
+            i = int(broken.argmax())
+            fault, source = next(text for text, where in faults.items() if where[i]), Source(self.sources[i]).name
+            found = {"mask": self.mask[i], "logprob": self.logprobs[i], "version": self.versions[i]}
+            raise LedgerError(f"token {i}: {fault.format(source=source, **found)}")
 
     def _made(self) -> NDArray[np.intp]:
         """Where the tokens are that the model made."""
         return np.flatnonzero(self.mask.numpy())
-
-    def _check_token(self, i: int, mask: int, source: int, logprob: float, version: int) -> None:
-        made_by_model = source == Source.MODEL
-        if mask != made_by_model:
-            raise LedgerError(f"token {i}: mask {mask} but source {Source(source).name}")
-        if (source == Source.PROMPT) != (i < self.prompt_length):
-            raise LedgerError(f"token {i}: source {Source(source).name} on the wrong side of the prompt's end")
-        if made_by_model and not (isfinite(logprob) and logprob <= LOGPROB_SLACK and version >= 0):
-            raise LedgerError(f"token {i}: sampled with log-prob {logprob} by weights {version}")
-        if not made_by_model and (logprob != 0.0 or version != NO_VERSION):
-            raise LedgerError(f"token {i}: not sampled, yet log-prob {logprob}, version {version}")
 
     def _extend(
         self,

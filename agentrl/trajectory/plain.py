@@ -29,34 +29,25 @@ FAST = 1
 """Compression of PNG: the higher levels take several times as long."""
 
 
-class MediaTable:
-    """Images and videos of several trajectories, each once: those of a group share their prompt's."""
+Numbers = dict[Medium, int]
+"""Images and videos of several trajectories by number, each once: those of a group share their prompt's."""
 
-    def __init__(self) -> None:
-        self._media: list[Medium] = []
-        self._numbers: dict[int, int] = {}
 
-    def number(self, medium: Medium) -> int:
-        """The place of a medium in the table."""
-        number = self._numbers.setdefault(id(medium), len(self._media))
-        if number == len(self._media):
-            self._media.append(medium)
-        return number
-
-    def to_plain(self) -> list[dict[str, Any]]:
-        """The media by number: bytes, numbers and tensors."""
-        return [_plain_medium(medium) for medium in self._media]
+def plain_media(media: Numbers) -> list[dict[str, Any]]:
+    """The media by number: bytes, numbers and tensors."""
+    return [_plain_medium(medium) for medium in media]
 
 
 def media_from_plain(plain: Sequence[dict[str, Any]]) -> list[Medium]:
-    """The media of a `MediaTable`, by number."""
+    """The media that `plain_media` took apart, by number."""
     return [_medium(**each) for each in plain]
 
 
 def saved_groups(rows: dict[str, Any]) -> dict[str, Any]:
     """The state of a stream of rows with its finished trajectories as plain data."""
-    media = MediaTable()
-    return changed_groups(rows, lambda trajectory: to_plain(trajectory, media)) | {"media": media.to_plain()}
+    media: Numbers = {}
+    groups = changed_groups(rows, lambda trajectory: to_plain(trajectory, media))
+    return groups | {"media": plain_media(media)}
 
 
 def restored_groups(rows: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +65,7 @@ def changed_groups(rows: dict[str, Any], change: Callable[[Any], Any]) -> dict[s
     return rows | {"queue": [changed(batch) for batch in rows.get("queue", ())]}
 
 
-def to_plain(trajectory: Trajectory, media: MediaTable) -> dict[str, Any]:
+def to_plain(trajectory: Trajectory, media: Numbers) -> dict[str, Any]:
     """The trajectory without its row; its images and videos go to `media`."""
     names = [f.name for f in fields(trajectory) if f.name not in ("row", "ledgers", "advantages", *RECORDS)]
     values = {name: getattr(trajectory, name) for name in names}
@@ -96,25 +87,29 @@ def from_plain(plain: dict[str, Any], row: Row, media: Sequence[Medium]) -> Traj
     return Trajectory(row, ledgers=[_ledger(each, media) for each in plain["ledgers"]], **values)
 
 
-def _shown(messages: Sequence[Message], media: MediaTable) -> list[tuple[int, int, int]]:
+def _shown(messages: Sequence[Message], media: Numbers) -> list[tuple[int, int, int]]:
     """(message, content part, medium) for each image and video of a conversation."""
     parts = [(i, message["content"]) for i, message in enumerate(messages) if isinstance(message.get("content"), list)]
     return [
-        (i, j, media.number(part[part["type"]]))
+        (i, j, _number(part[part["type"]], media))
         for i, content in parts
         for j, part in enumerate(content)
         if isinstance(part.get(part.get("type")), Medium)
     ]
 
 
-def _plain_ledger(ledger: Ledger, media: MediaTable) -> dict[str, Any]:
+def _plain_ledger(ledger: Ledger, media: Numbers) -> dict[str, Any]:
     columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
     numbers = {name: getattr(ledger, name) for name in NUMBERS}
     scores = {name: getattr(ledger, name) for name in TEACHER_COLUMNS}
     arrays = {name: _plain_array(column) for name, column in scores.items() if column is not None}
     experts = [_plain_array(rows) for rows in ledger.experts]
-    shown = {"media": [media.number(m) for m in ledger.media], "experts": experts}
+    shown = {"media": [_number(m, media) for m in ledger.media], "experts": experts}
     return columns | numbers | shown | {"scores": arrays}
+
+
+def _number(medium: Medium, media: Numbers) -> int:
+    return media.setdefault(medium, len(media))
 
 
 def _plain_array(rows: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:

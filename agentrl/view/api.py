@@ -6,8 +6,6 @@ Raises UserError for a question that has no answer.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from threading import RLock
 from typing import Any
@@ -34,26 +32,13 @@ ASYNC_METRICS = (
 """Beginnings of the names of metrics of a run whose rollouts continue while the policy trains."""
 
 
-@dataclass
-class Opened:
-    """A run with what was read of it."""
-
-    run: Run
-    curves: Curves = field(init=False)
-    tables: dict[str, Table] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.curves = Curves(self.run.metrics_file)
-        self.tables = {split: Table(partial(self.run.dumps, split)) for split in FOLDERS}
-
-
 class Api:
     """Answers about the runs at some paths. One question at a time: answers are small, and the caches are plain."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Raises UserError where there is no run."""
         self.paths = paths
-        self.runs = {run.name: Opened(run) for run in find_runs(paths)}
+        self.runs = {run.name: run for run in find_runs(paths)}
         self.questions = {
             "runs": self.overview,
             "metrics": self.metrics,
@@ -81,11 +66,11 @@ class Api:
         metrics in `last`."""
         self._find()
         names = [name for name in query.get("last", "").split(",") if name]
-        return {"runs": [self._run(opened, names) for opened in self.runs.values()]}
+        return {"runs": [self._run(run, names) for run in self.runs.values()]}
 
     def meanings(self, query: Query) -> Json:
         """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""
-        names = {name for opened in self.runs.values() for name in opened.curves.series}
+        names = {name for run in self.runs.values() for name in run.curves.series}
         found = {name: meaning for name in sorted(names) if (meaning := meaning_of(name))}
         return {name: [meaning.sentence, meaning.problem] for name, meaning in found.items()}
 
@@ -97,11 +82,11 @@ class Api:
         axis, names = query.get("axis"), query.get("names", "").split(",")
         if axis and axis not in AXES:
             raise UserError(f"axis {axis!r}: there are {', '.join(AXES)}")
-        return {run: _series(opened.curves, names, axis) for run, opened in self._selected(query).items()}
+        return {name: _series(run.curves, names, axis) for name, run in self._selected(query).items()}
 
     def settings(self, query: Query) -> Json:
         """Configurations of the runs in `runs` (all without it), {dotted key: value}, and the keys that differ."""
-        found = {name: opened.run.settings() for name, opened in self._selected(query).items()}
+        found = {name: run.settings() for name, run in self._selected(query).items()}
         return {"runs": found, "differing": differing(list(found.values()))}
 
     def trajectories(self, query: Query) -> Json:
@@ -165,8 +150,8 @@ class Api:
         curves.refresh()
         return curves.at(step, [name for name in curves.series if name.startswith(ASYNC_METRICS)])
 
-    def _run(self, opened: Opened, names: Sequence[str]) -> Json:
-        run, curves = opened.run, opened.curves
+    def _run(self, run: Run, names: Sequence[str]) -> Json:
+        curves = run.curves
         curves.refresh()
         status = {} if run.only else read_status(run.path)
         total = status.get("total_steps")
@@ -187,13 +172,13 @@ class Api:
         """Runs that are new are opened, and folders that are gone are forgotten."""
         with suppress(UserError):  # all are gone: what was read stays
             found = find_runs(self.paths)
-            self.runs = {run.name: self.runs.get(run.name) or Opened(run) for run in found}
+            self.runs = {run.name: self.runs.get(run.name, run) for run in found}
 
-    def _selected(self, query: Query) -> dict[str, Opened]:
+    def _selected(self, query: Query) -> dict[str, Run]:
         names = [name for name in query.get("runs", "").split(BETWEEN) if name in self.runs]
         return {name: self.runs[name] for name in names} or self.runs
 
-    def _chosen(self, query: Query) -> Opened:
+    def _chosen(self, query: Query) -> Run:
         name = query.get("run") or next(iter(self.runs), "")
         if name not in self.runs:
             self._find()

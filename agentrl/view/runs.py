@@ -9,7 +9,7 @@ address that names a run leads to the same one after new runs were found.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import read_inside
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 from agentrl.tracking.status import STATUS_FILE
+from agentrl.view.curves import Curves
+from agentrl.view.table import Table
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
 """Split -> (key of its folder, path within a run that was moved)."""
@@ -28,7 +30,7 @@ MAX_DEPTH = 3
 
 @dataclass
 class Run:
-    """One run. Nothing is read before it is needed, and folders are listed each time: the run may still write."""
+    """One run, with what was read of it. Folders are listed each time: the run may still write."""
 
     path: Path
     name: str
@@ -38,6 +40,16 @@ class Run:
     @property
     def metrics_file(self) -> Path:
         return self.path / METRICS_FILE
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Its metrics."""
+        return Curves(self.metrics_file)
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """Its trajectories, by split."""
+        return {split: Table(partial(self.dumps, split)) for split in FOLDERS}
 
     def dumps(self, split: str) -> dict[int, Path]:
         """The dumps of a split by step, in order."""

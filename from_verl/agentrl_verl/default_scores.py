@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agentrl.core.sandbox import Sandbox
+from agentrl.rewards.code import FIRST
 from agentrl.rewards.code.cases import CODE_SOURCES
-from agentrl.rewards.code.scoring import FIRST
 from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.ready_made import function_for
 from agentrl_verl.scorers.code import judge

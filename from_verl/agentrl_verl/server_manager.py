@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.episode import Episode, seed_for
+from agentrl.rollout.episode import recorded, seed_for
 from agentrl.rollout.loops.base import RolloutContext
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.trajectory import Trajectory
@@ -72,9 +72,8 @@ class ServerManager:
     async def _draw(self, prompt: list[int], sampling: Sampling, media: Sequence[Medium]) -> Drawn:
         """All that one request asks for, though weights may change in between."""
         env, ids, logprobs, versions = self.env, [], [], []  # type: ignore[var-annotated]
-        episode = Episode(self.trajectory, env.engine, env.chat, env.limits, sampling, [])
         finish = "abort"
-        with episode.span("generate"):
+        with recorded(self.trajectory, "generate"):
             while finish == "abort" and len(ids) < sampling.max_new_tokens:
                 seed = seed_for(self.sampling.seed, self.trajectory.key, len(self.drawn), len(ids))
                 asked = replace(sampling, seed=seed, max_new_tokens=sampling.max_new_tokens - len(ids))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 LOCAL_ENDS = (".localhost", ".local", ".internal", ".svc")
 """Names that no site on the internet can have, as those without a dot."""
-KEYS = ("authorization", "x-api-key", "api-key")
+KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 """Headers that a page cannot add to a request unless the server allows it."""
 
 

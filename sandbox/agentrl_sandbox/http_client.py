@@ -6,7 +6,7 @@ import ssl
 import time
 from urllib.parse import urlsplit
 
-from agentrl_sandbox.http_connection import Connection
+from agentrl_sandbox.http_connection import LARGEST, Connection
 
 KEPT = 3.0
 """Seconds that an idle connection is kept. Servers close theirs after 5, and a request sent at that moment is lost."""
@@ -25,14 +25,14 @@ class Stale(OSError):
 class HttpClient:
     """Sends requests to `url`; the number of concurrent requests has no limit. Belongs to one event loop."""
 
-    def __init__(self, url: str, kept: float = KEPT) -> None:
-        """`kept`: seconds that an idle connection is kept. Raises ValueError for an address that is not http://HOST or
-        https://HOST."""
+    def __init__(self, url: str, kept: float = KEPT, *, largest: int = LARGEST) -> None:
+        """`kept`: seconds that an idle connection is kept; `largest`: bytes of an answer. Raises ValueError for an
+        address that is not http://HOST or https://HOST."""
         parts = urlsplit(url.rstrip("/"))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url}: not an address; write http://HOST:PORT")
         self.host = parts.netloc.rpartition("@")[2]
-        self.prefix, self.kept = parts.path, kept
+        self.prefix, self.kept, self.largest = parts.path, kept, largest
         self._address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._idle: list[Connection] = []
@@ -90,7 +90,8 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT):
-                return (await loop.create_connection(Connection, *self._address, ssl=self._tls))[1]
+                new = loop.create_connection(lambda: Connection(self.largest), *self._address, ssl=self._tls)
+                return (await new)[1]
         except TimeoutError:
             raise Unreachable(errno.ETIMEDOUT, f"no connection within {CONNECT:g} s") from None
         except OSError as error:

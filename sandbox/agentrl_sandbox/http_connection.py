@@ -42,8 +42,6 @@ class Head:
         keep_alive = words[0] == b"HTTP/1.1" and headers.get(b"connection", b"").lower() != b"close"
         chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
         known = 0 if status in (204, 304) else int(length) if length is not None and not chunked else None
-        if known is not None and known > LARGEST:
-            raise Broken(f"an answer of {known} bytes")
         return cls(status, known, chunked, keep_alive and (chunked or known is not None))
 
     def body(self, data: bytearray) -> bytes | None:
@@ -72,7 +70,9 @@ def join_chunks(data: bytearray) -> bytes | None:
 class Connection(asyncio.Protocol):
     """The protocol for `loop.create_connection`. `request` may be called again only after the last answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST) -> None:
+        """`largest`: bytes of an answer."""
+        self.largest = largest
         self.transport: asyncio.Transport | None = None
         self.idle_since = 0.0
         self._data = bytearray()
@@ -115,8 +115,7 @@ class Connection(asyncio.Protocol):
         """Called by the event loop."""
         self._data += data
         try:
-            if len(self._data) > LARGEST:
-                raise Broken(f"an answer of more than {LARGEST} bytes")
+            self._check(len(self._data))
             self._read()
         except (Broken, ValueError) as error:
             self._fail(Broken(str(error)))
@@ -136,10 +135,15 @@ class Connection(asyncio.Protocol):
                 return
             head = Head.read(bytes(self._data[:end]))
             del self._data[: end + len(END)]
+            self._check(head.length or 0)
             self._head = head if head.status >= 200 else None  # 1xx answers precede the final one
         body = self._head.body(self._data)
         if body is not None:
             self._done(body)
+
+    def _check(self, size: int) -> None:
+        if size > self.largest:
+            raise Broken(f"an answer of more than {self.largest} bytes")
 
     def _done(self, body: bytes) -> None:
         head, self._head = self._head, None

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algorithms import ADVANTAGES, estimate, reads
+from agentrl.algorithms import ADVANTAGES, estimate
+from agentrl.algorithms.advantages import KEY
 from agentrl.algorithms.advantages.scores import discounted_returns, temporal_differences
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import Packing, pack_up, packings, padded, turns_of
@@ -351,7 +352,7 @@ def test_every_estimator_keeps_the_contract(name):
     assert advantages.dtype == torch.float32
     assert advantages.isfinite().all()
     assert not advantages[~packing.mask].any()
-    assert (returns is None) == ("values" not in reads(name))
+    assert (returns is None) == ("values" not in ADVANTAGES.keywords(name, KEY))
     assert "arXiv" in ADVANTAGES[name].__doc__ or "Williams" in ADVANTAGES[name].__doc__ or name == "none"
 
 

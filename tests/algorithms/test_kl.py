@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import KL_ESTIMATORS, AdaptiveKL, entropy_from_logits, kl_controller, kl_penalty, penalise
+from agentrl.algorithms import KL_ESTIMATORS, KLController, entropy_from_logits, kl_controller, kl_penalty, penalise
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
@@ -76,7 +76,7 @@ def test_the_adaptive_controller_steers_and_resumes():
     assert controller.value == pytest.approx(0.1 * (1 + 0.2 * 10 / 100))
     controller.update(0.9, 10)  # 10% below
     assert controller.value == pytest.approx(0.1 * 1.02 * (1 - 0.1 * 10 / 100))
-    other = AdaptiveKL(0.1, target=1.0, horizon=100)
+    other = KLController(0.1, target=1.0, horizon=100)
     other.load_state_dict(controller.state_dict())
     assert other.value == controller.value
 

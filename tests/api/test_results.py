@@ -13,7 +13,7 @@ import agentrl
 from agentrl.api.border import short_errors
 from agentrl.core.errors import InfraError, UserError
 from agentrl.tracking.run_tracker import RunTracker
-from agentrl.trajectory.plain import MediaTable, from_plain, to_plain
+from agentrl.trajectory.plain import from_plain, to_plain
 
 
 def trajectory() -> agentrl.Trajectory:
@@ -47,7 +47,7 @@ def test_a_step_s_trajectories_have_their_advantages(tmp_path: Path) -> None:
         assert found.advantages == []
         tracker.record_advantages(lambda: {found.key: [np.array([0, 0, 0.5, 0.5, 0.5], dtype=np.float32)]})
     assert found.advantages[0].tolist() == [0, 0, 0.5, 0.5, 0.5]
-    plain = to_plain(found, MediaTable())  # of a checkpoint
+    plain = to_plain(found, {})  # of a checkpoint
     assert from_plain(plain, found.row, []).advantages == []
 
 

@@ -9,7 +9,8 @@ from itertools import permutations
 import pytest
 
 from agentrl.chat import PARSERS
-from agentrl.chat.parsers.calls import MAX_BROKEN, MAX_CALLS, MAX_DEPTH
+from agentrl.chat.parsers.calls import MAX_BROKEN, MAX_CALLS
+from agentrl.core.json_text import DEEPEST
 
 pytestmark = pytest.mark.integration
 
@@ -220,7 +221,7 @@ POISON = {
     "infinite without an exponent": "9" * 400 + ".0",
     "not a number": "NaN",
     "Infinity": "-Infinity",
-    "deep": "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+    "deep": "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
     "deeper": "[" * 100_000 + "]" * 100_000,
     "deep objects": '{"a":' * 2000 + "1" + "}" * 2000,
     "the same key twice": '{"a": 1, "a": 2}',

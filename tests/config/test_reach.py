@@ -177,7 +177,7 @@ def validation(config: Config) -> Any:
 def drawing(config: Config) -> Any:
     from agentrl.rollout.rollouts import Rollouts
 
-    return bare(Rollouts, config=config)._train_sampling()
+    return bare(Rollouts, config=config)._sampling
 
 
 def turn_rewards(config: Config) -> Any:
@@ -435,17 +435,19 @@ def sft_rates(config: SftConfig) -> list[float]:
 
 
 def sft_pruned(config: SftConfig) -> Any:
-    run = supervised_run(config)
-    run.trainable, run.loader, run.saved_beside, run.step = (SimpleNamespace(state_dict=dict) for _ in "abcd")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentrl.training.checkpoint.folders.save", lambda *_, **__: None)
-        return arguments_of("agentrl.training.checkpoint.folders", "prune", run.save)[0][1]
+    from agentrl.training.checkpoint.saving import Saver
+    from agentrl.training.parallel.ranks import ALONE
+    from agentrl.training.sft.run import saving_of
+
+    saver = Saver(saving_of(config.trainer, 1), ALONE, background=False)
+    place = "agentrl.training.checkpoint.folders"
+    return arguments_of(place, "prune", lambda: saver._follow_up(Path("missing", "global_step_1")))[0][1]
 
 
 def loggers(config: SftConfig) -> Any:
     from agentrl import sft
 
-    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0, ""))[1]["project"]
+    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0, ""))[0][1].project
 
 
 # Evaluation.

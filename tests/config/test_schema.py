@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import agentrl
-from agentrl.config.checks.ranges import FILTERS
 from agentrl.config.choices import CHOICES, OPEN, words_of
 from agentrl.config.keys import field_docs, home, nearest, schema_keys, schema_sections, type_name
 from agentrl.config.names import written
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS as COMMANDS
+from agentrl.config.schema.marks import FILTERS
 from agentrl.config.schema.sft import SftConfig
 
 SCHEMAS = tuple(COMMANDS.values())

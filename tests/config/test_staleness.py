@@ -3,13 +3,13 @@
 import pytest
 
 from agentrl.config import compose
-from agentrl.config.checks import staleness
+from agentrl.config.checks import ranges, staleness
 from agentrl.config.derived import deterministic
 from agentrl.config.schema import Rollout, Trainer
 from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
 
-CHECKS = (staleness.bound, staleness.corrected, staleness.filtered_batches)
+CHECKS = (ranges.ranges, staleness.bound, staleness.corrected, staleness.filtered_batches)
 ONE = "algorithm.filter_groups.max_num_gen_batches=1"
 FILTER = "algorithm.filter_groups.enable=true"
 CORRECTION = "algorithm.rollout_correction"

@@ -3,9 +3,10 @@
 import pytest
 
 from agentrl.config import compose
-from agentrl.config.checks.workers import rollout_workers, split_experts
+from agentrl.config.checks.fit import rollout_workers, split_experts
+from agentrl.config.checks.ranges import ranges
 from agentrl.config.derived import deterministic
-from agentrl.config.schema import Rollout, Trainer
+from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.rollout import Agent
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
@@ -22,7 +23,7 @@ def test_workers_fit_the_run() -> None:
     assert rollout_workers(rollout(8), TWO) is None
     assert "has no effect in a run of one process" in (rollout_workers(rollout(8), Trainer()) or "")
     with pytest.raises(UserError, match="must be at least 0"):
-        rollout_workers(rollout(-1), TWO)
+        ranges(Config(rollout=rollout(-1)))
     with pytest.raises(UserError, match="rollout.deterministic=true"):
         rollout_workers(rollout(2, deterministic=True), TWO)
 

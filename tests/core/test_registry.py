@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentrl.config.checks.own import own_objects
-from agentrl.config.choices import OPEN
+from agentrl.config.choices import OPEN, own_objects
 from agentrl.core import extensions
 from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES, lr_schedule, policy_loss

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentrl.config.checks.own import own_objects
+from agentrl.config.choices import own_objects
 from agentrl.config.keys import schema_keys
 from agentrl.config.paths import check_paths
 from agentrl.config.schema import Config, Data, Reward, Rollout

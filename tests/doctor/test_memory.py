@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import GIB, UNITS, kept_by_server, memory, parts, size_of
+from agentrl.doctor.memory import GIB, kept_by_server, memory, parts, size_of
+from agentrl.training.perf.pass_size import UNITS
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -64,7 +65,7 @@ def test_a_process_gathers_its_own_experts_alone(tmp_path: Path) -> None:
     size, gpu = size_of(one), torch.device("cuda")
     assert 0 < size.experts < size.parameters
     gathered, half = (parts(config, size, 2, gpu).pop("weights to compute with") for config in (one, two))
-    assert gathered - half == pytest.approx(size.experts * UNITS / size.shape.layers / GIB)
+    assert gathered - half == pytest.approx(size.experts * UNITS / size.sizes.layers / GIB)
 
 
 def test_a_cpu_is_asked_for_what_it_has(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.config import compose
-from agentrl.config.checks.staleness import gap_limit
+from agentrl.config.checks.ranges import ranges
 from agentrl.core.errors import UserError
 from agentrl.engines.hf import HFEngine
 from agentrl.tracking import read_metrics
@@ -80,4 +80,4 @@ def test_what_is_no_error_stops_nothing(tmp_path, overrides, settings):
 
 def test_a_limit_of_zero_is_refused():
     with pytest.raises(UserError, match=r"trainer.max_rollout_gap=0.0: .* null"):
-        compose(["trainer.max_rollout_gap=0"], checks=(gap_limit,))
+        compose(["trainer.max_rollout_gap=0"], checks=(ranges,))

@@ -15,12 +15,13 @@ from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Http, Replica
+from agentrl.engines.servers import Replica
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.vllm import VLLM
+from agentrl.http.client import Http
 from tests.engines import tiny
 
 pytestmark = pytest.mark.integration
@@ -101,11 +102,11 @@ def settings_of(model: Model, **rollout: Any) -> ServerSettings:
 def test_the_server_reads_the_base_and_makes_room_for_the_adapter(folder: Path) -> None:
     base = str(folder / "model")
     fresh = settings_of(Model(path=base, lora_rank=6, target_modules=["q_proj"], lora_merge=False))
-    assert (fresh.model, fresh.load_format, fresh.adapter) == (base, "auto", AdapterSpec(6, ("q_proj",)))
+    assert (fresh.model, fresh.rollout.load_format, fresh.adapter) == (base, "auto", AdapterSpec(6, ("q_proj",)))
     saved = settings_of(Model(path=str(folder / "adapter"), lora_merge=False))
-    assert (saved.model, saved.load_format, saved.adapter) == (base, "auto", AdapterSpec(4, LINEAR))
+    assert (saved.model, saved.rollout.load_format, saved.adapter) == (base, "auto", AdapterSpec(4, LINEAR))
     for whole in (Model(path=base, lora_rank=6), Model(path=base, lora_merge=False)):
-        assert (settings_of(whole).load_format, settings_of(whole).adapter) == ("dummy", None)
+        assert (settings_of(whole).rollout.load_format, settings_of(whole).adapter) == ("dummy", None)
     with pytest.raises(UserError, match=r"rollout.weight_sync=nccl sends whole weights"):
         settings_of(Model(path=base, lora_rank=6, lora_merge=False), weight_sync="nccl")
 

@@ -20,7 +20,7 @@ from agentrl.engines.servers.client import InFlightRequest
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.routing_probe import routing_of
 from agentrl.trajectory.ledger import Ledger, LedgerError, Source
-from agentrl.trajectory.plain import MediaTable, from_plain, to_plain
+from agentrl.trajectory.plain import from_plain, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.store import stored
 from agentrl.trajectory.trajectory import Trajectory
@@ -117,7 +117,7 @@ def test_a_ledger_of_many_turns_has_the_rows_of_one_pass(seed: int) -> None:
     ledger.check()
     assert np.array_equal(np.concatenate([np.empty((0, 2, 2)), *ledger.experts]), rows_of(ledger.ids)[: ledger.routed])
     trajectory = Trajectory(Row("r", []), "k", 0, ledgers=[ledger])
-    media = MediaTable()
+    media = {}
     for copy in (stored(trajectory, MemoryStore()), from_plain(to_plain(trajectory, media), trajectory.row, [])):
         assert [*map(np.ndarray.tolist, copy.ledgers[0].experts)] == [*map(np.ndarray.tolist, ledger.experts)]
 

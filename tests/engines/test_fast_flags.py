@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend
 from agentrl.engines.launching import check_addresses
@@ -117,19 +117,21 @@ def test_sglang_takes_rounded_weights_where_it_rounds_updates(
     installed: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own loader does; an older one spoils weights. The base of an adapter is never updated."""
-    fp8 = replace(SETTINGS, quantization="fp8")
+    fp8 = replace(SETTINGS, rollout=Rollout(quantization="fp8"))
     monkeypatch.setattr("agentrl.engines.sglang.flags.inspect_host", lambda *_: Host(installed, HOPPER, 80 * GIB))
     with pytest.raises(UserError, match="this SGLang cannot round updated weights"):
         SGLang(fp8).command(1)
     package(installed["sglang"] / "srt/model_loader", "loader.py", text="_supports_quantized_rl_reload")
     flags = flags_of(SGLang(fp8))
     assert (flags["--quantization"], flags["--load-format"]) == ("fp8", "flash_rl")
-    adapted = flags_of(SGLang(replace(fp8, load_format="auto", adapter=AdapterSpec(8, ("q_proj",)))))
+    adapted = flags_of(
+        SGLang(replace(fp8, rollout=replace(fp8.rollout, load_format="auto"), adapter=AdapterSpec(8, ("q_proj",))))
+    )
     assert (adapted["--quantization"], adapted["--load-format"]) == ("fp8", "auto")
 
 
 def test_drafts_are_one_guess_of_four_tokens(installed: dict[str, Path]) -> None:
-    drafts = replace(SETTINGS, drafts=True)
+    drafts = replace(SETTINGS, rollout=Rollout(speculative_algorithm="ngram"))
     sglang, vllm = flags_of(SGLang(replace(drafts, device="cpu"))), flags_of(VLLM(replace(drafts, device="cpu")))
     assert (sglang["--speculative-algorithm"], sglang["--speculative-num-draft-tokens"]) == ("NGRAM", "5")
     assert sglang["--speculative-ngram-max-bfs-breadth"] == "1"
@@ -140,7 +142,9 @@ def test_drafts_are_one_guess_of_four_tokens(installed: dict[str, Path]) -> None
 def test_vllm_captures_graphs_for_drafted_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = package(tmp_path / "vllm", "engine/arg_utils.py", text="--cudagraph-capture-sizes")
     monkeypatch.setattr("agentrl.engines.vllm.flags.inspect_host", lambda *_: Host({"vllm": found}, HOPPER, 80 * GIB))
-    plain, drafts = (VLLM(replace(SETTINGS, max_num_seqs=128, drafts=on)).command(1) for on in (False, True))
+    many = replace(SETTINGS, max_num_seqs=128)
+    drafting = replace(many, rollout=Rollout(speculative_algorithm="ngram"))
+    plain, drafts = (VLLM(settings).command(1) for settings in (many, drafting))
     assert "640" in drafts
     assert "640" not in plain
 
@@ -184,7 +188,7 @@ def test_graphs_of_prefills_fit_into_a_sequence(installed: dict[str, Path]) -> N
 
 
 def test_eager_servers_capture_nothing(installed: dict[str, Path]) -> None:
-    flags = fast_flags(replace(SETTINGS, eager=True), Host(installed, HOPPER, 80 * GIB))
+    flags = fast_flags(replace(SETTINGS, rollout=Rollout(enforce_eager=True)), Host(installed, HOPPER, 80 * GIB))
     assert not GRAPHS & {*flags}
 
 
@@ -228,7 +232,7 @@ def test_the_command_line_holds_what_was_found(tmp_path: Path) -> None:
     assert " --cuda-graph-bs-decode 1 2 3 --" in " ".join([*SGLang(settings).command(80), "--"])
     assert " --cudagraph-capture-sizes 1 2 4 6" in " ".join(VLLM(settings).command(80))
     assert "--cudagraph-capture-sizes" not in VLLM(replace(settings, extra={"compilation_config": {}})).command(80)
-    assert "--cudagraph-capture-sizes" not in VLLM(replace(settings, eager=True)).command(80)
+    assert "--cudagraph-capture-sizes" not in VLLM(replace(settings, rollout=Rollout(enforce_eager=True))).command(80)
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
@@ -309,7 +313,7 @@ def test_a_sleeping_engine_gets_what_the_trainer_leaves(tmp_path: Path) -> None:
     assert memory_share(replace(shared, servers_per_gpu=2), 140 * GIB) == 0.325
     assert memory_share(replace(SETTINGS, trainer_bytes=0.0), 80 * GIB) == 0.85
     assert memory_share(SETTINGS, 80 * GIB) == memory_share(shared, 0) == 0.5
-    assert memory_share(replace(shared, memory_fraction=0.7), 80 * GIB) == 0.7
+    assert memory_share(replace(shared, rollout=Rollout(gpu_memory_utilization=0.7)), 80 * GIB) == 0.7
 
 
 def test_it_takes_no_more_than_a_step_needs(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from aiohttp import web
 from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
+from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess, StartFailed
 from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
-from agentrl.http.client import Http
+from agentrl.http.client import Http, ServerLost
 from agentrl_sandbox.http_client import HttpClient
 from tests.frames import frames_since
 from tests.waiting import wait_for

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agentrl.config.schema import Rollout
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
 from agentrl.engines.servers.installation import environments
@@ -63,7 +64,7 @@ async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIter
         model = tiny.lora(model)
         weights = AdapterWeights(model)
         way: Transport = AdapterTransport(weights, folder=scratch)
-        settings = replace(settings, load_format="auto", adapter=weights.shape)
+        settings = replace(settings, rollout=Rollout(load_format="auto"), adapter=weights.shape)
     else:
         model.config.save_pretrained(folder)
         way = FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16)

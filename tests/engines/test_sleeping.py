@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema import Config
-from agentrl.engines.sharing import Sharing
-from agentrl.engines.sleeping import shared
+from agentrl.engines.sharing import Sharing, shared
 from tests.doctor.test_memory import QWEN
 from tests.engines.test_fast_flags import config_of
 

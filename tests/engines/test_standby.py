@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.schema import Rollout
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import LAUNCHER, command
 
@@ -53,7 +54,7 @@ def launched(folder: Path, *, ranks: int = 1, odd: dict[str, str] | None = None)
     """The words of a server: its pid, its flags, and for two processes: exit code, whether active, parent, rank, run,
     name, whether a daemon, the run for which its libraries were imported: none yet in one that waited."""
     write_server(folder, SERVER.replace("{odd!r}", repr(odd or {})).replace("{{rank}}", "{rank}"))
-    words = command(replace(SETTINGS, tensor_parallel=ranks), 1234)
+    words = command(replace(SETTINGS, rollout=Rollout(tensor_model_parallel_size=ranks)), 1234)
     assert words[:2] == [sys.executable, str(LAUNCHER)]
     env = os.environ | {"PYTHONPATH": str(folder)}
     done = subprocess.run(words, capture_output=True, text=True, env=env, cwd=folder, timeout=60)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from agentrl.config.schema import Rollout
 from agentrl.engines.scores import checked_scores
 from agentrl.engines.servers import Replica, ServerProcess
 from agentrl.engines.servers.installation import find_python
@@ -33,8 +34,7 @@ def test_given_tokens_have_the_models_log_probs(name: str, kind: Any, tmp_path: 
     model = tiny.llama(**SIZES)
     model.save_pretrained(tmp_path / "model")
     options: dict[str, Any] = {
-        "load_format": "auto",
-        "memory_fraction": 0.2,
+        "rollout": Rollout(load_format="auto", gpu_memory_utilization=0.2),
         "extra": {"max_logprobs": 64} if name == "vllm" else {},
     }
     settings = ServerSettings(python, str(tmp_path / "model"), *DEVICE, 2048, 64, **options)

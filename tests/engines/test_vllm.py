@@ -8,11 +8,11 @@ import pytest
 import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import RequestRefused
 from agentrl.engines.servers.remote_engine import RemoteEngine
 from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.engines.servers.weights.nccl import BroadcastTransport
 from agentrl.engines.vllm import VLLM
+from agentrl.http.client import RequestRefused
 from tests.engines import tiny, vllm_server
 from tests.engines.conformance import (
     CHECKS,

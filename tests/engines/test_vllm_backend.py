@@ -11,14 +11,16 @@ import pytest
 import torch
 from aiohttp import web
 
+from agentrl.config.schema import Model, Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Http, Replica, RequestRefused, ServerLost, ServerProcess, StartFailed
+from agentrl.engines.servers import Replica, ServerProcess, StartFailed
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.vllm import VLLM
 from agentrl.engines.vllm.backend import packed, parameters
+from agentrl.http.client import Http, RequestRefused, ServerLost
 
 pytestmark = pytest.mark.integration
 
@@ -200,15 +202,15 @@ def test_packed_bytes_have_no_gaps() -> None:
     [
         ({"max_num_seqs": 7}, ["--max-num-seqs", "7"]),
         ({"max_model_len": 99}, ["--max-model-len", "99"]),
-        ({"tensor_parallel": 2}, ["--tensor-parallel-size", "2"]),
-        ({"load_format": "auto"}, ["--load-format", "auto"]),
-        ({"chunked_prefill": False}, ["--no-enable-chunked-prefill"]),
-        ({"max_batched_tokens": 512}, ["--max-num-batched-tokens", "512"]),
-        ({"device": "cuda", "memory_fraction": 0.4}, ["--gpu-memory-utilization", "0.4"]),
-        ({"device": "cuda", "eager": True}, ["--enforce-eager"]),
+        ({"rollout": Rollout(tensor_model_parallel_size=2)}, ["--tensor-parallel-size", "2"]),
+        ({"rollout": Rollout(load_format="auto")}, ["--load-format", "auto"]),
+        ({"rollout": Rollout(enable_chunked_prefill=False)}, ["--no-enable-chunked-prefill"]),
+        ({"rollout": Rollout(max_num_batched_tokens=512)}, ["--max-num-batched-tokens", "512"]),
+        ({"device": "cuda", "rollout": Rollout(gpu_memory_utilization=0.4)}, ["--gpu-memory-utilization", "0.4"]),
+        ({"device": "cuda", "rollout": Rollout(enforce_eager=True)}, ["--enforce-eager"]),
         ({"device": "cuda", "sleeps": True}, ["--enable-sleep-mode"]),
-        ({"override_config": {"rope_theta": 2}}, ["--hf-overrides", '{"rope_theta": 2}']),
-        ({"head_in_float32": True}, ["--hf-overrides", '{"head_dtype": "float32"}']),
+        ({"policy": Model(override_config={"rope_theta": 2})}, ["--hf-overrides", '{"rope_theta": 2}']),
+        ({"policy": Model(enable_fp32_lm_head=True)}, ["--hf-overrides", '{"head_dtype": "float32"}']),
         ({"extra": {"block_size": 32}}, ["--block-size", "32"]),
         ({"extra": {"dtype": "half"}}, ["--dtype", "half"]),
     ],
@@ -226,6 +228,13 @@ def test_settings_reach_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PYTHONPATH", "/mine")
     assert VLLM(SETTINGS).environment()["VLLM_CPU_KVCACHE_SPACE"] == "3"
     assert VLLM(SETTINGS).environment()["PYTHONPATH"].endswith(":/mine")
-    quiet, loud = (VLLM(replace(SETTINGS, log_stats=value)).environment() for value in (False, True))
+    quiet, loud = (
+        VLLM(replace(SETTINGS, rollout=Rollout(disable_log_stats=value))).environment() for value in (True, False)
+    )
     assert quiet["VLLM_LOG_STATS_INTERVAL"] != loud["VLLM_LOG_STATS_INTERVAL"]
-    assert VLLM(replace(SETTINGS, device="cuda", deterministic=True)).environment()["VLLM_BATCH_INVARIANT"] == "1"
+    assert (
+        VLLM(replace(SETTINGS, device="cuda", rollout=Rollout(deterministic=True))).environment()[
+            "VLLM_BATCH_INVARIANT"
+        ]
+        == "1"
+    )

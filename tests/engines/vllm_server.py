@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.config.schema import Rollout
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
 from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.process import free_port
@@ -50,10 +51,11 @@ async def subject(
     """A server with `model`'s weights, or those of an adapter beside them; `changes` to its settings."""
     model.save_pretrained(folder / "model")
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32}
-    settings |= {"max_batched_tokens": PIECE} | changes
+    rollout = Rollout(max_num_batched_tokens=PIECE, load_format="auto" if adapted else "dummy")
+    settings |= {"rollout": rollout} | changes
     if adapted:
         model = tiny.lora(model)
-        settings |= {"load_format": "auto", "adapter": AdapterWeights(model).shape}
+        settings |= {"adapter": AdapterWeights(model).shape}
     backend = VLLM(ServerSettings(python=python(), model=str(folder / "model"), **settings))
     port = free_port()
     # One thread: two wait for each other at every operation where anything else runs.

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate, reads
+from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate
+from agentrl.algorithms.advantages import KEY
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.checks.algorithm import critic_fits, loss_options
 from agentrl.config.schema import Actor, Algorithm, PolicyLoss
@@ -195,9 +196,9 @@ def test_a_copy_of_remax_gets_the_greedy_scores(packing):
 
 
 def test_what_an_estimator_names_is_asked_for():
-    assert reads("own_gae") == {"values", "gamma", "lam", "config"}
-    assert reads("own_remax") == {"baselines", "config"}
-    assert reads("own_grpo") == {"config"}
+    assert ADVANTAGES.keywords("own_gae", KEY) == {"values", "gamma", "lam", "config"}
+    assert ADVANTAGES.keywords("own_remax", KEY) == {"baselines", "config"}
+    assert ADVANTAGES.keywords("own_grpo", KEY) == {"config"}
 
 
 SOME = Packing(
@@ -331,8 +332,8 @@ def own(tmp_path, monkeypatch):
 def test_functions_of_one_s_own_by_their_path():
     halves, _ = estimate("own_functions.py:half_grpo", *SOME.columns)
     assert halves.tolist() == [0, 0, 0]
-    assert reads("own_functions.half_grpo") == {"norm_by_std"}
-    assert reads("own_functions.py:valued") == {"values"}
+    assert ADVANTAGES.keywords("own_functions.half_grpo", KEY) == {"norm_by_std"}
+    assert ADVANTAGES.keywords("own_functions.py:valued", KEY) == {"values"}
     losses, details = loss_of(Actor(policy_loss=PolicyLoss("own_functions.py:plain")))(
         torch.tensor([0.0, -1.0, -2.0], requires_grad=True),
         torch.zeros(3),
@@ -357,7 +358,7 @@ def test_functions_of_one_s_own_by_their_path():
 )
 def test_a_path_s_mistake_is_one_line(name, message):
     with pytest.raises(UserError, match=message) as error:
-        reads(name)
+        ADVANTAGES.keywords(name, KEY)
     assert "\n" not in str(error.value)
 
 

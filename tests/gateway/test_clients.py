@@ -1,6 +1,7 @@
 """The real openai and anthropic clients, plain and streamed, with tools."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -203,3 +204,58 @@ async def test_stop_strings_and_most_tokens_end_an_answer() -> None:
         assert (cut.choices[0].finish_reason, cut.usage.completion_tokens) == ("length", 2)
     texts = [served.session.chat.decode(ledger.ids) for ledger in served.trajectory.ledgers]
     assert texts[0].endswith("One two three")
+
+
+async def test_token_ids_and_log_probs_reach_a_client_that_asks() -> None:
+    async with serving(says("One...", " two...", "", "One two", "One two", "One")) as served:
+        generate = served.engine.generate
+
+        async def with_candidates(ids: Any, sampling: Any, **given: Any) -> Any:
+            made = await generate(ids, sampling, **given)
+            return replace(made, candidates=((7, -0.5), (9, -1.0))[: sampling.candidates])
+
+        served.engine.generate = with_candidates  # type: ignore[method-assign]
+        client = openai.AsyncOpenAI(**served.openai)
+        other = anthropic.AsyncAnthropic(base_url=served.url, api_key="none")
+        said: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
+        ids: dict[str, Any] = {"extra_body": {"return_token_ids": True}}
+        first = await client.chat.completions.create(**said, logprobs=True, top_logprobs=2, **ids)
+        (choice,) = first.choices
+        assert [len(token.top_logprobs) for token in choice.logprobs.content] == [2] * first.usage.completion_tokens
+        assert {sampling.max_new_tokens for sampling in served.engine.asked} == {1}
+        found = [(first.prompt_token_ids, choice.token_ids)]
+        chunks = [chunk async for chunk in await client.chat.completions.create(**said, **ids, stream=True)]
+        found.append((chunks[0].prompt_token_ids, chunks[0].choices[0].token_ids))
+        for made in (
+            await client.responses.create(model="m", input="Count.", **ids),
+            await other.messages.create(**said, max_tokens=99, **ids),
+        ):
+            found.append((made.prompt_token_ids, made.token_ids))
+    written = [(ledger.ids, ledger.turn_ids()) for ledger in served.trajectory.ledgers]
+    assert [prompt + ids for prompt, ids in found] == [ids for ids, _ in written]
+    assert [ids for _, ids in found] == [list(*turns.values()) for _, turns in written]
+
+
+async def test_a_choice_of_allowed_tools_is_kept() -> None:
+    add, sub = calls("add", "{}"), calls("sub", "{}")
+    async with serving(says(sub, add, sub, sub, sub, '"a": 2, "b": 3}}</tool_call>')) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        names = [{"type": "function", "function": {"name": "add"}}]
+        tools = [TOOL, {"type": "function", "function": {"name": "sub"}}]
+        ask: dict[str, Any] = {
+            "model": "m",
+            "messages": [{"role": "user", "content": "What is 2 + 3 ?"}],
+            "tools": tools,
+        }
+        choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
+        first = await client.chat.completions.create(**ask, tool_choice=choice)
+        assert [call.function.name for call in first.choices[0].message.tool_calls] == ["add"]
+        flat: Any = [{"type": "function", **tool["function"]} for tool in tools]
+        only: Any = {"type": "allowed_tools", "mode": "auto", "tools": flat[:1]}
+        never = await client.responses.create(model="m", input="What ?", tools=flat, tool_choice=only)
+        assert never.output[0].name == "sub"
+        choice["allowed_tools"]["mode"] = "required"
+        last = await client.chat.completions.create(**ask, tool_choice=choice)
+        assert json.loads(last.choices[0].message.tool_calls[0].function.arguments) == {"a": 2, "b": 3}
+        served.session.end("done")
+    assert served.trajectory.extra["gateway"]["unmet"] == {"tool_choice": 1}

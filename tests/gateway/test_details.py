@@ -149,16 +149,13 @@ async def test_a_wish_that_changes_nothing_is_counted() -> None:
         await other.messages.create(**ask, tools=[custom], tool_choice=choice, max_tokens=99, extra_body={"top_k": 5})
         tool: Any = {"type": "function", **ADD}
         await client.responses.create(model="m", input=ASKED, tools=[tool], parallel_tool_calls=False, top_logprobs=2)
-        await client.chat.completions.create(
-            **ask, logit_bias={"1": 2}, logprobs=True, top_logprobs=3, presence_penalty=0
-        )
+        await client.chat.completions.create(**ask, logit_bias={"1": 2}, logprobs=True, presence_penalty=0)
         await client.chat.completions.create(**ask, tools=[TOOL], parallel_tool_calls=False, user="me", n=1)
         served.session.end("done")
     assert served.trajectory.extra["gateway"]["unmet"] == {
         "parallel_tool_calls": 3,
         "frequency_penalty": 1,
         "top_k": 1,
-        "top_logprobs": 2,
         "logit_bias": 1,
     }
 

@@ -4,7 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.gateway.protocols import anthropic, chat, responses
+from agentrl.gateway.journal import append
+from agentrl.gateway.protocols import anthropic, chat, google, responses
 from agentrl.gateway.request import ModelAnswer, TurnRequest
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
@@ -170,6 +172,24 @@ def as_anthropic(history: list[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": messages, "tools": [{"name": "add", "input_schema": ADD["parameters"]}], "max_tokens": 300}
 
 
+def as_google(history: list[dict[str, Any]]) -> dict[str, Any]:
+    contents: list[dict[str, Any]] = []
+    for m in history:
+        if m["role"] == "tool":
+            result = {"id": m["tool_call_id"], "name": "add", "response": {"output": m["content"]}}
+            contents.append({"role": "user", "parts": [{"functionResponse": result}]})
+        elif m["role"] == "assistant":
+            parts: list[dict[str, Any]] = [{"text": "x", "thought": True}, {"text": m["content"]}]
+            for call in m.get("tool_calls", ()):
+                written = call["function"]
+                use = {"name": written["name"], "args": json.loads(written["arguments"])}
+                parts.append({"functionCall": use, "thoughtSignature": "eA=="})
+            contents.append({"role": "model", "parts": parts})
+        else:
+            contents.append({"role": "user", "parts": [{"text": m["content"]}]})
+    return {"contents": contents, "tools": [{"functionDeclarations": [ADD]}]}
+
+
 @dataclass(frozen=True)
 class Client:
     protocol: Any
@@ -177,7 +197,7 @@ class Client:
 
 
 CLIENTS = [Client(chat, as_chat), Client(responses, as_responses), Client(anthropic, as_anthropic)]
-CLIENTS.append(Client(responses, as_stored))
+CLIENTS += [Client(responses, as_stored), Client(google, as_google)]
 
 
 @cache
@@ -196,13 +216,16 @@ def written(env_chat: Chat, argument: str) -> str:
     return env_chat.decode([token for token in turn if token not in env_chat.stop_token_ids])
 
 
-async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[AgentSession, RandomEngine, bool]:
+async def play(
+    seed: int, env_chat: Any, *, inference: bool = False, journal: Path | None = None
+) -> tuple[AgentSession, RandomEngine, bool]:
     """A session; the last says whether it was linear."""
     random = Random(seed)
     engine = RandomEngine(random, env_chat)
     limits = Limits(512, 512, 4096)
     env = RolloutContext(engine, env_chat, no_tools(), load_interactions(None), limits, inference)  # type: ignore[arg-type]
     session = AgentSession(Trajectory(row(), "k", 0), env, Sampling(192, seed=seed, experts_from=0))
+    session.record = partial(append, journal) if journal else session.record
     agent = Agent(session, random, random.choice(CLIENTS))
     agent.history = [{"role": "system", "content": "Add."}, {"role": "user", "content": agent.word()}]
     linear, wild = True, random.random() < 0.7
@@ -277,6 +300,16 @@ async def test_so_it_is_when_the_template_rewrites_history() -> None:
 
 async def test_so_it_is_with_a_models_own_template() -> None:
     await play_all(by_name("deepseek_v3_1"), 50)
+
+
+async def test_a_session_that_is_read_from_its_journal_is_the_same(tmp_path: Path) -> None:
+    for seed in range(20):
+        file = tmp_path / str(seed) / "journal"
+        session, engine, _ = await play(seed, make_chat(), journal=file)
+        again = AgentSession(Trajectory(row(), "k", 0), session.env, session.sampling)
+        again.restore(file)
+        check(again, engine) if engine.drawn else None
+        assert again.trajectory.messages == session.trajectory.messages
 
 
 @pytest.mark.slow

@@ -215,6 +215,7 @@ async def test_a_python_function_is_an_agent(tmp_path: Path, define: str) -> Non
         ({"timeoutt": 5}, "unknown key 'timeoutt'; did you mean timeout"),
         ({"timeout": "soon"}, "timeout='soon': write a number above 0"),
         ({"exit_codes": "{1: fine}"}, "exit_codes: write numbers, or timeout, with ok"),
+        ({"port": 70000}, "port=70000: write a number up to 65535"),
         ({"sampling": "mine"}, "sampling='mine': write run"),
         ({"env": "[1]"}, "env: write a mapping"),
     ],

@@ -78,6 +78,24 @@ async def test_names_are_trained_frozen_or_aliases(tmp_path: Path) -> None:
     assert judge.session.requests == 1
 
 
+async def test_answers_of_other_servers_are_passed_on_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.gateway.settings.MAX_BODY_BYTES", 500)
+    async with serving(says("Yes", "No", "No" * 1000)) as judge, serving(says()) as served:
+        models = {"judge": {"base_url": f"{judge.url}/v1beta", "model": "big"}}
+        served.session.settings = settings(tmp_path, models=models)
+        asked = {"contents": [{"parts": [{"text": "What is 2 + 3 ?"}]}]}
+        async with httpx.AsyncClient(base_url=served.url, timeout=None) as http:
+            answer = await http.post("/v1beta/models/judge:generateContent", json=asked)
+            assert (answer.json()["modelVersion"], answer.json()["candidates"][0]["finishReason"]) == ("big", "STOP")
+            answer = await http.post("/v1beta/models/judge:streamGenerateContent", json=asked)
+            assert answer.text.startswith("data: {")
+            answer = await http.post("/v1beta/models/judge:generateContent", json=asked)
+            assert (answer.status_code, "an answer of more than 500 bytes" in answer.text) == (503, True)
+    assert not served.trajectory.ledgers
+
+
 async def test_a_function_says_what_is_trained_on(tmp_path: Path) -> None:
     async with serving(says("The answer is 5 .", "Yes")) as served:
         served.session.settings = settings(tmp_path, models={"*": {"train": "mine.wants"}})

@@ -23,7 +23,7 @@ from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.window import StalenessWindow, staleness_metrics
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium
-from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, restored_groups, saved_groups, to_plain
+from agentrl.trajectory.plain import from_plain, media_from_plain, plain_media, restored_groups, saved_groups, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
@@ -324,18 +324,18 @@ def test_a_trajectory_comes_back_as_it_was():
     whole.turn_rewards.append(TurnReward(0, 0.25, "tool"))
     whole.spans.append(Span("generate", 1.0, 2.0))
     whole.outcome, whole.reward, whole.reward_extra = Outcome.MODEL_ERROR, 1 / 3, {"acc": 1.0}
-    assert from_plain(loaded(to_plain(whole, MediaTable())), row, []) == whole
+    assert from_plain(loaded(to_plain(whole, {})), row, []) == whole
 
 
 def test_images_come_back_once_for_a_group():
     picture = Image.new("RGB", (3, 2), "red")
     medium = Medium("image", picture, "<pad>", (9, 9), (9,), {9: 1}, {"pixel_values": torch.ones(2, 4)})
-    row, table = Row("a", []), MediaTable()
+    row, table = Row("a", []), {}
     messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image", "image": medium}]}]
     ledger = Ledger(media=[medium])
     ledger.append_prompt([1, 9, 9])
     plain = [to_plain(Trajectory(row, f"3/a/{i}", i, messages, ledgers=[ledger]), table) for i in range(2)]
-    plain, media = loaded([plain, table.to_plain()])
+    plain, media = loaded([plain, plain_media(table)])
     (back,) = media_from_plain(media)
     for trajectory in (from_plain(each, row, [back]) for each in plain):
         assert trajectory.messages[0]["content"][1]["image"] is back

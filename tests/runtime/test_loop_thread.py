@@ -1,6 +1,8 @@
 """Work continues in the loop's thread; waits notice stops, interrupts and errors."""
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -99,6 +101,47 @@ def test_an_interrupted_run_cancels_its_work(loop: LoopThread, monkeypatch: pyte
     monkeypatch.undo()
     assert cancelled.wait(10)
     assert loop.run(value(2)) == 2
+
+
+async def test_it_works_within_a_running_loop_and_keeps_its_own() -> None:
+    async def here() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    with closing(LoopThread()) as loop:
+        first = loop.run(here())
+        assert first is await asyncio.to_thread(loop.run, here())
+        assert first is not asyncio.get_running_loop()
+    assert first.is_closed()
+
+
+def test_a_signal_ends_the_wait_and_cancels_the_work() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await forever()
+        finally:
+            ended.append("cancelled")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with closing(LoopThread()) as loop, pytest.raises(KeyboardInterrupt):
+            loop.run(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == ["cancelled"]
+
+
+def test_a_result_is_not_written_as_text(loop: LoopThread) -> None:
+    class Result:
+        def __repr__(self) -> str:
+            raise AssertionError("a rollout's text is long")
+
+    async def work() -> Result:
+        return Result()
+
+    assert isinstance(loop.run(work()), Result)
 
 
 def test_closing_cancels_everything_and_refuses_more() -> None:

@@ -14,6 +14,7 @@ from agentrl.core.errors import UserError
 from agentrl.tracking import LiveView, open_loggers, read_metrics
 from agentrl.tracking.fields import SUCCESS
 from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
+from agentrl.tracking.services.service import RunInfo
 
 pytestmark = pytest.mark.integration
 
@@ -85,10 +86,11 @@ def test_a_killed_process_loses_no_step(tmp_path):
 FULL = """
 import resource, sys
 from agentrl.tracking import open_loggers
+from agentrl.tracking.services.service import RunInfo
 from pathlib import Path
 
 folder = Path(sys.argv[1])
-loggers = open_loggers(["file"], folder, resume_step=None, config_yaml="")
+loggers = open_loggers(["file"], RunInfo("p", "e", folder))
 loggers.log(1, {"x": 1})
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "metrics.jsonl").stat().st_size + 9, hard))
@@ -162,9 +164,7 @@ def test_missing_tensorboard_names_the_command(tmp_path, monkeypatch):
 
 
 def test_open_loggers(tmp_path, capsys):
-    loggers = open_loggers(
-        ["console", "file", "tensorboard"], tmp_path, resume_step=None, config_yaml="trainer:\n  seed: 1\n"
-    )
+    loggers = open_loggers(["console", "file", "tensorboard"], RunInfo("p", "e", tmp_path, "trainer:\n  seed: 1\n"))
     loggers.log(1, {"rollout/success": 0.5})
     loggers.close()
     assert (tmp_path / "config.yaml").read_text() == "trainer:\n  seed: 1\n"
@@ -175,7 +175,7 @@ def test_open_loggers(tmp_path, capsys):
 
 def test_without_console_nothing_is_printed(tmp_path, capsys):
     view = LiveView(10, enabled=False)
-    loggers = open_loggers(["file"], tmp_path, resume_step=None, config_yaml="", view=view)
+    loggers = open_loggers(["file"], RunInfo("p", "e", tmp_path, view=view))
     loggers.log(1, {"rollout/success": 0.5})
     loggers.close()
     assert capsys.readouterr().out == ""
@@ -183,5 +183,5 @@ def test_without_console_nothing_is_printed(tmp_path, capsys):
 
 def test_an_unknown_logger(tmp_path):
     with pytest.raises(UserError, match="trainer.logger=comet: choose console, file, tensorboard, mlflow"):
-        open_loggers(["file", "comet"], tmp_path, resume_step=None, config_yaml="")
+        open_loggers(["file", "comet"], RunInfo("p", "e", tmp_path))
     assert list(tmp_path.iterdir()) == []

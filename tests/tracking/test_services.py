@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import generations, open_loggers
+from agentrl.tracking.services.service import RunInfo
 
 pytestmark = pytest.mark.integration
 
@@ -24,9 +25,7 @@ def table(dialog, plain, decode):
 def two_lives(name, run_dir, table):
     """Steps 1 to 3, then again from the checkpoint of step 2: step 3 was heard already."""
     for steps, resume_step, value in (((1, 2, 3), None, 0.25), ((3, 4), 2, 0.75)):
-        loggers = open_loggers(
-            [name], run_dir, resume_step=resume_step, config_yaml=CONFIG, project="p", experiment="e"
-        )
+        loggers = open_loggers([name], RunInfo("p", "e", run_dir, CONFIG, resume_step))
         for step in steps:
             if step == 2:
                 loggers.generations(step, table)
@@ -138,7 +137,7 @@ def test_one_that_is_not_installed_names_the_extra(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(service, "import_module", without)
     with pytest.raises(UserError, match=rf'{name} is not installed; run pip install "agentrl\[{name}\]"'):
-        open_loggers([name], tmp_path, resume_step=None, config_yaml="")
+        open_loggers([name], RunInfo("p", "e", tmp_path))
 
 
 def test_none_is_imported_unless_named(tmp_path, monkeypatch):
@@ -149,12 +148,12 @@ def test_none_is_imported_unless_named(tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", watched)
-    open_loggers(["file"], tmp_path, resume_step=None, config_yaml=CONFIG).close()
+    open_loggers(["file"], RunInfo("p", "e", tmp_path, CONFIG)).close()
 
 
 def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog):
     from agentrl.tracking.services import service
-    from agentrl.tracking.services.service import RunInfo, Service
+    from agentrl.tracking.services.service import Service
 
     class Down(Service):
         name, package, fix = "down", "json", "wait"
@@ -170,7 +169,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
         def end(self):
             raise ConnectionError("still nobody")
 
-    down = Down(RunInfo("p", "e", tmp_path, {}, resume=False))
+    down = Down(RunInfo("p", "e", tmp_path))
     for step in (1, 2):
         down.log(step, {"x": 1.0})
     down.generations(3, [])
@@ -181,7 +180,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
 
 
 def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
-    from agentrl.tracking.services.service import RunInfo, Service
+    from agentrl.tracking.services.service import Service
 
     class Closed(Service):
         name, package, fix = "closed", "json", "log in"
@@ -192,7 +191,7 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
         send = send_table = end = begin
 
     with pytest.raises(UserError, match=r"^trainer.logger: closed: no key; log in, or drop it$"):
-        Closed(RunInfo("p", "e", tmp_path, {}, resume=False))
+        Closed(RunInfo("p", "e", tmp_path))
 
 
 def test_a_table_shows_prompt_and_response(table, dialog, decode):
@@ -206,7 +205,7 @@ def test_a_table_shows_prompt_and_response(table, dialog, decode):
 def test_tables_reach_tensorboard(tmp_path, table):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    loggers = open_loggers(["tensorboard", "file", "console"], tmp_path, resume_step=None, config_yaml=CONFIG)
+    loggers = open_loggers(["tensorboard", "file", "console"], RunInfo("p", "e", tmp_path, CONFIG))
     loggers.generations(2, table)
     loggers.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))

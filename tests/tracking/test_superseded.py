@@ -63,7 +63,7 @@ def test_a_service_hears_of_the_new_branch(tmp_path: Path) -> None:
     """It skips steps that it has heard of; those of a new branch are others, in a run of their own."""
 
     def life(steps: Sequence[int], *, resume: bool) -> Listening:
-        service = Listening(RunInfo("p", "e", tmp_path, {}, resume))
+        service = Listening(RunInfo("p", "e", tmp_path, resume_step=int(resume)))
         for step in steps:
             service.log(step, {"rollout/success": 1.0})
         return service

@@ -204,5 +204,7 @@ def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> 
 
 def test_sglang_is_told() -> None:
     for wide in (True, False):
-        words = command(ServerSettings("python", "base", "cpu", "bfloat16", 64, 2, head_in_float32=wide), 1)
+        words = command(
+            ServerSettings("python", "base", "cpu", "bfloat16", 64, 2, policy=Model(enable_fp32_lm_head=wide)), 1
+        )
         assert ("--enable-fp32-lm-head" in words) == wide

@@ -125,16 +125,25 @@ def test_an_adapter_counts_and_only_it_gets_gradients():
     assert all("lora_" in name for name in gradients(module, after.sum()))
 
 
-def test_an_adapter_on_the_head_is_not_bypassed():
-    module = get_peft_model(tiny("llama"), LoraConfig(r=4, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM"))
+@pytest.mark.parametrize("dora", [False, True])
+def test_an_adapter_on_the_head_is_not_bypassed(dora):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM", use_dora=dora)
+    module = get_peft_model(tiny("llama"), lora)
     for name, parameter in module.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     batch = random_batch(LENGTHS)
     score = TokenLogprobs(module)
-    assert not score.linear_head
+    assert score.linear_head is not dora  # the chunks have plain LoRA's part
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     expected = plain(module.get_base_model(), batch)[0] * batch.mask
-    torch.testing.assert_close(score(batch)[0], expected, atol=2e-5, rtol=1e-5)
+    gradients = torch.autograd.grad(expected.sum(), trained)
+    found = score(batch)[0]
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), trained), gradients, atol=1e-4, rtol=1e-4)
+    with module.disable_adapter(), torch.no_grad():
+        without = score(batch)[0]
+        torch.testing.assert_close(without, plain(module.get_base_model(), batch)[0] * batch.mask, atol=2e-5, rtol=1e-5)
 
 
 def test_half_precision_stays_near_float32():

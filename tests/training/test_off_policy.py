@@ -262,4 +262,7 @@ def test_rejecting_every_token_changes_no_weight_and_is_reported():
 def test_figures_of_a_report_without_rejection_have_no_share():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own
-    assert "rollout_is/rejected" not in PolicyReport(batch, lr=0.1, ranks=ALONE).metrics()
+    assert (
+        "rollout_is/rejected"
+        not in PolicyReport(batch, SimpleNamespace(lr=0.1, ranks=ALONE, loss_scale=None)).metrics()
+    )

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from agentrl.config.checks.own import own_objects
+from agentrl.config.choices import own_objects
 from agentrl.config.derived import inherited, optimizer_name, state_bytes
 from agentrl.config.schema import Config, Optim
 from agentrl.config.schema.critic import CriticOptim

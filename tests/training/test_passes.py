@@ -110,7 +110,8 @@ def test_activations_by_what_is_kept() -> None:
     module = tiny("qwen3")
     names = [name for name, _ in module.named_parameters()]
     shape = shape_of(module.config, names, names)
-    assert (shape.layers, shape.kept, shape.hidden, shape.queries, shape.keys, shape.normed) == (2, 2, 64, 64, 32, True)
+    sizes = shape.sizes
+    assert (sizes.layers, shape.kept, sizes.hidden, sizes.queries, sizes.keys, shape.normed) == (2, 2, 64, 64, 32, True)
     plain = activation_bytes(shape, narrow=True, compiled=False, checkpointing=False)
     assert activation_bytes(shape, narrow=True, compiled=True, checkpointing=False) < plain
     assert activation_bytes(shape, narrow=True, compiled=False, checkpointing=True) < plain

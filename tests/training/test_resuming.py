@@ -70,6 +70,18 @@ def test_a_run_without_a_checkpoint_is_set_aside_whole(tmp_path: Path, caplog: p
     assert [path.name for path in aside.parent.iterdir()] == ["superseded_1"]
 
 
+def test_a_run_that_starts_over_takes_no_sessions_of_the_run_before(tmp_path: Path) -> None:
+    """One that was killed before it saved has to train on them again."""
+    taken = tmp_path / "sessions" / "taken" / "0"
+    taken.mkdir(parents=True)
+    trainer = Trainer(default_local_dir=str(tmp_path))
+    assert Checkpoints(trainer, Learner(), {}).resume() == 0
+    assert taken.exists()
+    assert Checkpoints(replace(trainer, resume_mode="disable"), Learner(), {}).resume() == 0
+    assert (tmp_path / "checkpoints" / "superseded_1" / "taken" / "0").exists()
+    assert not taken.exists()
+
+
 def test_a_branch_from_elsewhere_leaves_nothing_of_the_folders_old_run(tmp_path: Path) -> None:
     other = Trainer(default_local_dir=str(tmp_path / "other"))
     Checkpoints(other, Learner(), {}).save(5)

@@ -25,14 +25,6 @@ KEY = "algorithm.adv_estimator"
 Estimator = Callable[..., Tensor | tuple[Tensor, Tensor]]
 
 
-def reads(name: str) -> frozenset[str]:
-    """Keywords of the estimator `name`: `values` asks for a critic, `baselines` for greedy rollouts.
-
-    Raises UserError for an unknown name.
-    """
-    return ADVANTAGES.keywords(name, KEY)
-
-
 def estimate(
     name: str,
     rewards: Tensor,

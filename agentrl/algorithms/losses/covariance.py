@@ -32,10 +32,8 @@ def choose_between(
     """Clip-Cov's tokens, drawn at random with the CPU `generator`: bool [T]."""
     covariance = covariances(old_logprobs, advantages, mask)
     candidates = ((covariance > clip_cov_lb) & (covariance < clip_cov_ub)).nonzero().squeeze(-1)
-    drawn = torch.randperm(candidates.numel(), generator=generator)[: _share(mask, clip_cov_ratio)].to(
-        candidates.device
-    )
-    return _marked(candidates[drawn], mask)
+    drawn = torch.randperm(candidates.numel(), generator=generator)[: _share(mask, clip_cov_ratio)]
+    return _marked(candidates[drawn.to(candidates.device)], mask)
 
 
 def choose_largest(old_logprobs: Tensor, advantages: Tensor, mask: Tensor, *, kl_cov_ratio: float) -> Tensor:

@@ -46,13 +46,22 @@ class Tags:
     """Tags around the answer, which are no text, with calls or without."""
     signs: tuple[str, ...] = ()
     """Texts that show that a closing tag belongs to a call whose opening tag is missing."""
+    begins: re.Pattern[str] | None = None
+    """An opening tag that begins a call, where others like it do not."""
+
+    def next(self, text: str, at: int) -> tuple[int, int] | None:
+        """Start and end of the first opening tag from `at` on."""
+        if self.begins is not None:
+            return match.span() if (match := self.begins.search(text, at)) else None
+        found = [(start, start + len(tag)) for tag in self.open if (start := text.find(tag, at)) >= 0]
+        return min(found, default=None)
 
 
 def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
     """All calls of a turn, in order; text between them becomes content."""
     parsed, answer = split_thinking(text)
     pieces, at = [], 0
-    while (opening := _next(answer, at, tags.open)) is not None:
+    while (opening := tags.next(answer, at)) is not None:
         if (last := too_many(parsed.calls, tags.expected)) is not None:
             parsed.calls.append(last)
             return parsed
@@ -66,12 +75,6 @@ def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
     return parsed
 
 
-def _next(text: str, at: int, tags: tuple[str, ...]) -> tuple[int, int] | None:
-    """Start and end of the first of `tags` from `at` on."""
-    found = [(start, start + len(tag)) for tag in tags if (start := text.find(tag, at)) >= 0]
-    return min(found) if found else None
-
-
 def _read_one(text: str, body: int, index: int, tags: Tags, read: ReadBlock) -> tuple[list[Call], int]:
     try:
         return read(text, body, index)
@@ -82,7 +85,7 @@ def _read_one(text: str, body: int, index: int, tags: Tags, read: ReadBlock) -> 
 
 def resume(text: str, body: int, tags: Tags) -> int:
     """Where reading goes on after a malformed call: past its closing tag, or at the next opening one."""
-    following = _next(text, body, tags.open)
+    following = tags.next(text, body)
     limit = following[0] if following else len(text)
     close = text.find(tags.close, body, limit) if tags.close else -1
     return close + len(tags.close) if close >= 0 else limit

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from agentrl.core.json_text import DEEPEST, complaint
 from agentrl.trajectory.message import Call, call_id
 
 MAX_CALLS = 128
@@ -17,8 +18,6 @@ MAX_BROKEN = 16
 """Malformed calls that are explained in one turn; the rest of the turn gets one error."""
 MAX_ARGUMENTS = 256
 """Arguments of one call, where the format spells each out."""
-MAX_DEPTH = 64
-"""Levels of lists and objects within a call's arguments."""
 MAX_VALUES = 50_000
 """Separators (commas and opening brackets) of a call's JSON, where it is longer than as many characters."""
 EXCERPT_CHARACTERS = 30
@@ -91,7 +90,7 @@ def _decode(text: str, at: int = 0) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         raise Malformed(f"invalid JSON at character {error.pos - at}, {near(text, error.pos)}: {error.msg}") from error
     except RecursionError as error:
-        raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels") from error
+        raise Malformed(f"it is nested too deeply: at most {DEEPEST} levels") from error
     except ValueError as error:
         raise Malformed(f"invalid JSON: {str(error).partition(';')[0]}") from error
 
@@ -108,13 +107,13 @@ def stuck(text: str, at: int) -> str:
     return f"cannot read it from {rest!r} on" if rest else "its closing tags are missing"
 
 
-def make_call(value: Any, seed: str, index: int, *, identity: str | None = None) -> Call:
-    """A call out of a decoded `{"name": ..., "arguments": {...}}`. Raises Malformed."""
+def make_call(value: Any, seed: str, index: int, *, identity: str | None = None, key: str = "name") -> Call:
+    """A call out of a decoded `{"name": ..., "arguments": {...}}`; `key`: that of the name. Raises Malformed."""
     if not isinstance(value, dict):
         raise Malformed(f"expected a JSON object, got {type(value).__name__}")
-    name = value.get("name")
+    name = value.get(key)
     if not isinstance(name, str) or not name:
-        raise Malformed('the key "name" is missing or not a string')
+        raise Malformed(f'the key "{key}" is missing or not a string')
     arguments = value.get("arguments", value.get("parameters", {}))
     return typed_call(name, arguments, seed, index, identity=identity)
 
@@ -138,45 +137,17 @@ def typed_call(name: str, arguments: Any, seed: str, index: int, *, identity: st
 
 def _require_plain(name: str, arguments: dict[str, Any], written: str) -> None:
     """Nothing goes on that JSON and UTF-8 cannot say. Raises Malformed."""
-    if written.count("[") + written.count("{") > MAX_DEPTH and _deeper_than(arguments, MAX_DEPTH):
-        raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels")
-    if not (_HUGE.search(written) or "\\u" in written or "\\U" in written or not is_text(written)):
-        return
-    try:
-        whole = json.dumps([name, arguments], ensure_ascii=False, allow_nan=False)
-    except ValueError as error:
-        raise Malformed("a number in it is too large") from error
-    if not is_text(whole):
-        raise Malformed(
-            "it holds half of a surrogate pair, such as \\ud83d alone, which is no character: write both halves, or "
-            "the character itself"
-        )
-
-
-def is_text(text: str) -> bool:
-    """Whether UTF-8 can say it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _deeper_than(value: Any, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
-        inner = (node.values() if type(node) is dict else node for node in level)
-        level = [child for children in inner for child in children if child and type(child) in (dict, list)]
-        if not level:
-            return False
-    return True
+    deep = written.count("[") + written.count("{") > DEEPEST
+    doubtful = deep or _HUGE.search(written) or "\\u" in written or "\\U" in written or complaint(written)
+    if doubtful and (wrong := complaint(name) or complaint(arguments)):
+        raise Malformed(wrong)
 
 
 def broken(reason: str, seed: str, index: int, *, expected: str, name: str = UNKNOWN) -> Call:
     """A call that could not be read, with the fix for the model."""
     return Call(
         call_id(seed, index),
-        name if is_text(name) else UNKNOWN,
+        UNKNOWN if complaint(name) else name,
         None,
         f"Tool call {index + 1} is malformed: {reason}. Write it as {expected}",
     )
@@ -205,7 +176,7 @@ def read_whole_json(text: str) -> Any:
     return value
 
 
-def constant(text: str) -> tuple[Any] | None:
-    """True, False or None as Python prints them, in a tuple of one."""
+def read_value(text: str) -> Any:
+    """JSON, or True, False or None as Python prints them, and nothing after it. Raises Malformed."""
     word = text[:16].strip()
-    return (_PYTHON_CONSTANTS[word],) if len(text) <= 16 and word in _PYTHON_CONSTANTS else None
+    return _PYTHON_CONSTANTS[word] if len(text) <= 16 and word in _PYTHON_CONSTANTS else read_whole_json(text)

@@ -1,10 +1,10 @@
 """GigaChat. 3: JSON in a message of the role "function call"; 3.5: GCML, as DeepSeek's DSML (tagged_formats.py)."""
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_named
+from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_named
 from agentrl.chat.parsers.tagged_arguments import parse_spelled
 from agentrl.chat.parsers.tagged_formats import marked_invocations
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Call, Parsed, Tools
+from agentrl.trajectory.message import Parsed, Tools
 
 END = "<|message_sep|>"
 TAGS = Tags(
@@ -21,9 +21,4 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn."""
     if "｜GCML｜" in text:
         return parse_spelled(text, GCML, tools)
-    return parse_blocks(text, TAGS, _read)
-
-
-def _read(text: str, body: int, index: int) -> tuple[list[Call], int]:
-    call, end = read_named(text, body, index)
-    return [call], end
+    return parse_tagged(text, TAGS, read_named)

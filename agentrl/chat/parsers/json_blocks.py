@@ -1,9 +1,10 @@
 """Calls as JSON between two tags: Hermes, Nemotron-Nano-v2, Phi-4-mini, Apertus, Command."""
 
+from functools import partial
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, parse_lists, parse_tagged, read_list, read_named
-from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
+from agentrl.chat.parsers.calls import Malformed, make_call, read_json, typed_call
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed, Tools
 
@@ -57,7 +58,7 @@ def apertus(text: str, tools: Tools = None) -> Parsed:
 @tool_parser("command")
 def command(text: str, tools: Tools = None) -> Parsed:
     """Read a turn of Command R7B or Command A."""
-    return parse_lists(text, COMMAND, _make_tool_named)
+    return parse_lists(text, COMMAND, partial(make_call, key="tool_name"))
 
 
 def _read_open_list(text: str, body: int, index: int) -> tuple[list[Call], int]:
@@ -70,12 +71,3 @@ def _make_keyed(item: Any, seed: str, index: int) -> Call:
         raise Malformed("each call is an object with one key, the tool's name")
     ((name, arguments),) = item.items()
     return typed_call(name, arguments, seed, index)
-
-
-def _make_tool_named(item: Any, seed: str, index: int) -> Call:
-    if not isinstance(item, dict):
-        raise Malformed(f"expected a JSON object, got {type(item).__name__}")
-    name = item.get("tool_name")
-    if not isinstance(name, str) or not name:
-        raise Malformed('the key "tool_name" is missing or not a string')
-    return typed_call(name, item.get("parameters", {}), seed, index)

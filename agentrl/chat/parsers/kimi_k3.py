@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
+from agentrl.chat.parsers.calls import Malformed, read_value
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed, Tools
@@ -19,8 +19,7 @@ def _value(argument: re.Match[str], value: str) -> dict[str, Any]:
     key, kind = argument[1], argument[2]
     if key is not None and kind == "string":
         return {_plain(key): value}
-    known = constant(value)
-    read = known[0] if known else read_whole_json(value)
+    read = read_value(value)
     if key is not None:
         return {_plain(key): read}
     if not isinstance(read, dict):

@@ -5,12 +5,12 @@ Not Python's own parser: it takes seconds for a megabyte and exponential time fo
 
 import ast
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.chat.parsers.calls import MAX_DEPTH, Malformed, near, skip_space
+from agentrl.chat.parsers.calls import Malformed, near, skip_space
+from agentrl.core.json_text import DEEPEST
 
 MAX_LITERALS = 10_000
 """Values that are read of one turn in a notation other than JSON."""
@@ -96,8 +96,8 @@ class Values:
         self.count += 1
         if self.count > MAX_LITERALS:
             raise Malformed(f"it is too long: at most {MAX_LITERALS} values")
-        if depth > MAX_DEPTH:
-            raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels")
+        if depth > DEEPEST:
+            raise Malformed(f"it is nested too deeply: at most {DEEPEST} levels")
         at = skip_space(self.text, at)
         opening = self.text[at : at + 1]
         if opening and opening in self.notation.brackets:
@@ -122,7 +122,7 @@ class Values:
         while not self._closes(at, close):
             value, at = self.read(at, depth + 1)
             values.append(value)
-            at = self._comma(at, close)
+            at = self.comma(at, close)
         return values, skip_space(self.text, at) + 1
 
     def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
@@ -131,7 +131,7 @@ class Values:
             key, at = self._key(skip_space(self.text, at))
             at = self.require(":", at)
             values[key], at = self.read(at, depth + 1)
-            at = self._comma(at, "}")
+            at = self.comma(at, "}")
         return values, skip_space(self.text, at) + 1
 
     def _key(self, at: int) -> tuple[str, int]:
@@ -146,7 +146,7 @@ class Values:
     def _closes(self, at: int, close: str) -> bool:
         return self.text.startswith(close, skip_space(self.text, at))
 
-    def _comma(self, at: int, close: str) -> int:
+    def comma(self, at: int, close: str) -> int:
         """The position after a comma, or of the closing bracket. Raises Malformed."""
         at = skip_space(self.text, at)
         return at if self.text.startswith(close, at) else self.require(",", at)
@@ -157,11 +157,3 @@ class Values:
         if not self.text.startswith(sign, at):
             raise Malformed(f"{sign!r} is missing {near(self.text, at)}")
         return at + len(sign)
-
-
-class quiet(warnings.catch_warnings):
-    r"""Without Python's warnings: '\d' in a model's string is its own affair."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, 
 from agentrl.chat.parsers.pythonic import parse_builtin
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.core.points import tool_parser
-from agentrl.trajectory.message import Parsed, Tools
+from agentrl.trajectory.message import Call, Parsed, Tools
 
 TAG = "<|python_tag|>"
 EXPECTED = '{"name": ..., "parameters": {...}}'
@@ -23,54 +23,36 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn."""
     parsed, answer = split_thinking(text)
     content, tag, body = answer.partition(TAG)
+    after = _AFTER_TEXT.search(answer)
+    ending = _objects(answer[after.start() :]) if after else []
     if tag:
-        return _after_tag(parsed, content, body)
-    if _LOOKS_LIKE_CALL.match(answer):
-        _read_objects(parsed, answer)
-        return parsed
-    found = _AFTER_TEXT.search(answer)
-    if found is not None:
-        return _after_text(parsed, answer, found.start())
-    parsed.content = answer
-    parsed.calls += calls_in_thinking(parsed, answer, (TAG,), EXPECTED)
-    return parsed
-
-
-def _after_tag(parsed: Parsed, content: str, body: str) -> Parsed:
-    parsed.content = content.rstrip()
-    builtin = parse_builtin(body)
-    if builtin is not None:
-        parsed.calls.append(builtin)
-        return parsed
-    _read_objects(parsed, body)
-    return parsed
-
-
-def _after_text(parsed: Parsed, answer: str, start: int) -> Parsed:
-    """Calls that end the turn; the same further up, say in an example, is text."""
-    read = Parsed("")
-    _read_objects(read, answer[start:])
-    if any(call.error for call in read.calls):
+        builtin = parse_builtin(body)
+        parsed.content, parsed.calls = content.rstrip(), _objects(body) if builtin is None else [builtin]
+    elif _LOOKS_LIKE_CALL.match(answer):
+        parsed.calls = _objects(answer)
+    # Calls end the turn; the same further up, say in an example, is text.
+    elif after and not any(call.error for call in ending):
+        parsed.content, parsed.calls = _TEXT_TAGS.sub("", answer[: after.start()]).rstrip(), ending
+    else:
         parsed.content = answer
-        return parsed
-    parsed.calls = read.calls
-    parsed.content = _TEXT_TAGS.sub("", answer[:start]).rstrip()
+        parsed.calls += calls_in_thinking(parsed, answer, (TAG,), EXPECTED)
     return parsed
 
 
-def _read_objects(parsed: Parsed, body: str) -> None:
+def _objects(body: str) -> list[Call]:
+    """The calls of a text that has nothing else."""
+    calls: list[Call] = []
     at = _next(body, 0)
     while at < len(body):
-        if (last := too_many(parsed.calls, EXPECTED)) is not None:
-            parsed.calls.append(last)
-            return
+        if (last := too_many(calls, EXPECTED)) is not None:
+            return [*calls, last]
         try:
             value, end = read_json(body, at)
-            parsed.calls += read_list(value, body[at:end], len(parsed.calls), make_call)
+            calls += read_list(value, body[at:end], len(calls), make_call)
         except Malformed as error:
-            parsed.calls.append(broken(str(error), body[at:], len(parsed.calls), expected=EXPECTED))
-            return
+            return [*calls, broken(str(error), body[at:], len(calls), expected=EXPECTED)]
         at = _next(body, end)
+    return calls
 
 
 def _next(body: str, end: int) -> int:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
-from agentrl.chat.parsers.calls import MAX_DEPTH, Malformed, match_at, naming, near, skip_space, stuck, typed_call
+from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, skip_space, stuck, typed_call
 from agentrl.chat.parsers.literals import MAX_LITERALS
 from agentrl.chat.parsers.values import Bare, parameters_of, settled
 from agentrl.core.json_schema import Outlines
+from agentrl.core.json_text import DEEPEST
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed, Tools
 
@@ -76,7 +77,7 @@ class _Elements:
     def _element(self, at: int, depth: int) -> tuple[Element, int]:
         self.count += 1
         opening = _ELEMENT.match(self.text, at)
-        if opening is None or depth > MAX_DEPTH or self.count > MAX_LITERALS:
+        if opening is None or depth > DEEPEST or self.count > MAX_LITERALS:
             raise Malformed(f"no element, or too many, {near(self.text, at)}")
         close = f"{MARK}</{opening[1]}>"
         following = self.text.find(MARK, opening.end())

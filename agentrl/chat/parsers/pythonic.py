@@ -1,6 +1,7 @@
 """Pythonic calls: [f(a=1), g(b="x")], alone (Llama 3.2/4) or between tags (Llama 4, LFM2)."""
 
 import re
+import warnings
 from typing import Any
 
 from agentrl.chat.parsers.calls import (
@@ -14,7 +15,7 @@ from agentrl.chat.parsers.calls import (
     skip_space,
     typed_call,
 )
-from agentrl.chat.parsers.literals import Values, quiet
+from agentrl.chat.parsers.literals import Values
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.chat.parsers.values import settled
 from agentrl.core.points import tool_parser
@@ -65,7 +66,7 @@ def _parse_between(parsed: Parsed, before: str, rest: str, end: str, tools: Tool
 
 
 def _read_list(text: str, tools: Tools) -> list[Call]:
-    with quiet():
+    with warnings.catch_warnings(action="ignore"):  # an odd escape in a model's string
         return _List(text, tools).read()
 
 
@@ -94,7 +95,7 @@ class _List:
             return self._call(at)
         at += 1
         while not self.text.startswith("]", skip_space(self.text, at)):
-            at = self._after_comma(self._call(at), "]")
+            at = self.values.comma(self._call(at), "]")
         if not self.calls:
             raise Malformed("the list of calls is empty")
         return skip_space(self.text, at) + 1
@@ -117,9 +118,5 @@ class _List:
             if key[1] in arguments or len(arguments) == MAX_ARGUMENTS:
                 raise Malformed(f"the argument {key[1]!r} is there twice, or one of more than {MAX_ARGUMENTS}")
             arguments[key[1]], at = self.values.read(key.end())
-            at = self._after_comma(at, ")")
+            at = self.values.comma(at, ")")
         return arguments, skip_space(self.text, at) + 1
-
-    def _after_comma(self, at: int, close: str) -> int:
-        at = skip_space(self.text, at)
-        return at if self.text.startswith(close, at) else self.values.require(",", at)

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags
-from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
+from agentrl.chat.parsers.calls import Malformed, read_value
 from agentrl.chat.parsers.tagged_arguments import (
     NAME,
     Grammar,
@@ -74,9 +74,8 @@ def _typed(argument: re.Match[str], value: str) -> dict[str, Any]:
     """Text or JSON, as the call itself says."""
     if argument[2] == "true":
         return {argument[1]: value}
-    known = constant(value)
     try:
-        return {argument[1]: known[0] if known else read_whole_json(value)}
+        return {argument[1]: read_value(value)}
     except Malformed as error:
         raise Malformed(f'the argument "{argument[1]}" says string="false" and is no JSON: {error}') from error
 

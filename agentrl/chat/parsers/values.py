@@ -4,11 +4,12 @@ Invariant: a value is what it spells, a number or a list; it stays text where th
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json, skip_space
-from agentrl.chat.parsers.literals import Values, quiet
+from agentrl.chat.parsers.calls import Malformed, read_value, skip_space
+from agentrl.chat.parsers.literals import Values
 from agentrl.core.json_schema import SECONDS, Schema, Unchecked, WrongSchema, compiled, leaves
 from agentrl.trajectory.message import Tools
 
@@ -69,11 +70,8 @@ def _with(value: Any, new: Mapping[Path, Any], path: Path = ()) -> Any:
 
 def _spelled(value: str) -> Any:
     """The JSON or the Python literal that a text is; text otherwise."""
-    known = constant(value)
-    if known is not None:
-        return known[0]
     try:
-        converted = read_whole_json(value)
+        converted = read_value(value)
     except Malformed:
         return _literal(value)
     return value if isinstance(converted, str) else converted
@@ -85,7 +83,7 @@ def _literal(value: str) -> Any:
     if value[start : start + 1] not in ("[", "{"):
         return value
     try:
-        with quiet():
+        with warnings.catch_warnings(action="ignore"):  # an odd escape in a model's string
             read, end = Values(value).read(start)
     except Malformed:
         return value

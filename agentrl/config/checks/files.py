@@ -1,4 +1,4 @@
-"""Keys about files that go together; `agentrl.config.paths` looks for the files."""
+"""Files that every run needs, and keys about files that go together; `agentrl.config.paths` looks for the files."""
 
 from typing import Any
 
@@ -8,19 +8,24 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import check_apart
 
 
+def required(model: Model, data: Data, trainer: Trainer) -> None:
+    """A model and rows."""
+    rows = "val_files" if trainer.val_only else "train_files"
+    needed = {
+        "model.path": (model.path, "a model's folder or hub id; `agentrl model smollm2` prepares one"),
+        f"data.{rows}": (getattr(data, rows), "parquet or jsonl; `agentrl data` writes some"),
+    }
+    missing = [f"{key} ({what})" for key, (value, what) in needed.items() if not value]
+    if missing:
+        raise UserError(f"not set: {' and '.join(missing)}")
+
+
 def custom_class(data: Data | SftData) -> None:
     """Both keys of the dataset class, or none."""
     custom_cls = data.custom_cls
     if bool(custom_cls.path) != bool(custom_cls.name):
         given, lacking = ("path", "name") if custom_cls.path else ("name", "path")
         raise UserError(f"data.custom_cls.{given} is set without data.custom_cls.{lacking}: set both")
-
-
-def as_list(value: Any) -> list[Any]:
-    """None: nothing; one thing: a list of it."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def resume(trainer: Trainer) -> None:

@@ -8,9 +8,7 @@ KEY = "trainer.max_staleness"
 
 
 def bound(trainer: Trainer, rollout: Rollout) -> None:
-    """A number of versions, and a run that may depend on timing."""
-    if trainer.max_staleness < 0:
-        raise UserError(f"{KEY}={trainer.max_staleness}: must be at least 0, which waits for the rollouts of a step")
+    """A run that may depend on timing."""
     if trainer.max_staleness and rollout.deterministic:
         raise UserError(
             f"rollout.deterministic=true with {KEY}={trainer.max_staleness}: the weights that draw a token depend on "
@@ -54,9 +52,3 @@ def filtered_batches(trainer: Trainer, data: Data, algorithm: Algorithm) -> None
             f"{batches} batches of {drawn} prompts do not fill data.train_batch_size={size}, and groups would become "
             f"too old; set it to {-(-size // drawn)} or more"
         )
-
-
-def gap_limit(trainer: Trainer) -> None:
-    """A number of nats. Raises UserError."""
-    if trainer.max_rollout_gap is not None and not trainer.max_rollout_gap > 0:
-        raise UserError(f"trainer.max_rollout_gap={trainer.max_rollout_gap}: must be above 0; null stops no run")

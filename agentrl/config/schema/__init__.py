@@ -45,30 +45,3 @@ class Config:
     """Ray, for runs with several processes."""
     custom: dict[str, Any] = field(default_factory=dict)
     """Settings of your own code, under any name; docs/config.md shows who reads them."""
-
-
-__all__ = [
-    "PFPPO",
-    "Actor",
-    "Algorithm",
-    "Config",
-    "Critic",
-    "CustomClass",
-    "Data",
-    "Distillation",
-    "KLControl",
-    "Model",
-    "Optim",
-    "PolicyLoss",
-    "Pretrained",
-    "Profiler",
-    "RayInit",
-    "Ref",
-    "Reward",
-    "RewardModel",
-    "RewardNetwork",
-    "Rollout",
-    "RolloutCorrection",
-    "Teacher",
-    "Trainer",
-]

@@ -1,9 +1,10 @@
 """Keys of rows: files, columns, lengths, batches."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from agentrl.config.schema.paths import CodePath, LaterPath, RowFiles
+from agentrl.config.schema.marks import AT_LEAST_1, CodePath, LaterPath, OpenChoice, RowFiles
+from agentrl.core import points
 
 
 @dataclass
@@ -57,23 +58,23 @@ class Data(Rows):
     """YAML that names the environments of the row source `env:NAME`."""
     reward_fn_key: str = "data_source"
     """Column with the data source of a row, for the reward function."""
-    max_prompt_length: int = 512
+    max_prompt_length: Annotated[int, AT_LEAST_1] = 512
     """Longest first prompt in tokens, including tools and template; `truncation` handles longer ones."""
-    max_response_length: int = 512
+    max_response_length: Annotated[int, AT_LEAST_1] = 512
     """Most tokens after the prompt, over all turns, including tool and user tokens."""
-    train_batch_size: int = 16
+    train_batch_size: Annotated[int, AT_LEAST_1] = 16
     """Prompts per step; trajectories per step are this times `rollout.n`."""
-    gen_batch_size: int | None = None
+    gen_batch_size: Annotated[int | None, AT_LEAST_1] = None
     """With `algorithm.filter_groups`: prompts per batch of rollouts; null: `train_batch_size`."""
-    val_batch_size: int | None = None
+    val_batch_size: Annotated[int | None, AT_LEAST_1] = None
     """Prompts per validation batch; null: all at once."""
-    row_sampler: str | None = None
+    row_sampler: Annotated[str | None, OpenChoice(points.ROW_SAMPLERS)] = None
     """Order of the training rows in an epoch; null: `shuffle` decides."""
     validation_shuffle: bool = False
     """Shuffle the validation rows."""
     filter_overlong_prompts: bool = False
     """Before training, drop rows whose prompt is longer than `max_prompt_length`."""
-    truncation: str = "error"
+    truncation: Annotated[str, ("error", "left", "right", "middle")] = "error"
     """Handling of an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     use_shm: bool = False
     """Read files from a copy in /dev/shm, made once per machine; it is not deleted."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from agentrl.config.schema.paths import CodePath, ModelPath
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, SHARE, CodePath, ModelPath, OpenChoice
+from agentrl.core import points
 
 
 @dataclass
@@ -48,27 +49,27 @@ class Distillation:
     """The distance of the policy to its teachers on the policy's own tokens, for runs with `teachers`. A row's teacher
     is named by `extra_info.teacher`, else by its data source, else it is the only one."""
 
-    coef: float = 1.0
+    coef: Annotated[float, AT_LEAST_0] = 1.0
     """Factor of the distance, next to rewards."""
-    divergence: str = "reverse_kl"
+    divergence: Annotated[str, ("reverse_kl", "forward_kl", "jsd")] = "reverse_kl"
     """reverse_kl (policy to teacher), forward_kl (teacher to policy), or jsd (generalised Jensen-Shannon, arXiv
     2306.13649)."""
-    beta: float = 0.5
+    beta: Annotated[float, SHARE] = 0.5
     """jsd: weight of the teacher in the mixture; 0 is forward_kl, 1 is reverse_kl."""
     topk: int = 0
     """Tokens of the vocabulary that are compared: 0: the sampled token; k: the k likeliest; -1: all (teachers on the
     ranks)."""
-    support: str = "teacher"
+    support: Annotated[str, ("teacher", "student")] = "teacher"
     """topk: the likeliest tokens of the teacher or of the student (teachers on the ranks)."""
     tail: bool = True
     """topk: compare the probability of all other tokens together, too."""
-    estimator: str = "kl"
+    estimator: Annotated[str, OpenChoice(points.KL_ESTIMATORS, suffix="+")] = "kl"
     """topk=0: the estimate from the sampled token, as in `actor.kl_loss_type`: kl is k1, mse k2, low_var_kl k3."""
     reward: bool = True
     """Subtract the distance from each token's advantage; false: it is a term of the loss, with its own gradient."""
     use_rewards: bool = True
     """Train on rewards too; false: distillation is the whole loss, and no reward function is needed."""
-    temperature: float = 1.0
+    temperature: Annotated[float, ABOVE_0] = 1.0
     """Both models' logits are divided by it, on top of `rollout.temperature`; topk: -1 or teachers on the ranks."""
     loss_max_clamp: float | None = None
     """Largest distance of a token; with the sampled token also the smallest, negative; null: no bound."""

@@ -1,9 +1,10 @@
 """Keys of `agentrl generate` and `agentrl eval`: those of `agentrl train`, and keys for answers and scores."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from agentrl.config.schema import Config, Data
-from agentrl.config.schema.paths import OutputPath, RowFiles
+from agentrl.config.schema.marks import ABOVE_0, SHARE, OutputPath, RowFiles
 
 
 @dataclass
@@ -27,11 +28,11 @@ class EvalData(Data):
 class Evaluation:
     """Statistics of the scores."""
 
-    k: list[int] = field(default_factory=list)
+    k: Annotated[list[int], ABOVE_0] = field(default_factory=list)
     """pass@k (arXiv 2107.03374) for these k; empty: 1, 2, 4, ... up to the number of answers per row."""
     success_threshold: float = 1.0
     """An answer with at least this score passes, unless the reward function returns "acc" or "success"."""
-    confidence: float = 0.95
+    confidence: Annotated[float, SHARE] = 0.95
     """Confidence level of the intervals, from resampled rows (bootstrap)."""
     resamples: int = 1000
     """Resamples per interval, the same in each run; 0: no intervals."""

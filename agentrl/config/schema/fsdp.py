@@ -1,16 +1,22 @@
 """Keys of FSDP sharding, number formats and checkpoint contents."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from agentrl.config.schema.marks import ABOVE_0
+from agentrl.core.dtypes import COMPUTED, STORED
+
+CONTENTS = ("model", "optimizer", "extra", "hf_model")
 
 
 @dataclass
 class MixedPrecision:
     """Number formats. Trained parameters and the optimizer are float32."""
 
-    param_dtype: str = "auto"
+    param_dtype: Annotated[str, ("auto", *COMPUTED)] = "auto"
     """dtype of computation: float32, bfloat16, float16 (with dynamic loss scaling), or auto: bfloat16 on a GPU, on a
     CPU the dtype of the parameters."""
-    reduce_dtype: str = "float32"
+    reduce_dtype: Annotated[str, STORED] = "float32"
     """dtype of gradient reduction: float32 or bfloat16."""
 
 
@@ -20,7 +26,7 @@ class Sharding:
 
     fsdp_size: int = -1
     """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
-    expert_parallel_size: int = 1
+    expert_parallel_size: Annotated[int, ABOVE_0] = 1
     """Processes that split the experts of a mixture of experts: each computes its experts for the tokens of all of
     them. Worth it where gathering a layer's experts is slow or does not fit; 1: each computes all experts."""
     reshard_after_forward: bool | None = None
@@ -48,11 +54,11 @@ class FsdpConfig(Sharding):
 class Checkpoint:
     """Saved and loaded parts of a checkpoint."""
 
-    save_contents: list[str] | None = None
+    save_contents: Annotated[list[str] | None, CONTENTS] = None
     """Any of model, optimizer, extra (rows, random state, KL controller), hf_model (a folder in Hugging
     Face format; `agentrl merge` writes one later). null: model, optimizer and extra; at the end of a run with
     trainer.save_freq=-1 hf_model alone."""
-    load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
+    load_contents: Annotated[list[str], CONTENTS] = field(default_factory=lambda: ["model", "optimizer", "extra"])
     """Parts that a resumed run loads: any of model, optimizer, extra; hf_model is written only."""
     async_save: bool = False
     """Write checkpoints in the background, from a copy in CPU memory."""

@@ -1,9 +1,10 @@
 """Keys of models: files, adapters, kernels, tokenizer."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from agentrl.config.schema.paths import CodePath, ModelPath, TextPath
+from agentrl.config.schema.marks import AT_LEAST_0, CodePath, ModelPath, TextPath
+from agentrl.core.dtypes import STORED
 
 
 @dataclass
@@ -16,7 +17,7 @@ class Pretrained:
     """Allow Python code in the model's folder to run."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Changes to the model's own configuration (config.json)."""
-    dtype: str = "float32"
+    dtype: Annotated[str, STORED] = "float32"
     """dtype of parameters that are not trained (a reference, the base model under LoRA): float32 or bfloat16. Trained
     parameters are always float32, because bfloat16 loses small updates."""
 
@@ -36,7 +37,7 @@ class Model(Pretrained):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     use_liger: bool = False
     """Use Liger's fused kernels for norms, rotary embeddings and MLPs; needs a GPU and liger-kernel."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, AT_LEAST_0] = 0
     """Rank of LoRA adapters (arXiv 2106.09685); 0 trains all parameters."""
     lora_alpha: float = 32.0
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""

@@ -1,10 +1,11 @@
 """Keys of rewards: functions, managers, reward model, sandbox."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_1, CodePath
 from agentrl.config.schema.model import Pretrained
-from agentrl.config.schema.paths import CodePath
+from agentrl.core.dtypes import STORED
 
 
 @dataclass
@@ -78,9 +79,9 @@ class SandboxFusion:
     url: str | None = None
     """Address of a server, ending in /run_code (`agentrl sandbox serve` or SandboxFusion); null: an embedded pool with
     the same isolation, started at its first use."""
-    max_concurrent: int = 64
+    max_concurrent: Annotated[int, AT_LEAST_1] = 64
     """Most jobs at once; others wait."""
-    memory_limit_mb: int = 1024
+    memory_limit_mb: Annotated[int, AT_LEAST_1] = 1024
     """Memory limit of each program in MiB, for all its processes together."""
 
 
@@ -88,7 +89,7 @@ class SandboxFusion:
 class RewardNetwork(Pretrained):
     """The reward model's files."""
 
-    dtype: str = "bfloat16"
+    dtype: Annotated[str, STORED] = "bfloat16"
     """Parameter dtype: float32 or bfloat16."""
     input_tokenizer: str | None = None
     """null: the model reads the policy's tokens. Any name: the conversation is rendered again with the reward model's
@@ -110,9 +111,9 @@ class RewardModel:
     """The network."""
     weight: float = 1.0
     """Factor of its score."""
-    forward_max_token_len_per_gpu: int = 16384
+    forward_max_token_len_per_gpu: Annotated[int, AT_LEAST_1] = 16384
     """Token budget of a micro-batch."""
-    max_length: int | None = None
+    max_length: Annotated[int | None, AT_LEAST_1] = None
     """Use only the last N tokens of a conversation; null: all."""
     device: str | None = None
     """cpu, cuda, or one GPU such as cuda:1 of the machine that runs the command; null: `trainer.device`."""
@@ -161,12 +162,12 @@ class Reward:
     launch_reward_fn_async: bool = False
     """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
     first."""
-    num_workers: int = 8
+    num_workers: Annotated[int, ABOVE_0] = 8
     """Most reward functions that run at once."""
-    on_failure: str = "mask"
+    on_failure: Annotated[str, ("mask", "zero")] = "mask"
     """What a failure of a reward function, a judge or a task's verification is for the sample, one that takes too long
     included: mask (its trajectory is an infrastructure error, retried as `rollout.infra_retries` says), or zero (its
     reward is 0). Metrics `rollout/no_verdict_masked` and `rollout/no_verdict_zero` count both."""
-    timeout: float = 60.0
+    timeout: Annotated[float, ABOVE_0] = 60.0
     """Longest call of a reward function, in seconds; a longer one is a failure of it. Not
     used for a function that takes `sandbox`: the sandbox limits each of its programs."""

@@ -1,16 +1,21 @@
 """`agentrl sft`: supervised fine-tuning on finished conversations."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from agentrl.config.schema.actor import Optim
 from agentrl.config.schema.data import CustomClass, Rows
 from agentrl.config.schema.fsdp import Sharding
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_1, OpenChoice, OutputPath, Range, RowFiles
 from agentrl.config.schema.model import Model
-from agentrl.config.schema.paths import OutputPath, RowFiles
 from agentrl.config.schema.trainer import AnyTrainer, RayInit
+from agentrl.core import points
 
 EACH_EPOCH = "after_each_epoch"
 """Value of a frequency: once per epoch."""
+FREQUENCY = Range(
+    lambda value: not isinstance(value, str) or value == EACH_EPOCH, f"must be a number of steps, or {EACH_EPOCH}"
+)
 
 
 @dataclass
@@ -47,12 +52,12 @@ class SftData(Rows):
     custom_cls: CustomClass = field(default_factory=CustomClass)
     """A dataset class of your own, called as in verl: (parquet_files, tokenizer, config). Its items have
     `input_ids` and `loss_mask`."""
-    max_length: int = 2048
+    max_length: Annotated[int, AT_LEAST_1] = 2048
     """Longest conversation in tokens; `truncation` handles longer ones."""
-    truncation: str | None = None
+    truncation: Annotated[str | None, ("error", "left", "right", "middle")] = None
     """Handling of a longer conversation: null (skip and count it), error, left (cut the beginning), right (cut the
     end), middle."""
-    train_batch_size: int = 32
+    train_batch_size: Annotated[int, AT_LEAST_1] = 32
     """Conversations per optimizer step."""
 
 
@@ -62,24 +67,24 @@ class SftTrainer(AnyTrainer):
 
     experiment_name: str = "sft"
     """Name of the run for loggers."""
-    logger: list[str] = field(default_factory=lambda: ["console"])
+    logger: Annotated[list[str], OpenChoice(points.LOGGERS)] = field(default_factory=lambda: ["console"])
     """Where metrics go; file is metrics.jsonl in `output_dir`."""
     output_dir: OutputPath = "runs/sft"
     """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
     max_token_len_per_gpu: int | None = None
     """Token budget of a micro-batch; null: 4096 on a GPU, 2048 on a CPU."""
-    test_freq: int | str = -1
+    test_freq: Annotated[int | str, FREQUENCY] = -1
     """Steps between validations, or after_each_epoch; -1: only at the end."""
-    save_freq: int | str | None = None
+    save_freq: Annotated[int | str | None, FREQUENCY] = None
     """Steps between checkpoints (in output_dir/checkpoints), or after_each_epoch; -1: none; null: every 10 minutes or
     more (longer if saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
     """Number of newest checkpoints to keep; null, 0 or -1: all."""
-    grad_clip: float = 1.0
+    grad_clip: Annotated[float, ABOVE_0] = 1.0
     """Gradients are clipped to this norm."""
     merge_lora: bool = True
     """Merge LoRA adapters into the written model; false: write only the adapter."""
-    ulysses_sequence_parallel_size: int = 1
+    ulysses_sequence_parallel_size: Annotated[int, ABOVE_0] = 1
     """Processes that split the tokens of a micro-batch (Ulysses), for conversations too long for one GPU."""
     log_freq: int = 10
     """Steps between progress lines if the output is not a terminal."""

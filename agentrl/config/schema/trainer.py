@@ -1,9 +1,13 @@
 """Keys of the run: length, machines, checkpoints, logging; and of Ray."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from agentrl.config.schema.paths import InputPath, OutputPath
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, AT_LEAST_1, InputPath, OpenChoice, OutputPath, Range
+from agentrl.core import points
+
+STALENESS = Range(lambda value: value >= 0, "must be at least 0, which waits for the rollouts of a step")
+GAP = Range(lambda value: value > 0, "must be above 0; null stops no run")
 
 
 @dataclass
@@ -14,32 +18,32 @@ class AnyTrainer:
     """Project name for loggers that group runs."""
     experiment_name: str = "run"
     """Name of the run and its folder."""
-    total_epochs: int = 1
+    total_epochs: Annotated[int, ABOVE_0] = 1
     """Passes over the training rows."""
     total_training_steps: int | None = None
     """Training steps; null: as many as `total_epochs` gives."""
-    resume_mode: str = "auto"
+    resume_mode: Annotated[str, ("auto", "disable", "resume_path")] = "auto"
     """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
     disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
     resume_from_path: InputPath | None = None
     """Checkpoint folder for resume_mode=resume_path."""
-    callbacks: list[str] = field(default_factory=list)
+    callbacks: Annotated[list[str], OpenChoice(points.CALLBACKS)] = field(default_factory=list)
     """Code of your own, by path: a class with any of the methods start, step, validation, checkpoint and end, or a
     function that is called with each step; see docs/extending.md."""
     seed: int = 0
     """Seed of sampling, of new weights (LoRA), and of all other chance but the order of rows, which is `data.seed`."""
-    device: str = "auto"
+    device: Annotated[str, ("auto", "cpu", "cuda")] = "auto"
     """cpu, cuda, or auto: cuda if there is a GPU."""
-    nnodes: int = 1
+    nnodes: Annotated[int, AT_LEAST_1] = 1
     """Machines that train."""
-    n_gpus_per_node: int = 1
+    n_gpus_per_node: Annotated[int, AT_LEAST_1] = 1
     """GPUs per machine, with one process per GPU (device=cpu: processes). More than one process in total runs on
     Ray."""
-    max_restarts: int = 3
+    max_restarts: Annotated[int, AT_LEAST_0] = 3
     """On Ray: how often a run that lost a process or a machine resumes by itself from its newest checkpoint."""
-    ray_wait_register_center_timeout: float = 300.0
+    ray_wait_register_center_timeout: Annotated[float, AT_LEAST_1] = 300.0
     """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
-    nccl_timeout: float = 1800.0
+    nccl_timeout: Annotated[float, ABOVE_0] = 1800.0
     """With several processes: seconds that a process waits for the others within a step before the run fails."""
 
 
@@ -49,16 +53,16 @@ class Trainer(AnyTrainer):
 
     default_local_dir: OutputPath = "runs/${trainer.experiment_name}"
     """The run's folder: config, metrics, checkpoints, dumps."""
-    critic_warmup: int = 0
+    critic_warmup: Annotated[int, AT_LEAST_0] = 0
     """Number of first steps that train only the critic."""
-    max_staleness: int = 0
+    max_staleness: Annotated[int, STALENESS] = 0
     """Most updates between the weights that draw a token and those that train on it. 0: a step waits for its rollouts.
     Above 0: rollouts continue while the policy trains, up to this many batches ahead; none is dropped for its age."""
-    max_rollout_gap: float | None = 0.1
+    max_rollout_gap: Annotated[float | None, GAP] = 0.1
     """Largest mean difference of the trainer's and the engine's log-probs, in nats a token drawn by the present
     weights; a step with more stops the run, after a checkpoint, and one with half of it warns. bfloat16 makes 0.01 to
     0.04. null: no stop."""
-    logger: list[str] = field(default_factory=lambda: ["console", "file"])
+    logger: Annotated[list[str], OpenChoice(points.LOGGERS)] = field(default_factory=lambda: ["console", "file"])
     """Where metrics go; file is metrics.jsonl in the run's folder."""
     live: bool = True
     """Live view in the terminal; without a terminal, one line per step."""
@@ -99,7 +103,7 @@ class RayInit:
     address: str | None = None
     """Cluster to join, host:port; local: start one for this run; null: join the one of RAY_ADDRESS or of `ray start` on
     this machine, otherwise start one."""
-    num_cpus: int | None = None
+    num_cpus: Annotated[int | None, AT_LEAST_1] = None
     """CPUs of the cluster that the run starts; null: all of the machine."""
     timeline_json_file: OutputPath | None = None
     """File for Ray's timeline, for chrome://tracing or Perfetto; null: not written."""

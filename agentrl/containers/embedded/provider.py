@@ -11,11 +11,12 @@ itself is the work of a command, so further commands exit with code 137.
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 from agentrl.containers.archive import packed, unpack
@@ -107,8 +108,8 @@ class EmbeddedContainer:
         """Copy in by an archive; the sandbox must be able to write to the folder of `to`. Raises InfraError."""
         archive = next(self._numbers)
         with packed(source, to) as file:
-            for data, last in _parts(file):
-                answer = await self._ask("put", archive=archive, data=_text(data), last=last)
+            for data in chain(iter(partial(file.read, PART_BYTES), b""), [b""]):
+                answer = await self._ask("put", archive=archive, data=_text(data), last=not data)
                 if "error" in answer:
                     raise InfraError(f"upload of {source} to {self.name}:{to}: {answer['error']}")
 
@@ -186,15 +187,6 @@ class EmbeddedContainer:
         for future in waiting.values():
             if not future.done():
                 future.set_exception(error)
-
-
-def _parts(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The content in parts, each with whether it is the last."""
-    data = file.read(PART_BYTES)
-    while data:
-        following = file.read(PART_BYTES)
-        yield data, not following
-        data = following
 
 
 def _text(data: bytes) -> str:

@@ -2,19 +2,22 @@
 
 Invariants:
 - everything here happens in one thread;
-- requests are served in order of arrival; deterministic mode orders them by key instead, and runs only while every
-  open key has a request, so that timing does not decide which requests share a batch;
+- adapters take turns; the requests of one are served in order of arrival; deterministic mode orders them by key
+  instead, and runs only while every open key has a request, so that timing does not decide which share a batch;
 - keys and values are dropped with the weights that computed them;
 - a request leaves `active` exactly once, through `_end`.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.hf.runner import Request, Runner
 
 log = logging.getLogger(__name__)
+
+TURN = 64
 
 
 class Core:
@@ -42,11 +45,14 @@ class Core:
         return not self.deterministic or self.open_keys <= {request.key for request in self.active}
 
     def step(self, between: Callable[[], None]) -> None:
-        """Run the model once (the fallback: a whole batch); `between` is called after each token.
+        """Run the model once for the requests of one adapter (the fallback: a whole batch, or `TURN` tokens where other
+        adapters wait); `between` is called after each token.
 
         An exception of the model's code ends the requests in flight with InfraError; the engine continues.
         """
         self.interrupted = False
+        turn, passes = self.active[0].adapter, count(1)
+        mine = [request for request in self.active if request.adapter is turn]
 
         def emit(requests: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
             for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
@@ -55,13 +61,15 @@ class Core:
                 if request.done:
                     self._end(request)
             between()
-            return not self.interrupted
+            alone = all(request.adapter is turn for request in self.active)
+            return not self.interrupted and (alone or next(passes) < TURN)
 
         try:
-            self.runner.step(list(self.active), emit)
+            self.runner.step(mine, emit)
         except Exception as error:
             log.exception("hf engine: the forward pass failed")
-            self._fail(error)
+            self._fail(mine, error)
+        self.active.sort(key=lambda request: request.adapter is turn)  # stable: adapters take turns
 
     def submit(self, request: Request) -> None:
         self.active.append(request)
@@ -133,12 +141,12 @@ class Core:
             request.error = error
             self._end(request)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         self.failures += 1
         text = str(error).strip().splitlines()
         short = f"hf engine: {type(error).__name__}: {text[0] if text else 'no message'}"
-        hit = [request for request in self.runner.in_flight() if not request.done]
-        self._raise(hit or list(self.active), InfraError(short))
+        active, running = [request for request in requests if not request.done], self.runner.in_flight()
+        self._raise([request for request in active if request in running] or active, InfraError(short))
         self.runner.clear()
 
     def _end(self, request: Request) -> None:

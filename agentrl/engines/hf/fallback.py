@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
+from agentrl.engines.hf.adapters import LoadedAdapter, adapted
 from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.training.model.routing import routing_in
 
@@ -46,7 +47,8 @@ class FallbackRunner:
         for request in self.batch:
             request.begin()
         recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
-        with torch.no_grad(), _neutral(self.model, self.cached), recording, suppress(Interrupted):
+        neutral = _neutral(self.model, self.cached, requests[0].adapter)
+        with torch.no_grad(), neutral, recording, suppress(Interrupted):
             self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
@@ -83,7 +85,9 @@ class FallbackRunner:
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=max(request.limit - request.drawn for request in batch),
             logits_processor=LogitsProcessorList([Drawer(self, emit)]),
-            stopping_criteria=StoppingCriteriaList([Ended(batch)]),
+            stopping_criteria=StoppingCriteriaList(
+                [lambda *_, **__: torch.tensor([r.done for r in batch], device=device)]
+            ),
         )
 
 
@@ -114,19 +118,10 @@ class Drawer:
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
 
-class Ended:
-    """Tells `generate` which rows are done."""
-
-    def __init__(self, batch: Sequence[Request]) -> None:
-        self.batch = batch
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        return torch.tensor([request.done for request in self.batch], device=input_ids.device)
-
-
 @contextmanager
-def _neutral(model: Any, cached: bool) -> Iterator[None]:
-    """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context.
+def _neutral(model: Any, cached: bool, adapter: LoadedAdapter) -> Iterator[None]:
+    """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context, and
+    have it compute with `adapter`.
 
     `generate` uses them for every argument that is not given, so an argument cannot switch them off.
     """
@@ -134,7 +129,7 @@ def _neutral(model: Any, cached: bool) -> Iterator[None]:
 
     own = model.generation_config
     model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
-    with evaluating(model):
+    with evaluating(model), adapted(model, adapter):
         try:
             yield
         finally:

@@ -8,12 +8,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentrl.core.clocks import began
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Generation, Sampling, limit_sampling
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter, read_adapter
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
@@ -52,6 +54,7 @@ class HFEngine:
         self.max_model_len = max_model_len
         self.deterministic = deterministic
         self.options = read_options(engine_kwargs)
+        self.adapters: dict[str | None, LoadedAdapter] = {None: AS_IS, "": LoadedAdapter({})}
         self._worker: Worker | None = None
         self._outbox: list[Callable[[], None]] = []
 
@@ -101,6 +104,14 @@ class HFEngine:
             raise
         began(request.begun)
         return generation
+
+    async def load_adapter(self, folder: Path, name: str) -> None:
+        """Sample from the adapter in a folder where `Sampling.adapter` is `name`. Raises UserError."""
+        self.adapters[name] = await asyncio.to_thread(read_adapter, folder, self.module)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; its requests go on."""
+        del self.adapters[name]
 
     async def abort(self) -> None:
         await self._ask(lambda worker: worker.core.abort())
@@ -175,7 +186,8 @@ class HFEngine:
         sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens, media)
+        adapter, most = self.adapters[sampling.adapter], sampling.max_new_tokens
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), most, adapter, media)
 
     async def _ask(self, call: Callable[[Worker], Any]) -> Any:
         worker = self._running()

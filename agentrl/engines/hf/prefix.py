@@ -21,7 +21,7 @@ class PrefixIndex:
     def add(self, sequence: CachedSequence) -> None:
         """File a sequence under its current tokens."""
         self.remove(sequence)
-        self.prefixes[sequence] = list(_prefixes(sequence.tokens))
+        self.prefixes[sequence] = list(_prefixes(sequence.tokens, sequence.adapter))
         for prefix in self.prefixes[sequence]:
             self.by_prefix.setdefault(prefix, {})[sequence] = None
 
@@ -36,11 +36,12 @@ class PrefixIndex:
         self.by_prefix.clear()
         self.prefixes.clear()
 
-    def find(self, tokens: Sequence[int]) -> CachedSequence | None:
-        """A sequence that shares the most blocks with `tokens`, if possible one that has computed them; None: none."""
+    def find(self, tokens: Sequence[int], adapter: object = None) -> CachedSequence | None:
+        """A sequence of the adapter that shares the most blocks with `tokens`, if possible one that has computed them;
+        None: none."""
         found: dict[CachedSequence, None] = {}
         depth = 0
-        for prefix in _prefixes(tokens):
+        for prefix in _prefixes(tokens, adapter):
             sequences = self.by_prefix.get(prefix)
             if sequences is None:
                 break
@@ -48,8 +49,8 @@ class PrefixIndex:
         return next((sequence for sequence in found if sequence.cached >= depth), next(iter(found), None))
 
 
-def _prefixes(tokens: Sequence[int]) -> Iterator[int]:
-    value = 0
+def _prefixes(tokens: Sequence[int], adapter: object) -> Iterator[int]:
+    value = hash(adapter)
     for end in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
         value = hash((value, *tokens[end - BLOCK_TOKENS : end]))
         yield value

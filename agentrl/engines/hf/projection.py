@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
+
 
 class Unsupported(Exception):
     """The forward pass does not support the module; the message names the reason."""
@@ -40,7 +42,7 @@ class Adapter:
 class Projection:
     """`[n, in] -> [n, sum of out]` for linear layers, each plain or wrapped by peft. Raises Unsupported."""
 
-    def __init__(self, *layers: nn.Module) -> None:
+    def __init__(self, *layers: nn.Module, adapter: LoadedAdapter = AS_IS) -> None:
         bases = [_base(layer) for layer in layers]
         self.weight = joined([base.weight for base in bases])
         self.bias = _bias(bases)
@@ -48,7 +50,7 @@ class Projection:
         """Whether the product is computed in float32, from float32 copies of other weights."""
         if self.wide:
             self.weight, self.bias = self.weight.float(), None if self.bias is None else self.bias.float()
-        self.adapter = _adapter(layers, [base.out_features for base in bases])
+        self.adapter = _adapter([_parts(layer, adapter) for layer in layers], [base.out_features for base in bases])
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.float() if self.wide else x
@@ -112,8 +114,7 @@ def _bias(bases: Sequence[nn.Linear]) -> Tensor | None:
     return joined(biases) if biases else None
 
 
-def _adapter(layers: Sequence[Any], widths: Sequence[int]) -> Adapter | None:
-    parts = [_parts(layer) if _is_lora(layer) else [] for layer in layers]
+def _adapter(parts: Sequence[Sequence[tuple[Tensor, Tensor]]], widths: Sequence[int]) -> Adapter | None:
     flat = [part for of_layer in parts for part in of_layer]
     if not flat:
         return None
@@ -127,9 +128,11 @@ def _adapter(layers: Sequence[Any], widths: Sequence[int]) -> Adapter | None:
     return Adapter(torch.cat([part[0] for part in flat]), b)
 
 
-def _parts(layer: Any) -> list[tuple[Tensor, Tensor]]:
-    """A and scaled B of each active adapter of a peft layer; none where adapters are off or merged."""
-    if layer.disable_adapters or layer.merged:
+def _parts(layer: Any, adapter: LoadedAdapter) -> list[tuple[Tensor, Tensor]]:
+    """A and scaled B of an adapter of the layer, or of each that is active in it; none where they are off or merged."""
+    if adapter.parts is not None:
+        return [found for found in [adapter.parts.get(_base(layer))] if found]
+    if not _is_lora(layer) or layer.disable_adapters or layer.merged:
         return []
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     if any(name in layer.lora_variant for name in active) or layer.fan_in_fan_out:

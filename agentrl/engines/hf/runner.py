@@ -13,6 +13,7 @@ from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import FinishReason, Generation, Sampling
 from agentrl.engines.experts import joined_experts
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
 from agentrl.engines.hf.sampler import likeliest, sample, stream
 from agentrl.trajectory.medium import Medium
 
@@ -32,6 +33,7 @@ class Request:
     stops: frozenset[int]
     limit: int
     """Most tokens to draw."""
+    adapter: LoadedAdapter = AS_IS
     media: tuple[Medium, ...] = ()
     """Images and videos of the prompt; only models on the fallback take them."""
     prompt_length: int = field(init=False)
@@ -100,7 +102,7 @@ class Runner(Protocol):
     """Tokens that went through a forward pass, in all."""
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
-        """Advance as many of the unfinished `requests` as fit, the first ones first."""
+        """Advance as many of the unfinished `requests`, all of one adapter, as fit, the first ones first."""
 
     def in_flight(self) -> Sequence[Request]:
         """The requests that a failure of `step` ends."""

@@ -28,7 +28,7 @@ class Match:
 class SlotAllocator:
     """Gives sequences to requests in order, and takes them back.
 
-    Invariant: at most `max_running` requests have one.
+    Invariant: at most `max_running` requests of an adapter have one.
     """
 
     def __init__(self, cache: KVCache, *, max_running: int) -> None:
@@ -45,21 +45,23 @@ class SlotAllocator:
         of a group, which arrive together, compute their prompt once.
         """
         waiting = [request for request in requests if request not in self.taken and not request.done]
+        free = self.max_running - sum(request in self.taken for request in requests)
         for i, request in enumerate(waiting):
-            if len(self.taken) >= self.max_running:
+            if free <= 0:
                 return
             own, best = self._matches(request)
             if best.count - max(best.ready, own.count) >= MIN_SHARED_TOKENS:
                 continue
-            room = min(self.max_running - len(self.taken), len(waiting) - i)
-            if not self._assign(request, own, best, room):
+            if not self._assign(request, own, best, min(free, len(waiting) - i)):
                 return
+            free -= 1
 
     def leave(self, request: Request) -> None:
         """The request is over; its sequence becomes idle."""
         sequence = self.taken.pop(request, None)
         if sequence is not None:
             self.cache.rest(sequence)
+            self.cache.prefixes.add(sequence)  # with its answer, which a later prompt may have
 
     def evict(self, request: Request) -> None:
         """Take the sequence from a running request, which then waits and starts over."""
@@ -82,11 +84,11 @@ class SlotAllocator:
         limit = len(request.tokens) - 1  # the last token is always computed: the next one is drawn from its logits
         own = Match(None, 0)
         for sequence in self.cache.sequences:
-            if sequence.key == request.key and not sequence.running:
+            if sequence.key == request.key and sequence.adapter is request.adapter and not sequence.running:
                 count = common_length(sequence.tokens, request.tokens, min(limit, sequence.cached))
                 own = max(own, Match(sequence, count), key=lambda match: (match.sequence is not None, match.count))
-        found = self.cache.prefixes.find(request.tokens)
-        if found is None or found is own.sequence:
+        found = self.cache.prefixes.find(request.tokens, request.adapter)
+        if found is None or found is own.sequence or found.adapter is not request.adapter:
             return own, Match(None, 0)
         # A running sequence will soon have computed all of its tokens; an idle one computes no more.
         count = common_length(found.tokens, request.tokens, limit if found.running else min(limit, found.cached))
@@ -105,6 +107,7 @@ class SlotAllocator:
             sequence = self.cache.acquire(request.key, request.tokens, length, expected=expected)
         if sequence is None:
             return False
+        sequence.adapter = request.adapter
         donor = best.sequence
         # Making room may have evicted the donor.
         if donor in self.cache.sequences and donor is not None and best.ready - own.count >= MIN_SHARED_TOKENS:

@@ -37,6 +37,8 @@ class CachedSequence:
     cached: int = 0
     running: bool = True
     last_used: int = 0
+    adapter: object = None
+    """Of the request: keys and values are never shared with another's."""
 
 
 @dataclass(eq=False)

@@ -6,10 +6,12 @@ first. So a long prompt never delays decoding, and both share one read of the we
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from agentrl.engines.hf.adapters import AS_IS
 from agentrl.engines.hf.batch import Chunk, pack
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.forward import forward
@@ -19,6 +21,9 @@ from agentrl.engines.hf.weights import read_weights
 
 log = logging.getLogger(__name__)
 
+LOADED = 16
+"""Adapters whose matrices stay joined."""
+
 
 class SlotRunner(SlotAllocator):
     """Runs the Llama family. Raises projection.Unsupported for a module it does not know."""
@@ -27,8 +32,8 @@ class SlotRunner(SlotAllocator):
         self.module = module
         self.max_len = max_len
         self.max_tokens = max_tokens
-        self.weights = read_weights(module, max_len)
-        shape = self.weights.shape
+        self.weights = lru_cache(LOADED)(partial(read_weights, module, max_len))
+        shape = self.weights(AS_IS).shape
         budget = max(budget_bytes // shape.bytes_per_token, max_len)
         super().__init__(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
         self.computed = 0
@@ -37,11 +42,11 @@ class SlotRunner(SlotAllocator):
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         with torch.inference_mode():
             self.fill(requests)
-            chunks = self._chunks()
+            chunks = self._chunks(requests)
             if not chunks:  # memory was short even for the only one, which starts over in the next step
                 return
             batch = pack(chunks)
-            logits = forward(self.weights, batch)
+            logits = forward(self.weights(requests[0].adapter), batch)
             for chunk in chunks:
                 chunk.sequence.cached = chunk.end
             self.computed += len(batch.tokens)
@@ -55,7 +60,7 @@ class SlotRunner(SlotAllocator):
 
     def reload(self) -> None:
         self.clear()
-        self.weights = read_weights(self.module, self.max_len)
+        self.weights.cache_clear()
 
     def stats(self) -> dict[str, float]:
         cache = self.cache
@@ -69,10 +74,10 @@ class SlotRunner(SlotAllocator):
             "kv_room": cache.budget,
         }
 
-    def _chunks(self) -> list[Chunk]:
+    def _chunks(self, requests: Sequence[Request]) -> list[Chunk]:
         """The chunks of the next pass: the next token of each running sequence, then prompts within the budget."""
         self._make_room()
-        sequences = list(self.taken.values())
+        sequences = [self.taken[request] for request in requests if request in self.taken]
         decoding = [Chunk(sequence, 1) for sequence in sequences if len(sequence.tokens) - sequence.cached == 1]
         left = max(self.max_tokens - len(decoding), 1)
         prompts = []

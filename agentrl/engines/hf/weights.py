@@ -5,12 +5,15 @@ peft's LoRA. `read_weights` raises Unsupported for every module whose forward pa
 its log-probs would be wrong.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
 from agentrl.engines.hf.projection import Projection, Unsupported
 from agentrl.engines.hf.slot_pool import Shape
 
@@ -75,8 +78,9 @@ class Weights:
         return Shape(len(self.layers), self.kv_heads, self.head_dim, weight.dtype, weight.device)
 
 
-def read_weights(module: Any, max_len: int) -> Weights:
-    """Views of the module's parameters; raises Unsupported. Sequences will have at most `max_len` tokens."""
+def read_weights(module: Any, max_len: int, adapter: LoadedAdapter = AS_IS) -> Weights:
+    """Views of the module's parameters, and an adapter; raises Unsupported. Sequences will have at most `max_len`
+    tokens."""
     if any(config.is_prompt_learning for config in getattr(module, "peft_config", {}).values()):
         raise Unsupported("learned prompts")
     model = module.get_base_model() if hasattr(module, "get_base_model") else module
@@ -85,13 +89,13 @@ def read_weights(module: Any, max_len: int) -> Weights:
         raise Unsupported(f"{name} is none of {', '.join(KNOWN)}")
     _check(model, max_len)
     attention = model.model.layers[0].self_attn
-    config = model.config
+    config, project = model.config, partial(Projection, adapter=adapter)
     with torch.no_grad():
         return Weights(
             embedding=_embedding(model.model.embed_tokens),
-            layers=[_layer(layer) for layer in model.model.layers],
+            layers=[_layer(layer, project) for layer in model.model.layers],
             norm=_norm(model.model.norm),
-            head=Projection(_unwrapped(model.lm_head)),
+            head=project(_unwrapped(model.lm_head)),
             rotary=model.model.rotary_emb,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
@@ -114,17 +118,17 @@ def _check(model: Any, max_len: int) -> None:
         raise Unsupported(f"parameters of several dtypes: {', '.join(sorted(str(dtype) for dtype in dtypes))}")
 
 
-def _layer(layer: Any) -> Layer:
+def _layer(layer: Any, project: Callable[..., Projection]) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
         attention_norm=_norm(layer.input_layernorm),
-        qkv=Projection(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=project(attention.q_proj, attention.k_proj, attention.v_proj),
         q_norm=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
         k_norm=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        output=Projection(attention.o_proj),
+        output=project(attention.o_proj),
         mlp_norm=_norm(layer.post_attention_layernorm),
-        gate_up=Projection(mlp.gate_proj, mlp.up_proj),
-        down=Projection(mlp.down_proj),
+        gate_up=project(mlp.gate_proj, mlp.up_proj),
+        down=project(mlp.down_proj),
     )
 
 

@@ -3,20 +3,7 @@
 Each engine adds a `ServerBackend`: its command line and its HTTP calls.
 """
 
-from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
+from agentrl.engines.servers.backend import ServerBackend
 from agentrl.engines.servers.process import ServerProcess, StartFailed
 from agentrl.engines.servers.remote_engine import RemoteEngine
 from agentrl.engines.servers.replica import Replica
-from agentrl.http.client import Http, RequestRefused, ServerLost
-
-__all__ = [
-    "Http",
-    "RemoteEngine",
-    "Replica",
-    "RequestRefused",
-    "ServerAnswer",
-    "ServerBackend",
-    "ServerLost",
-    "ServerProcess",
-    "StartFailed",
-]

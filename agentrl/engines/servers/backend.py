@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.scores import ServerScores
-from agentrl.engines.servers.settings import ServerSettings
+from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.http.client import Http, serves
-from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.medium import Media
 
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.bucket import Bucket
@@ -77,7 +77,7 @@ class ServerBackend(Protocol):
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.tensor_parallel = settings.tensor_parallel
+        self.tensor_parallel = settings.rollout.tensor_model_parallel_size
         self.adapted = settings.adapter is not None
 
     def command(self, port: int) -> list[str]:
@@ -94,18 +94,12 @@ class ServerBackend(Protocol):
         """Read the server's version and adapt to it. Raises UserError for an unsupported one."""
 
     async def generate(
-        self,
-        http: Http,
-        rid: str,
-        ids: Sequence[int],
-        sampling: Sampling,
-        timeout: float | None,
-        media: Sequence[Medium] = (),
+        self, http: Http, rid: str, ids: Sequence[int], sampling: Sampling, timeout: float | None, media: Media = ()
     ) -> ServerAnswer:
         """Draw tokens after `ids`, which contain those of `media`. Raises UserError when the engine takes no media."""
 
     async def score(
-        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+        self, http: Http, ids: Sequence[int], media: Media, first: int, k: int, timeout: float | None, adapter: str = ""
     ) -> ServerScores:
         """The log-probs of the tokens of `ids` from number `first` >= 1 on, and the `k` likeliest in place of each;
         texts come where k is 0 and the server has a tokenizer."""
@@ -131,17 +125,21 @@ class ServerBackend(Protocol):
     async def load_files(self, http: Http, folder: Path) -> None:
         """Read safetensors files with names as in a checkpoint."""
 
-    async def load_adapter(self, http: Http, folder: Path) -> None:
-        """Replace the adapter by one in peft's format, and use it for all requests."""
+    def adapter(self, name: str | None) -> str:
+        """The adapter of a request, by `Sampling.adapter`; "": none."""
+        return (ADAPTER if self.adapted else "") if name is None else name
+
+    async def load_adapter(self, http: Http, folder: Path, name: str = ADAPTER) -> None:
+        """Load an adapter in peft's format; it replaces one of its name."""
+
+    async def unload_adapter(self, http: Http, name: str) -> None:
+        """Forget an adapter."""
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         """Copy from our GPU memory."""
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         """Join a process group with ranks from `rank` on; returns when all members have joined."""
-
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        """Leave it."""
 
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> Any:
         """Take part in the broadcast of a bucket's bytes."""

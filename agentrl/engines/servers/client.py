@@ -27,7 +27,7 @@ from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.http.client import Http, RequestRefused, RequestTimeout, ServerLost, quietly
-from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.medium import Media, Medium
 
 MAX_RETRIES = 5
 MAX_TIMEOUTS = 1
@@ -133,7 +133,7 @@ class ServerClient:
             self._in_background(self._end(requests))
 
     async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Media = ()
     ) -> Generation:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
         sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
@@ -149,13 +149,15 @@ class ServerClient:
         drawn = request.token_ids, request.logprobs, reason, request.versions, request.candidates
         return Generation.of(*drawn, present=self.version, experts=joined_experts(request.experts))
 
-    async def score(self, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, *, key: str) -> ServerScores:
+    async def score(
+        self, ids: Sequence[int], media: Media, first: int, k: int, *, key: str, adapter: str | None = None
+    ) -> ServerScores:
         """The log-probs of given tokens; see `ServerBackend.score`. Raises InfraError when servers fail."""
-        request = InFlightRequest(ids, Sampling(1))
+        request, name = InFlightRequest(ids, Sampling(1)), self.backend.adapter(adapter)
         while True:
             replica = await self.pool.pick(key)
             try:
-                return await self.backend.score(replica.http, ids, media, first, k, self.request_timeout)
+                return await self.backend.score(replica.http, ids, media, first, k, self.request_timeout, name)
             except (ServerLost, RequestRefused) as error:
                 await self._lost(request, replica, error)
             except (TypeError, ValueError, LookupError, AttributeError, StopIteration) as error:  # another's server

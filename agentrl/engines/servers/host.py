@@ -31,28 +31,30 @@ def package_folder(name: str) -> str:
     return next(iter(spec.submodule_search_locations or ()), "") if spec else ""
 
 
+def cuda() -> "ctypes.CDLL | None":
+    """CUDA's library, ready for questions; None without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return None if library.cuInit(0) else library
+
+
 def gpu_count() -> int:
     """Number of GPUs that this process may use."""
-    count = ctypes.c_int()
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+    count, library = ctypes.c_int(), cuda()
+    return 0 if library is None or library.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
 def first_gpu() -> "tuple[list[int], int]":
     """Compute capability and bytes of the first GPU. Takes none of its memory: no context is made."""
     major, minor, device, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    library = cuda()
+    if library is None or library.cuDeviceGet(ctypes.byref(device), 0):
         return [0, 0], 0
-    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
-        return [0, 0], 0
-    cuda.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
-    cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
-    cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    library.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
+    library.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     return [major.value, minor.value], size.value
 
 

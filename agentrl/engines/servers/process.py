@@ -26,7 +26,7 @@ END_SECONDS = 30.0
 class StartFailed(UserError):
     """The server did not come up; `details` are the last lines that it wrote."""
 
-    def __init__(self, message: str, details: Sequence[str]) -> None:
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.details = tuple(details)
 

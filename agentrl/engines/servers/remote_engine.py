@@ -6,6 +6,7 @@ serves again only with the current weights; a server that died `MAX_STARTS` time
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.core.errors import InfraError
@@ -14,7 +15,7 @@ from agentrl.engines.servers.client import MAX_RETRIES, ServerClient
 from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
-from agentrl.http.client import ServerLost
+from agentrl.http.client import ServerLost, quietly
 from agentrl.tracking import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
@@ -32,7 +33,7 @@ class RemoteEngine(ServerClient):
         self,
         backend: ServerBackend,
         replicas: Sequence[Replica],
-        transport: "Transport",
+        transport: "Transport | None",
         *,
         max_model_len: int,
         start_timeout: float = 600.0,
@@ -43,13 +44,15 @@ class RemoteEngine(ServerClient):
         router: str | None = None,
     ) -> None:
         """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
-        servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
-        them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
-        a router that chooses the replica of a request."""
+        servers may have any weights; None: never. `partial`: an update interrupts the requests in flight; otherwise it
+        waits for them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`:
+        address of a router that chooses the replica of a request."""
         pool = ReplicaPool(replicas, self._restart)
         super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
         self.transport, self.check = transport, check
         self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
+        self.adapters: dict[str, Path] = {}
+        """Folders of the adapters that were loaded by name."""
         self.weights_lock = asyncio.Lock()
         """Held while the trainer changes the weights: a server that was restarted gets none in that time."""
 
@@ -68,7 +71,8 @@ class RemoteEngine(ServerClient):
 
     async def close(self) -> None:
         await self._settle()
-        await self.transport.close()  # before its servers end
+        if self.transport is not None:
+            await self.transport.close()  # before its servers end
         await self.pool.close()
         if self.scratch is not None:
             self.scratch.remove()
@@ -89,6 +93,17 @@ class RemoteEngine(ServerClient):
         self.version = version
         if resumes:
             await self.resume()
+
+    async def load_adapter(self, folder: Path, name: str) -> None:
+        """Have requests whose `Sampling.adapter` is `name` sampled from an adapter. Raises InfraError."""
+        async with self.weights_lock:  # a server that starts again has it from now on
+            await asyncio.gather(*(self.backend.load_adapter(r.http, folder, name) for r in self.pool.serving))
+            self.adapters[name] = folder
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter, which no request names."""
+        del self.adapters[name]
+        await asyncio.gather(*(quietly(self.backend.unload_adapter(r.http, name)) for r in self.pool.serving))
 
     async def sleep(self) -> None:
         """Free the memory of weights and caches. Requests wait for `wake`."""
@@ -127,7 +142,10 @@ class RemoteEngine(ServerClient):
     async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         await asyncio.gather(*map(self._begin_update, replicas))
-        await self.transport.push(replicas)
+        if self.transport is not None:
+            await self.transport.push(replicas)
+        for name, folder in self.adapters.items():
+            await asyncio.gather(*(self.backend.load_adapter(r.http, folder, name) for r in replicas))
         await asyncio.gather(*(self._end_update(replica, version) for replica in replicas))
         if self.check is not None:
             await self.check(replicas)

@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.servers.backend import KEEP_ALIVE, ServerBackend
-from agentrl.engines.servers.process import StartFailed
+from agentrl.engines.servers.process import ServerProcess
 from agentrl.http.client import Http, RequestRefused
 
 Progress = Callable[[str], None]
@@ -15,28 +14,10 @@ OWN_KEPT = KEEP_ALIVE / 2
 """Seconds that idle connections to a server of the run are kept: else each step would open hundreds."""
 
 
-class Server(Protocol):
-    """The process of a server that the run starts, on this machine or on another; see `ServerProcess`."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    @property
-    def stuck(self) -> bool: ...
-
-    def launch(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def tail(self, lines: int = 20) -> list[str]: ...
-
-    def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed: ...
-
-
 class Replica:
     """A server that the run starts (`server`), or one that runs already (None)."""
 
-    def __init__(self, backend: ServerBackend, url: str, server: Server | None = None) -> None:
+    def __init__(self, backend: ServerBackend, url: str, server: ServerProcess | None = None) -> None:
         self.backend, self.url, self.server = backend, url, server
         self.http = Http(url) if server is None else Http(url, OWN_KEPT)
         self.serving = False

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema import Model, Rollout
+
 ADAPTER = "adapter"
 """Name of the policy's adapter on a server."""
 MOST_SHARE, LEAST_SHARE, UNKNOWN_SHARE = 0.85, 0.2, 0.5
@@ -40,46 +42,32 @@ class ServerSettings:
     dtype: str
     max_model_len: int
     max_num_seqs: int
+    rollout: Rollout = field(default_factory=Rollout)
+    """Keys about servers, which each engine has flags for."""
+    policy: Model = field(default_factory=Model)
     seed: int = 0
-    tensor_parallel: int = 1
-    memory_fraction: float | None = None
-    """Share of the free GPU memory for weights and KV cache together; None: what the trainer leaves."""
     trainer_bytes: float | None = None
     """Bytes that the trainer keeps on the GPU while the server samples; None: unknown."""
     needed_bytes: float | None = None
     """Bytes on the GPU of weights, and of a cache for all that a step asks at once; None: unknown."""
     servers_per_gpu: int = 1
-    load_format: str = "dummy"
-    quantization: str | None = None
-    """fp8: weights are rounded at the start and after each update; None: not at all."""
-    drafts: bool = False
-    """Tokens are drafted from what the text so far repeats."""
-    eager: bool = False
-    chunked_prefill: bool = True
-    max_batched_tokens: int | None = None
     sleeps: bool = False
     ahead: bool = False
     """Rollouts continue while the policy trains: turns come one by one, at any time."""
-    deterministic: bool = False
-    log_stats: bool = False
     adapter: AdapterSpec | None = None
     """The policy is sent as an adapter of the base model in `model`; None: as whole weights."""
     takes_images: bool = False
     """The model takes images."""
     experts: tuple[int, int, int] | None = None
     """(experts of a layer, layers, experts of a token), where requests ask which ones their tokens met."""
-    head_in_float32: bool = False
-    """The product with the output layer is made in float32."""
-    trust_remote_code: bool = False
-    override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """`rollout.engine_kwargs.<engine>`: overrides all others."""
 
 
 def memory_share(settings: ServerSettings, memory: int) -> float:
     """The share of a GPU of so many bytes (0: unknown) that the server takes."""
-    if settings.memory_fraction is not None:
-        return settings.memory_fraction
+    if settings.rollout.gpu_memory_utilization is not None:
+        return settings.rollout.gpu_memory_utilization
     if settings.trainer_bytes is None or not memory:
         return UNKNOWN_SHARE / settings.servers_per_gpu
     left = (MOST_SHARE - settings.trainer_bytes / memory) / settings.servers_per_gpu

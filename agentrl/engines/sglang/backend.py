@@ -30,7 +30,7 @@ from agentrl.engines.servers.backend import (
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.sglang.flags import command, environment
 from agentrl.http.client import Http, RequestRefused, quietly
-from agentrl.trajectory.medium import Medium, collapsed
+from agentrl.trajectory.medium import Media, collapsed
 
 if TYPE_CHECKING:
     from agentrl.engines.servers.weights.bucket import Bucket
@@ -89,17 +89,11 @@ class SGLang(ServerBackend):
             await quietly(http.post("/freeze_gc", {}, timeout=CONTROL_SECONDS))
 
     async def generate(
-        self,
-        http: Http,
-        rid: str,
-        ids: Sequence[int],
-        sampling: Sampling,
-        timeout: float | None,
-        media: Sequence[Medium] = (),
+        self, http: Http, rid: str, ids: Sequence[int], sampling: Sampling, timeout: float | None, media: Media = ()
     ) -> ServerAnswer:
         body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
-        if self.adapted:
-            body["lora_path"] = ADAPTER
+        if adapter := self.adapter(sampling.adapter):
+            body["lora_path"] = adapter
         if sampling.candidates:
             body["top_logprobs_num"] = sampling.candidates
         if sampling.experts_from is not None:
@@ -130,10 +124,11 @@ class SGLang(ServerBackend):
         return ServerAnswer(ids, logprobs, reason, candidates, experts)
 
     async def score(
-        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+        self, http: Http, ids: Sequence[int], media: Media, first: int, k: int, timeout: float | None, adapter: str = ""
     ) -> ServerScores:
         body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": first - 1, "top_logprobs_num": k}
         body |= {"return_text_in_logprobs": not k, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
+        body |= {"lora_path": adapter} if adapter else {}
         answer = await http.post("/generate", body | (pictures(ids, media) if media else {}), timeout=timeout)
         meta = answer["meta_info"]
         return meta["input_token_logprobs"][1:], meta["input_top_logprobs"][1:] if k else ()
@@ -180,11 +175,12 @@ class SGLang(ServerBackend):
         body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False}
         await self._control(http, "/update_weights_from_disk", body)
 
-    async def load_adapter(self, http: Http, folder: Path) -> None:
-        await quietly(
-            http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL_SECONDS)
-        )  # if it has one
-        await self._control(http, "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
+    async def load_adapter(self, http: Http, folder: Path, name: str = ADAPTER) -> None:
+        await quietly(self.unload_adapter(http, name))  # if it has one
+        await self._control(http, "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, http: Http, name: str) -> None:
+        await self._control(http, "/unload_lora_adapter", {"lora_name": name})
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         from agentrl.engines.servers.weights.ipc import serialize
@@ -198,28 +194,15 @@ class SGLang(ServerBackend):
         await self._control(http, "/update_weights_from_tensor", body)
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
-        body = {
-            "master_address": group.address,
-            "master_port": group.port,
-            "rank_offset": rank,
-            "world_size": group.world_size,
-            "group_name": group.name,
-            "backend": group.backend,
-        }
+        place = {"master_address": group.address, "master_port": group.port, "rank_offset": rank}
+        body = place | {"world_size": group.world_size, "group_name": group.name, "backend": group.backend}
         await self._control(http, "/init_weights_update_group", body)
 
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
-
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
-        body = {
-            "names": [entry.name for entry in bucket.entries],
-            "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
-            "shapes": [list(entry.shape) for entry in bucket.entries],
-            "group_name": group.name,
-            "load_format": "flattened_bucket",
-            "flush_cache": False,
-        }
+        body: dict[str, Any] = {"names": [entry.name for entry in bucket.entries], "group_name": group.name}
+        body["dtypes"] = [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries]
+        body["shapes"] = [list(entry.shape) for entry in bucket.entries]
+        body |= {"load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_distributed", body)
 
     async def _flush(self, http: Http) -> None:
@@ -267,7 +250,7 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
+def pictures(ids: Sequence[int], media: Media) -> dict[str, Any]:
     """The fields of a request with images: the server expands their placeholders itself."""
     if any(medium.kind != "image" for medium in media):
         raise UserError("rollout.name=sglang gets no videos: it would choose and size their frames itself; use hf")

@@ -62,39 +62,41 @@ def environment(settings: ServerSettings) -> dict[str, str]:
 
 
 def _common(settings: ServerSettings) -> dict[str, Any]:
-    chunk = settings.max_batched_tokens if settings.chunked_prefill else -1
+    rollout, policy = settings.rollout, settings.policy
+    chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
     return {
         "model_path": settings.model,
-        "load_format": settings.load_format,
+        "load_format": rollout.load_format,
         "dtype": settings.dtype,
         "context_length": settings.max_model_len + KEPT_BACK,
         "max_running_requests": settings.max_num_seqs,
-        "tp_size": settings.tensor_parallel,
+        "tp_size": rollout.tensor_model_parallel_size,
         "random_seed": settings.seed,
         "skip_tokenizer_init": True,  # token ids in, token ids out
         "skip_server_warmup": True,  # the first request compiles as much, and comes 2 s earlier
         "grammar_backend": "none",
         "chunked_prefill_size": chunk,
-        "enable_deterministic_inference": settings.deterministic,
-        "enable_fp32_lm_head": settings.head_in_float32,
+        "enable_deterministic_inference": rollout.deterministic,
+        "enable_fp32_lm_head": policy.enable_fp32_lm_head,
         "enable_return_routed_experts": settings.experts is not None,
-        "trust_remote_code": settings.trust_remote_code,
-        "json_model_override_args": dict(settings.override_config) or None,
-        "log_level": "info" if settings.log_stats else "warning",
+        "trust_remote_code": policy.trust_remote_code,
+        "json_model_override_args": dict(policy.override_config) or None,
+        "log_level": "warning" if rollout.disable_log_stats else "info",
         **_adapter(settings),
         **_quantized(settings),
-        **(DRAFTING if settings.drafts else {}),
+        **(DRAFTING if rollout.speculative_algorithm else {}),
     }
 
 
 def _quantized(settings: ServerSettings) -> dict[str, Any]:
     """Flags for rounded weights: whole ones need the loader that rounds each update. Raises UserError without it."""
-    if settings.quantization is None or settings.adapter is not None:
-        return {"quantization": settings.quantization}
+    rounding = settings.rollout.quantization
+    if rounding is None or settings.adapter is not None:
+        return {"quantization": rounding}
     host = inspect_host(settings.python, *PACKAGES)
     if host.has("sglang") and not host.mentions("sglang", ROUNDS_AGAIN, LOADER):
-        raise UserError(f"rollout.quantization={settings.quantization}: {SPOILS}")
-    return {"quantization": settings.quantization, "load_format": "flash_rl"}
+        raise UserError(f"rollout.quantization={rounding}: {SPOILS}")
+    return {"quantization": rounding, "load_format": "flash_rl"}
 
 
 def _adapter(settings: ServerSettings) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _gpu(settings: ServerSettings) -> dict[str, Any]:
     host = inspect_host(settings.python, *PACKAGES)
     return {
         "mem_fraction_static": memory_share(settings, host.memory),
-        "disable_cuda_graph": settings.eager,
+        "disable_cuda_graph": settings.rollout.enforce_eager,
         "enable_memory_saver": settings.sleeps,
         **fast_flags(settings, host),
     }
@@ -141,7 +143,7 @@ def fast_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
 
 def graph_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
     """CUDA graphs for as many sequences as run at once, and for the few new tokens of a turn after a tool."""
-    if settings.eager:
+    if settings.rollout.enforce_eager:
         return {}
     newer = not host.has("sglang") or host.mentions("sglang", "cuda_graph_bs_decode", *SOURCES)
     sizes = graph_sizes(settings.max_num_seqs, host.memory)

@@ -35,7 +35,7 @@ from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
 from agentrl.http.client import Http, quietly
-from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.medium import Media
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class VLLM(ServerBackend):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(settings)
         self._models: dict[str, str] = {}
-        """Server -> its name of the model."""
+        """Server -> its name of the base."""
         self._paths: dict[str, set[str]] = {}
         """Server -> the paths of its calls."""
         self._image_servers: set[str] = set()
@@ -101,7 +101,7 @@ class VLLM(ServerBackend):
         version = str((await http.get("/version", timeout=CONTROL_SECONDS))["version"])
         require_version(http.url, "vLLM", version, OLDEST)
         models = await http.get("/v1/models", timeout=CONTROL_SECONDS)
-        self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
+        self._models[http.url] = models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL_SECONDS)
         self._paths[http.url] = set(api["paths"])
         self._image_servers |= {http.url} if images.takes_images(api) else set()
@@ -109,15 +109,10 @@ class VLLM(ServerBackend):
             await http.post("/init_weight_transfer_engine", {"init_info": self._packed(http)}, timeout=CONTROL_SECONDS)
 
     async def generate(
-        self,
-        http: Http,
-        rid: str,
-        ids: Sequence[int],
-        sampling: Sampling,
-        timeout: float | None,
-        media: Sequence[Medium] = (),
+        self, http: Http, rid: str, ids: Sequence[int], sampling: Sampling, timeout: float | None, media: Media = ()
     ) -> ServerAnswer:
-        body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
+        model = self.adapter(sampling.adapter) or self._models[http.url]
+        body, drawing = {"model": model, "request_id": rid}, parameters(sampling, len(ids))
         if media:
             if http.url not in self._image_servers:
                 raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
@@ -134,11 +129,12 @@ class VLLM(ServerBackend):
         return ServerAnswer(choice["token_ids"] or [], logprobs, reason, candidates, saved)
 
     async def score(
-        self, http: Http, ids: Sequence[int], media: Sequence[Medium], first: int, k: int, timeout: float | None
+        self, http: Http, ids: Sequence[int], media: Media, first: int, k: int, timeout: float | None, adapter: str = ""
     ) -> ServerScores:
         if media:
             raise UserError("a teacher on vLLM reads no images; set its engine to sglang")
-        body = {"model": self._models[http.url], "prompt": ids, "max_tokens": 1, "prompt_logprobs": k}
+        model = adapter or self._models[http.url]
+        body = {"model": model, "prompt": ids, "max_tokens": 1, "prompt_logprobs": k}
         answer = await http.post("/v1/completions", body, timeout=timeout)
         return await asyncio.to_thread(scores_of, answer["choices"][0]["prompt_logprobs"][first:], ids[first:], k)
 
@@ -188,9 +184,12 @@ class VLLM(ServerBackend):
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
 
-    async def load_adapter(self, http: Http, folder: Path) -> None:
-        body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
+    async def load_adapter(self, http: Http, folder: Path, name: str = ADAPTER) -> None:
+        body = {"lora_name": name, "lora_path": str(folder), "load_inplace": True}
         await http.post("/v1/load_lora_adapter", body, timeout=CONTROL_SECONDS)
+
+    async def unload_adapter(self, http: Http, name: str) -> None:
+        await http.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout=CONTROL_SECONDS)
 
     async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
@@ -208,9 +207,6 @@ class VLLM(ServerBackend):
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
         await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
-
-    async def leave(self, http: Http, group: BroadcastGroup) -> None:
-        await self._call(http, "agentrl_leave", group.name)
 
     async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]

@@ -29,6 +29,7 @@ def command(settings: ServerSettings, port: int) -> list[str]:
 
 def environment(settings: ServerSettings) -> dict[str, str]:
     """Environment variables of a server, besides those of this process."""
+    rollout = settings.rollout
     own = [WORKER] if settings.device == "cuda" else [WORKER, SHIM]
     paths = [*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])]
     always = {
@@ -40,36 +41,37 @@ def environment(settings: ServerSettings) -> dict[str, str]:
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE),
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(settings.adapter is not None)),
         # The load is read from these statistics; an interval of a year keeps them out of the log.
-        "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
+        "VLLM_LOG_STATS_INTERVAL": "31536000" if rollout.disable_log_stats else "10",
     }
     if settings.device == "cuda":
-        return always | BROADCAST_ENVIRONMENT | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
+        return always | BROADCAST_ENVIRONMENT | ({"VLLM_BATCH_INVARIANT": "1"} if rollout.deterministic else {})
     return always | _cpu_environment(settings)
 
 
 def _common(settings: ServerSettings) -> dict[str, Any]:
-    overrides = dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
+    rollout, policy = settings.rollout, settings.policy
+    overrides = dict(policy.override_config) | ({"head_dtype": "float32"} if policy.enable_fp32_lm_head else {})
     return {
         "model": settings.model,
         "served_model_name": "policy",
-        "load_format": settings.load_format,
+        "load_format": rollout.load_format,
         "dtype": settings.dtype,
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs,
-        "tensor_parallel_size": settings.tensor_parallel,
+        "tensor_parallel_size": rollout.tensor_model_parallel_size,
         "seed": settings.seed,
         "generation_config": "vllm",  # else the model's own file sets the filters that a request does not set
         "logprobs_mode": "processed_logprobs",
-        "no_enable_chunked_prefill": not settings.chunked_prefill,
-        "max_num_batched_tokens": settings.max_batched_tokens,
-        "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
+        "no_enable_chunked_prefill": not rollout.enable_chunked_prefill,
+        "max_num_batched_tokens": rollout.max_num_batched_tokens,
+        "enforce_eager": rollout.enforce_eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "enable_return_routed_experts": settings.experts is not None,
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
-        "quantization": settings.quantization,  # online: rounded again in each update
-        "speculative_config": DRAFTING if settings.drafts else None,
+        "quantization": rollout.quantization,  # online: rounded again in each update
+        "speculative_config": DRAFTING if rollout.speculative_algorithm else None,
         **_image_flags(settings),
-        "trust_remote_code": settings.trust_remote_code,
+        "trust_remote_code": policy.trust_remote_code,
         "hf_overrides": overrides or None,
         "uvicorn_log_level": "warning",
         **_adapter(settings),
@@ -105,16 +107,17 @@ def _graphs(settings: ServerSettings, host: Host) -> dict[str, Any]:
     """CUDA graphs for as many sequences as run at once; vLLM itself captures to 512, at more sizes."""
     known = host.mentions("vllm", "--cudagraph-capture-sizes", "engine/arg_utils.py")
     named = any("cudagraph" in name or name.startswith(("compilation", "cc", "O")) for name in settings.extra)
-    if settings.eager or named or not known:
+    if settings.rollout.enforce_eager or named or not known:
         return {}
     # A batch may mix tokens of prompts with the sequences' new ones.
-    tokens = settings.max_num_seqs * (DRAFTED + 1 if settings.drafts else 1)
+    tokens = settings.max_num_seqs * (DRAFTED + 1 if settings.rollout.speculative_algorithm else 1)
     most = max(tokens, min(2 * settings.max_num_seqs, 512))
     return {"cudagraph_capture_sizes": graph_sizes(most, host.memory)}
 
 
 def _cpu_environment(settings: ServerSettings) -> dict[str, str]:
     """One thread a core, each bound: unbound ones wait on the server's other processes at every operation."""
-    bound = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if settings.tensor_parallel == 1 else "auto"
+    alone = settings.rollout.tensor_model_parallel_size == 1
+    bound = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if alone else "auto"
     chosen = {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}
     return {"CUDA_VISIBLE_DEVICES": ""} | {name: os.environ.get(name, value) for name, value in chosen.items()}

@@ -55,19 +55,21 @@ class NemoGymServer(EnvironmentKind):
         source = written if "://" in written else Path(self.folder, expanded(written))
         (file,) = paths(source, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
-        lines = list(enumerate(read_records(file), 1))
+        read = []
+        for number, line in enumerate(read_records(file), 1):
+            with _located(entry, f"{file}:{number}"):
+                read.append((number, line, servers.of(line), GymLine.of(line)))
+        executing = {server.url for *_, server, task in read if server.steps or server.executes(task.tools)}
+        first = {server.url: number for number, _, server, _ in reversed(read)}
         made: list[Row] = []
-        seen: set[str] = set()
-        executing: set[str] = set()
-        for number, line in lines:
+        for number, line, server, task in read:
             with _located(entry, f"{file}:{number}"):
-                server, task = servers.of(line), GymLine.of(line)
-                executing |= {server.url} if server.executes(task.tools) else set()
-        for number, line in lines:
-            with _located(entry, f"{file}:{number}"):
-                server = servers.of(line)
-                executed = server.url in executing or server.steps
-                made.append(self._row(entry, line, server, f"{file.name}:{number}", seen, executed=executed))
+                _check(line, server, task, executed=server.url in executing, first=first[server.url] == number)
+            about: dict[str, Any] = {"environment": entry.to_json(), "line": dict(line), "url": server.url}
+            about["executed"] = server.url in executing
+            prompt, loop = task.prompt or [{"role": "user", "content": NOTHING}], STEPPED if server.steps else LOOP
+            uid = f"env:{entry.name}:{file.name}:{number}"
+            made.append(Row(uid, prompt, data_source=entry.name, extra_info=about, agent_name=loop))
         return made
 
     async def address(self, row: Row) -> str:
@@ -83,33 +85,16 @@ class NemoGymServer(EnvironmentKind):
         except (InfraError, UserError) as error:
             raise UserError(f"environment {entry.name}: {error}") from None
 
-    def _row(
-        self,
-        entry: EnvironmentEntry,
-        line: Mapping[str, Any],
-        server: GymServer,
-        source: str,
-        seen: set[str],
-        *,
-        executed: bool,
-    ) -> Row:
-        """`seen`: servers that were asked about a line of the file; `executed`: the server carries out calls. Raises
-        UserError for a line that cannot be served."""
-        task = GymLine.of(line)
-        for trouble in server.lacks(line, task.tools if executed else []):
-            raise UserError(trouble)
-        if server.url not in seen and (complaint := server.refuses(line)):
-            raise UserError(f"{server.url} refuses it: {complaint}")
-        seen.add(server.url)
-        if not task.prompt and not server.steps:
-            raise UserError("its input is empty: write the prompt")
-        return Row(
-            f"env:{entry.name}:{source}",
-            task.prompt or [{"role": "user", "content": NOTHING}],
-            data_source=entry.name,
-            extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url, "executed": executed},
-            agent_name=STEPPED if server.steps else LOOP,
-        )
+
+def _check(line: Mapping[str, Any], server: GymServer, task: GymLine, *, executed: bool, first: bool) -> None:
+    """`executed`: the server carries out calls; `first`: the line is the first of its server. Raises UserError for a
+    line that cannot be served."""
+    for trouble in server.lacks(line, task.tools if executed else []):
+        raise UserError(trouble)
+    if first and (complaint := server.refuses(line)):
+        raise UserError(f"{server.url} refuses it: {complaint}")
+    if not task.prompt and not server.steps:
+        raise UserError("its input is empty: write the prompt")
 
 
 @contextmanager

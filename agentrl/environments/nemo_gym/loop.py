@@ -19,9 +19,8 @@ from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.nemo_gym.client import GymSession, session
-from agentrl.environments.nemo_gym.response import response_of
 from agentrl.environments.nemo_gym.server import BEGIN, RESET, STEP, VERIFY
-from agentrl.environments.nemo_gym.task import REQUEST, GymLine
+from agentrl.environments.nemo_gym.task import REQUEST, GymLine, response_of
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.tool_agent import Sessions, ToolAgent
 from agentrl.tools import ToolResult, ToolSet

@@ -43,7 +43,7 @@ class ChatHarness(Harness[ChatHarnessConfig]):
         data: Any,
     ) -> ProgramResult:
         """Run the conversation of one rollout."""
-        messages = self._prompt(data)
+        messages = messages_of(*self.resolve_prompt(data))
         async with AsyncExitStack() as stack:
             specs = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
             tools, places, servers = await connect_mcp({"mcpServers": specs}, stack)
@@ -57,12 +57,13 @@ class ChatHarness(Harness[ChatHarnessConfig]):
                 messages += [await _result(call, places, servers) for call in calls]
         return ProgramResult(exit_code=0, stdout="", stderr="")
 
-    def _prompt(self, data: Any) -> list[dict[str, Any]]:
-        system, prompt = self.resolve_prompt(data)
-        messages = [{"role": "system", "content": system}] if system else []
-        if isinstance(prompt, str):
-            return [*messages, {"role": "user", "content": prompt}]
-        return [*messages, *(message_to_wire(message) for message in prompt or [])]
+
+def messages_of(system: str | None, prompt: Any) -> list[dict[str, Any]]:
+    """A task's prompt as messages."""
+    messages = [{"role": "system", "content": system}] if system else []
+    if isinstance(prompt, str):
+        return [*messages, {"role": "user", "content": prompt}]
+    return [*messages, *(message_to_wire(message) for message in prompt or [])]
 
 
 async def _turn(client: httpx.AsyncClient, endpoint: str, secret: str, body: dict[str, Any]) -> dict[str, Any] | None:

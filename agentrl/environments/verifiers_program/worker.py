@@ -86,14 +86,9 @@ def tasks_of(env: Any, count: int) -> list[Any]:
 
 def prompt_of(data: Any) -> list[dict[str, Any]] | None:
     """A task's prompt as messages."""
-    from verifiers.v1.dialects.chat import message_to_wire
+    from agentrl_chat import messages_of
 
-    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-    if data.prompt is None:
-        return None
-    if isinstance(data.prompt, str):
-        return [*system, {"role": "user", "content": data.prompt}]
-    return [*system, *(message_to_wire(message) for message in data.prompt)]
+    return None if data.prompt is None else messages_of(data.system_prompt, data.prompt)
 
 
 def refusal(error: BaseException, id: str) -> str:

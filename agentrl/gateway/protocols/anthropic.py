@@ -9,22 +9,12 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import AnswerFormat, read_format
 from agentrl.gateway.conversation import Conversation, optional, turns_joined
-from agentrl.gateway.protocols import chat, reading
+from agentrl.gateway.protocols import faults, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
-STATUS = chat.STATUS | {"lost": 404, "overloaded": 529}
-TYPES = {
-    "busy": "rate_limit_error",
-    "key": "authentication_error",
-    "missing": "not_found_error",
-    "lost": "not_found_error",
-    "large": "request_too_large",
-} | {
-    "overloaded": "overloaded_error",
-    "internal": "api_error",
-}
+STATUS = faults.STATUS | {"lost": 404, "overloaded": 529}
 HISTORY = "messages"
 KEEP_ALIVE = reading.event({"type": "ping"}, "ping")
 BILLING_HEADER = "x-anthropic-billing-header:"
@@ -44,16 +34,13 @@ def read(body: Body) -> TurnRequest:
     reading.field(body, "thinking", dict)
     return TurnRequest(
         Conversation(_system(body), reading.required(body, "messages"), _read_items),
-        [] if choice.get("type") == "none" else tools,
         previous=previous,
         same_tools=bool(previous),
         max_tokens=reading.positive(body, "max_tokens"),
         stop=reading.stops(body.get("stop_sequences"), "stop_sequences"),
-        must_call=reading.required_tool(choice),
         format=_format(body),
-        unmet=(*others, *reading.unmet(body)),
         one_call=choice.get("disable_parallel_tool_use") is True,
-        **reading.shared_fields(body),
+        **reading.shared_fields(body, tools, choice, others),
     )
 
 
@@ -96,8 +83,7 @@ def error(error: Refused) -> dict[str, Any]:
     """The error as one JSON object."""
     text = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum" if error.limit else str(error)
     about = {"details": DETAILS[error.fault]} if error.fault in DETAILS else {}
-    kind = TYPES.get(error.fault, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": text, **about}}
+    return {"type": "error", "error": {"type": faults.FAULTS[error.fault].kind, "message": text, **about}}
 
 
 def error_event(refused: Refused) -> bytes:
@@ -125,11 +111,11 @@ def _line(block: Mapping[str, Any], at: str) -> str:
 
 def _read_items(given: Sequence[Any], first: int) -> list[Message]:
     found = reading.items({"messages": given}, "messages", first=first)
-    return turns_joined([message for at, item in found for message in _messages(item, at)])
+    return turns_joined([message for at, item in found for message in messages(item, at)])
 
 
-def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
-    """A message; a user's with results of tools becomes one for each of them and one for the rest."""
+def messages(item: Body, at: str) -> Iterator[Message]:
+    """A message; a user's with results of tools becomes one for each of them and one for the rest. Raises Refused."""
     role, content = item.get("role"), item.get("content")
     if role == "system":
         yield {"role": "system", "content": _text(content or "", f"{at}content")}
@@ -144,7 +130,8 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
         return
     results = [(path, block) for path, block in blocks if block.get("type") == "tool_result"]
     for path, block in results:
-        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, path)}
+        about = {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or "")} | optional(name=block.get("name"))
+        yield {**about, "content": reading.content(block.get("content"), _part, path)}
     rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
     if rest or not results:
         yield {"role": "user", "content": reading.joined(rest)}
@@ -152,20 +139,10 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
 
 def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
     texts = [reading.field(block, "text", str, "", at) for at, block in blocks if block.get("type") == "text"]
-    calls = [
-        reading.tool_call(str(block.get("id") or ""), str(block.get("name") or ""), block.get("input"))
-        for _, block in blocks
-        if block.get("type") == "tool_use"
-    ]
+    uses = [block for _, block in blocks if block.get("type") == "tool_use"]
+    calls = [reading.tool_call(str(u.get("id") or ""), str(u.get("name") or ""), u.get("input")) for u in uses]
     thoughts = [str(block.get("thinking") or "") for _, block in blocks if block.get("type") == "thinking"]
     return {"role": "assistant", "content": "\n".join(texts)} | optional(tool_calls=calls, thought="\n".join(thoughts))
-
-
-def _result(block: Mapping[str, Any], at: str) -> Any:
-    content = block.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
 
 
 def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -184,7 +161,7 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     for at, item in reading.items(body, "tools"):
         kind = reading.field(item, "type", str, "custom", at)
         if kind.startswith(PROVIDER_TOOLS):
-            others.append(f"tool {kind}")
+            others.append(kind)
         elif kind != "custom" and "input_schema" not in item:
             raise Refused(f"{at}type: the schema of {kind!r} is not known here; send the tool with its input_schema")
         else:
@@ -203,14 +180,12 @@ def _blocks(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
 
 def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A block as it starts, and the deltas that fill it."""
-    if block["type"] == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": chunk} for chunk in reading.chunks(block["text"])]
-    if block["type"] == "thinking":
-        deltas = [{"type": "thinking_delta", "thinking": chunk} for chunk in reading.chunks(block["thinking"])]
-        signed = {"type": "signature_delta", "signature": block["signature"]}
-        return {**block, "thinking": "", "signature": ""}, [*deltas, signed]
-    written = reading.chunks(to_json(block["input"]))
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in written]
+    kind = block["type"]
+    if kind == "tool_use":
+        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": to_json(block["input"])}]
+    empty = {name: "" for name in block if name != "type"}
+    signed = [{"type": "signature_delta", "signature": block["signature"]}] if "signature" in block else []
+    return {**block, **empty}, [{"type": f"{kind}_delta", kind: block[kind]}, *signed]
 
 
 def _end(answer: ModelAnswer) -> dict[str, Any]:
@@ -219,16 +194,14 @@ def _end(answer: ModelAnswer) -> dict[str, Any]:
 
 
 def _usage(answer: ModelAnswer) -> dict[str, int]:
-    return {
-        "input_tokens": answer.prompt_tokens - answer.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": answer.cached_tokens,
-        "output_tokens": answer.completion_tokens,
-    }
+    cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": answer.cached_tokens}
+    new = answer.prompt_tokens - answer.cached_tokens
+    return {"input_tokens": new, **cache, "output_tokens": answer.completion_tokens}
 
 
 def _head(answer: ModelAnswer) -> dict[str, Any]:
-    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
+    about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
+    return {**about, **answer.prompt_ids, **answer.ids}
 
 
 def _event(kind: str, **data: Any) -> bytes:

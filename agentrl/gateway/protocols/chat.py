@@ -1,36 +1,22 @@
 """OpenAI's chat completions: POST /v1/chat/completions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation, optional
-from agentrl.gateway.protocols import reading
+from agentrl.gateway.protocols import faults, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "lost": 400, "key": 401, "missing": 404, "large": 413, "busy": 429} | {
-    "slow": 408,
-    "overloaded": 503,
-    "internal": 500,
-}
-CODES = {
-    "busy": "rate_limit_exceeded",
-    "context": "context_length_exceeded",
-    "key": "invalid_api_key",
-    "missing": "not_found",
-    "lost": "previous_response_not_found",
-    "large": "too_large",
-}
+STATUS = faults.STATUS
 HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
 THOUGHTS = ("reasoning_content", "reasoning")
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
-    "tool": "tool",
-    "function": "tool",
-}
+ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system", "function": "tool"}
 
 
 def read(body: Body) -> TurnRequest:
@@ -40,18 +26,14 @@ def read(body: Body) -> TurnRequest:
     if body.get("functions"):
         raise Refused("functions: not served; send them as tools")
     reading.field(body, "stream_options", dict)
-    choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in reading.items(body, "tools")]
+    tools = [_tool(item, at) for at, item in reading.items(body, "tools")]
     return TurnRequest(
         Conversation([], reading.required(body, "messages"), _messages),
-        [] if choice == "none" else tools,
         max_tokens=reading.positive(body, "max_completion_tokens", "max_tokens"),
         stop=reading.stops(body.get("stop"), "stop"),
-        logprobs=reading.field(body, "logprobs", bool, False),
         format=read_format(body.get("response_format"), "response_format"),
-        must_call=reading.required_tool(choice, "function"),
-        unmet=tuple(reading.unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        **reading.shared_fields(body),
+        **reading.shared_fields(body, tools, body.get("tool_choice"), logprobs=bool(body.get("logprobs"))),
     )
 
 
@@ -62,24 +44,20 @@ def whole(answer: ModelAnswer) -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = list(_calls(answer))
-    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": _logprobs(answer)}
-    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
+    choice = {"index": 0, "message": message, **_end(answer), "finish_reason": answer.finish}
+    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer), **answer.prompt_ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
     """The answer as server-sent events."""
-    yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
-    for chunk in reading.chunks(answer.reasoning):
-        yield _chunk(answer, {"reasoning_content": chunk})
-    for chunk in reading.chunks(answer.text):
-        yield _chunk(answer, {"content": chunk})
+    yield _chunk(answer, {"role": "assistant", "content": ""}, answer.prompt_ids, **_end(answer))
+    if answer.reasoning:
+        yield _chunk(answer, {"reasoning_content": answer.reasoning})
+    if answer.text:
+        yield _chunk(answer, {"content": answer.text})
     for i, call in enumerate(_calls(answer)):
-        written = call["function"]
-        start = {**call, "index": i, "function": {"name": written["name"], "arguments": ""}}
-        yield _chunk(answer, {"tool_calls": [start]})
-        for chunk in reading.chunks(written["arguments"]):
-            yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
-    yield _chunk(answer, {}, answer.finish)
+        yield _chunk(answer, {"tool_calls": [{**call, "index": i}]})
+    yield _chunk(answer, {}, finish_reason=answer.finish)
     if (answer.body.get("stream_options") or {}).get("include_usage"):
         yield reading.event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
@@ -88,7 +66,7 @@ def events(answer: ModelAnswer) -> Iterator[bytes]:
 def error(error: Refused) -> dict[str, Any]:
     """The error as one JSON object."""
     kind = "server_error" if STATUS[error.fault] >= 500 else "invalid_request_error"
-    return {"error": {"message": str(error), "type": kind, "param": None, "code": CODES.get(error.fault)}}
+    return {"error": {"message": str(error), "type": kind, "param": None, "code": faults.FAULTS[error.fault].code}}
 
 
 def error_event(refused: Refused) -> bytes:
@@ -104,7 +82,7 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     role = ROLES.get(str(item.get("role")))
     if role is None:
         raise Refused(f"{at}role: {item.get('role')!r} is unknown; use one of {', '.join(ROLES)}")
-    message: Message = {"role": role, "content": _content(item.get("content"), at)}
+    message: Message = {"role": role, "content": reading.content(item.get("content"), part, at)}
     if role == "assistant":
         calls = [_call(call, path) for path, call in reading.items(item, "tool_calls", at)]
         thought = next((item[name] for name in THOUGHTS if isinstance(item.get(name), str)), "")
@@ -115,13 +93,8 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     return message | ({"name": name} if name and role == "tool" else {})
 
 
-def _content(content: Any, at: str) -> Any:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return reading.joined([_part(part, path) for path, part in reading.items({"content": content}, "content", at)])
-
-
-def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
+def part(part: Body, at: str) -> dict[str, Any]:
+    """A part of content. Raises Refused."""
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return {"type": "text", "text": reading.field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
@@ -139,8 +112,8 @@ def _call(call: Mapping[str, Any], at: str) -> dict[str, Any]:
 
 def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     about = item.get("function")
-    if item.get("type", "function") != "function" or not isinstance(about, Mapping):
-        raise Refused(f"{at}type: only tools of type function are served")
+    if (kind := item.get("type", "function")) != "function" or not isinstance(about, Mapping):
+        raise Refused(f"{at}type: a tool of type {kind!r} is not served; use function")
     return reading.function(about, "parameters", f"{at}function.")
 
 
@@ -150,31 +123,20 @@ def _calls(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         yield {"id": call.id, "type": "function", "function": written}
 
 
-def _logprobs(answer: ModelAnswer) -> dict[str, Any] | None:
-    if not answer.tokens:
-        return None
-    return {
-        "content": [
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-            for text, logprob in answer.tokens
-        ],
-        "refusal": None,
-    }
+def _end(answer: ModelAnswer) -> dict[str, Any]:
+    return {"logprobs": {"content": answer.tokens, "refusal": None} if answer.tokens else None, **answer.ids}
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
-    }
+    size = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
+    cached = {"cached_tokens": answer.cached_tokens}
+    return {**size, "total_tokens": sum(size.values()), "prompt_tokens_details": cached}
 
 
 def _head(answer: ModelAnswer, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
 
 
-def _chunk(answer: ModelAnswer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-    return reading.event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})
+def _chunk(answer: ModelAnswer, delta: dict[str, Any], about: Body = MappingProxyType({}), **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None, **fields}
+    return reading.event({**_head(answer, "chat.completion.chunk"), "choices": [choice], **about})

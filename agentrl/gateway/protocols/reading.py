@@ -1,28 +1,31 @@
 """Reads fields of a request, and writes what the protocols share."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.request import Body
 from agentrl.http.refusals import Refused
 
-CHUNK = 1024
-"""Characters of a streamed delta: clients join them."""
 MOST_STOPS, LONGEST_STOPS = 64, 4096
 LONGEST_NAME = 64
 HOTTEST = 100
+MOST_LOGPROBS = 20
+CALL: dict[str, Any] = {"must_call": ""}
+CHOICES: dict[str, dict[str, Any]] = {"auto": {}, "none": {"tools": []}, "any": CALL, "required": CALL}
 READ = {
     *("model", "messages", "input", "system", "instructions", "thread", "previous_response_id", "tools", "tool_choice"),
     *("parallel_tool_calls", "stream", "stream_options", "temperature", "top_p", "n", "max_tokens", "stop", "include"),
     *("max_completion_tokens", "max_output_tokens", "stop_sequences", "logprobs", "response_format", "text"),
-    *("output_config", "output_format", "thinking"),
+    *("output_config", "output_format", "thinking", "top_logprobs", "return_token_ids", "contents", "method"),
+    *("system_instruction", "tool_config", "generation_config", "generate_content_request", "thinking_config"),
+    *("response_mime_type", "response_schema", "response_json_schema", "response_logprobs", "candidate_count"),
 }
 """Fields that the protocols read."""
 UNASKING = {
     *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-    *("prompt_cache_retention", "truncation", "context_management"),
+    *("prompt_cache_retention", "truncation", "context_management", "safety_settings", "labels"),
 }
 """Fields that ask nothing of the model."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
@@ -67,23 +70,25 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     return tuple(filter(None, given))
 
 
-def unmet(body: Body) -> list[str]:
-    """Names of the fields that ask for something and change nothing here."""
-    return [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
-
-
-def required_tool(choice: Any, function: str = "") -> str | None:
-    """`TurnRequest.must_call` of a tool choice; `function`: the field of its object with the name. Raises Refused."""
-    kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    if kind in (None, "auto", "none"):
-        return None
-    if kind in ("required", "any"):
-        return ""
-    about = choice.get(function) if isinstance(choice, Mapping) and function else choice
-    name = about.get("name") if isinstance(about, Mapping) else None
-    if isinstance(name, str) and name:
-        return name
+def _choice(choice: Any) -> dict[str, Any]:
+    """The fields of a `TurnRequest` that a tool choice sets. Raises Refused."""
+    given = choice if isinstance(choice, Mapping) else {"type": choice}
+    kind, name = str(given.get("type") or "auto"), _name(given)
+    if kind == "allowed_tools":
+        about = field(given, kind, dict, given, "tool_choice.")
+        names, mode = [_name(tool) for _, tool in items(about, "tools", "tool_choice.")], about.get("mode", "auto")
+        only = {"name": names[0]} if mode == "required" and len(names) == 1 else mode
+        return {**_choice(only), "allowed": frozenset(names)}
+    if name or kind in CHOICES:
+        return {"must_call": name} if name else CHOICES[kind]
     raise Refused(f"tool_choice: {_short(choice)} is not served; use auto, none, required (any) or the name of a tool")
+
+
+def _name(tool: Body) -> str:
+    """The name of a function, which chat completions nest; empty where it has none."""
+    about = tool.get("function", tool)
+    name = about.get("name") if isinstance(about, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def positive(body: Body, *names: str) -> int | None:
@@ -97,15 +102,30 @@ def positive(body: Body, *names: str) -> int | None:
     return None
 
 
-def shared_fields(body: Body) -> dict[str, Any]:
-    """The fields of a `TurnRequest` that all protocols spell alike. Raises Refused."""
+def shared_fields(
+    body: Body, tools: list[dict[str, Any]], choice: Any, others: Sequence[str] = (), *, logprobs: bool = False
+) -> dict[str, Any]:
+    """The fields of a `TurnRequest` that all protocols spell alike; `others`: tools that run at the provider, which are
+    left out unless there are no more. Raises Refused."""
+    if others and not tools:
+        raise Refused(f"tools: {others[0]} runs at the provider, and is not served; give the agent a tool that it runs")
     temperature, top_p = field(body, "temperature", float), field(body, "top_p", float)
     if temperature is not None and not 0 <= temperature <= HOTTEST:
         raise Refused(f"temperature: give a number from 0 to {HOTTEST}, not {_short(temperature)}")
     if top_p is not None and not 0 < top_p <= 1:
         raise Refused(f"top_p: give a number above 0, up to 1, not {_short(top_p)}")
-    model, stream = field(body, "model", str, "policy"), field(body, "stream", bool, False)
-    return {"model": model, "stream": stream, "temperature": temperature, "top_p": top_p, "body": body}
+    if not 0 <= (top := field(body, "top_logprobs", int, 0)) <= MOST_LOGPROBS:
+        raise Refused(f"top_logprobs: give a number from 0 to {MOST_LOGPROBS}, not {_short(top)}")
+    unmet = [f"tool {kind}" for kind in others]
+    unmet += [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
+    token_ids, model = field(body, "return_token_ids", bool, False), field(body, "model", str, "policy")
+    wanted = {
+        "logprobs": top if logprobs else None,
+        "token_ids": token_ids,
+        "stream": field(body, "stream", bool, False),
+    }
+    sampling = {"temperature": temperature, "top_p": top_p, "unmet": tuple(unmet), "body": body}
+    return {"model": model, "tools": tools, **sampling, **wanted, **_choice(choice)}
 
 
 def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:
@@ -115,10 +135,8 @@ def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:
     if not name:
         raise Refused(f"{where}name is missing")
     about = {"description": description} if description else {}
-    return {
-        "type": "function",
-        "function": {"name": name, **about, "parameters": schema or {"type": "object", "properties": {}}},
-    }
+    written = {"name": name, **about, "parameters": schema or {"type": "object", "properties": {}}}
+    return {"type": "function", "function": written}
 
 
 def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
@@ -144,16 +162,18 @@ def picture(url: Any, at: str) -> dict[str, Any]:
     raise Refused(f"{at[:-1]}: send the image itself, as data:image/png;base64,...: no address is fetched")
 
 
+def content(given: Any, part: Callable[[Body, str], dict[str, Any]], at: str) -> str | list[dict[str, Any]]:
+    """Content that is a string, or a list of parts that `part` reads. Raises Refused."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return joined([part(item, path) for path, item in items({"content": given}, "content", at)])
+
+
 def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Content as one string where it is text alone."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return list(parts)
-
-
-def chunks(text: str) -> Iterator[str]:
-    """A text in parts; none of an empty one."""
-    return (text[i : i + CHUNK] for i in range(0, len(text), CHUNK))
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:

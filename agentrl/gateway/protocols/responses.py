@@ -3,7 +3,7 @@
 A custom tool takes plain text: the policy sees a function with the one argument `input`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -27,41 +27,30 @@ EMPTY: dict[str, Any] = {"content": [], "arguments": "", "input": "", "status": 
 ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning", "previous_response_id")
 """Fields of the request that an answer repeats, and their values where they are absent."""
 
-Steps = Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, dict[str, Any]]]]
-"""Names and fields of an item's events, from its position in the output and the item."""
-
 
 def read(body: Body) -> TurnRequest:
     """Raises Refused."""
     for name in ("conversation", "background", "prompt"):
         if body.get(name):
             raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
-    choice = body.get("tool_choice")
     tools, others = _tools(body)
+    logprobs = "message.output_text.logprobs" in reading.field(body, "include", list, [])
     return TurnRequest(
         Conversation(_instructions(body), _input(body), _read_items),
-        [] if choice == "none" else tools,
         previous=reading.field(body, "previous_response_id", str, "").removeprefix("resp_"),
         max_tokens=reading.positive(body, "max_output_tokens"),
-        logprobs="message.output_text.logprobs" in reading.field(body, "include", list, []),
         format=read_format(reading.field(body, "text", dict, {}).get("format"), "text.format"),
-        unmet=(*others, *reading.unmet(body)),
         one_call=body.get("parallel_tool_calls") is False,
-        must_call=reading.required_tool(choice),
-        **reading.shared_fields(body),
+        **reading.shared_fields(body, tools, body.get("tool_choice"), others, logprobs=logprobs),
     )
 
 
 def whole(answer: ModelAnswer) -> dict[str, Any]:
     """The answer as one JSON object."""
     cut = answer.finish == "length"
-    return {
-        **_head(answer),
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": list(output(answer)),
-        "usage": _usage(answer),
-    }
+    details = {"reason": "max_output_tokens"} if cut else None
+    about = {"status": "incomplete" if cut else "completed", "incomplete_details": details, "usage": _usage(answer)}
+    return {**_head(answer), **about, "output": list(output(answer)), **answer.prompt_ids, **answer.ids}
 
 
 def events(answer: ModelAnswer) -> Iterator[bytes]:
@@ -104,17 +93,13 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
             yield _message(item, at)
-        case "function_call":
+        case "function_call" | "custom_tool_call" as kind:
+            given = item.get("arguments") if kind == "function_call" else {TEXT: str(item.get("input") or "")}
             name = _full(item.get("namespace"), str(item.get("name") or ""))
-            call = reading.tool_call(str(item.get("call_id") or ""), name, item.get("arguments"))
-            yield {"role": "assistant", "content": "", "tool_calls": [call]}
-        case "custom_tool_call":
-            called = {TEXT: str(item.get("input") or "")}
-            call = reading.tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), called)
+            call = reading.tool_call(str(item.get("call_id") or ""), name, given)
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
-            output = item.get("output") or ""
-            content = output if isinstance(output, str) else _content(output, f"{at}output")
+            content = reading.content(item.get("output"), _part, f"{at}output.")
             yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": content}
         case "item_reference":
             kind, _, name = str(item.get("id") or "").partition("_")
@@ -133,18 +118,13 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
     role = chat.ROLES.get(str(item.get("role")))
     if role in (None, "tool"):
         raise Refused(f"{at}role: {item.get('role')!r} is unknown; use system, developer, user or assistant")
-    content = item.get("content") or ""
-    return {"role": role, "content": content if isinstance(content, str) else _content(content, f"{at}content")}
+    return {"role": role, "content": reading.content(item.get("content"), _part, at)}
 
 
-def _content(parts: Any, at: str) -> Any:
-    return reading.joined([_part(part, path) for path, part in reading.items({at: parts}, at)])
-
-
-def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
+def _part(part: Body, at: str) -> dict[str, Any]:
     if part.get("type") == "input_image":
         return reading.picture(part.get("image_url"), at)
-    return chat._part(part, at)
+    return chat.part(part, at)
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
@@ -155,11 +135,10 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
         if kind == "namespace":
             tools += [_within(item, tool, path) for path, tool in reading.items(item, "tools", at)]
         elif kind in ("function", "custom"):
-            tools.append(
-                reading.function({**item, "parameters": CUSTOM} if kind == "custom" else item, "parameters", at)
-            )
+            shown = {**item, "parameters": CUSTOM} if kind == "custom" else item
+            tools.append(reading.function(shown, "parameters", at))
         else:
-            others.append(f"tool {kind}")
+            others.append(str(kind))
     return tools, others
 
 
@@ -192,8 +171,7 @@ def output(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         thought = [{"type": "reasoning_text", "text": answer.reasoning}]
         yield {"id": f"{REASONING}_{answer.id}", "type": "reasoning", "summary": [], "content": thought}
     if answer.text or not answer.calls:
-        logprobs = (chat._logprobs(answer) or {"content": []})["content"]
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": logprobs}
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": answer.tokens}
         status = "incomplete" if answer.finish == "length" else "completed"
         about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
         yield {**about, "content": [part]}
@@ -212,20 +190,15 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     at = {"output_index": i, "item_id": item["id"]}
     begun = {**item, **{name: empty for name, empty in EMPTY.items() if name in item}}
     yield "response.output_item.added", {"output_index": i, "item": begun}
-    yield from STEPS[item["type"]](at, item)
+    yield from (_text_steps if "content" in item else _call_steps)(at, item)
     yield "response.output_item.done", {"output_index": i, "item": item}
 
 
 def _call_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for chunk in reading.chunks(item["arguments"]):
-        yield "response.function_call_arguments.delta", {**at, "delta": chunk}
-    yield "response.function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
-
-
-def _custom_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for chunk in reading.chunks(item["input"]):
-        yield "response.custom_tool_call_input.delta", {**at, "delta": chunk}
-    yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
+    name = "arguments" if "arguments" in item else "input"
+    kind, named = f"response.{item['type']}_{name}", {"name": item["name"]} if name == "arguments" else {}
+    yield f"{kind}.delta", {**at, "delta": item[name]}
+    yield f"{kind}.done", {**at, **named, name: item[name]}
 
 
 def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -234,29 +207,16 @@ def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str,
     logprobs = {name: part[name] for name in ("logprobs",) if name in part}
     none: dict[str, Any] = {name: [] for name in logprobs}
     yield "response.content_part.added", {**at, "part": {**part, "text": "", **none}}
-    for chunk in reading.chunks(text):
-        yield f"{kind}.delta", {**at, "delta": chunk, **none}
+    yield f"{kind}.delta", {**at, "delta": text, **none}
     yield f"{kind}.done", {**at, "text": text, **logprobs}
     yield "response.content_part.done", {**at, "part": part}
 
 
-STEPS: dict[str, Steps] = {
-    "message": _text_steps,
-    "reasoning": _text_steps,
-    "function_call": _call_steps,
-    "custom_tool_call": _custom_steps,
-}
-"""Events between the first and the last of an item, by its type."""
-
-
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    return {
-        "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
+    size = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
+    cached = {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0}
+    details = {"input_tokens_details": cached, "output_tokens_details": {"reasoning_tokens": 0}}
+    return {**size, **details, "total_tokens": sum(size.values())}
 
 
 def _head(answer: ModelAnswer) -> dict[str, Any]:

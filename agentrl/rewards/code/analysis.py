@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from doctest import DocTestParser
 from typing import Any
 
-from agentrl.core.errors import UserError
 from agentrl.rewards.code.plain import Opaque, encode
-from agentrl.rewards.code.script import MIRRORED
+from agentrl.rewards.code.script import conditions, parsed, with_literal
 from agentrl.rewards.code.values import MALFORMED, decode, holds
 
 TOGETHER = {"stdin", "input", "inspect", "mock", "patch", "monkeypatch", "asyncio", "globals", "locals", "eval", "exec"}
@@ -72,10 +71,7 @@ class ScriptShape:
 
 def read(source: str) -> ScriptShape:
     """The shape of a script. Raises UserError on one that is no Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
+    tree = parsed(source)
     checks, names = _checks(tree), _free("\n".join([source, *_examples(tree)]))
     together = not checks and _together(tree, names)
     return ScriptShape(source, tree, checks, names, [n for n in names if n in _caught(tree)], together)
@@ -86,9 +82,7 @@ def _checks(tree: ast.Module) -> list[CallCheck]:
     for statement in tree.body:
         if not isinstance(statement, ast.Assert):
             return []
-        test = statement.test
-        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-        checks = [_check(part) for part in parts]
+        checks = [_check(part) for part in conditions(statement)]
         if None in checks:
             return []
         found += filter(None, checks)
@@ -96,16 +90,11 @@ def _checks(tree: ast.Module) -> list[CallCheck]:
 
 
 def _check(test: ast.expr) -> CallCheck | None:
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-        return None
-    name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
-    if isinstance(right, ast.Call) and name in MIRRORED:
-        name, left, right = MIRRORED[name], right, left
-    try:
-        call = _call(left)
-        return None if call is None else CallCheck(call, name, ast.literal_eval(right))
-    except (*MALFORMED, Opaque):
-        return None
+    operator, value, expected = with_literal(test) or ("", test, None)
+    with suppress(*MALFORMED, Opaque):
+        if operator and (call := _call(value)) is not None:
+            return CallCheck(call, operator, expected)
+    return None
 
 
 def _call(node: ast.expr) -> list[Any] | None:

@@ -6,6 +6,7 @@ such a script, is the word of a process that the solution shares: the verdict is
 
 import ast
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,32 @@ from agentrl.rewards.code.values import MALFORMED, decode, holds
 
 MIRRORED = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE", "Is": "Is"}
 """The comparison with its sides swapped."""
+
+
+def parsed(source: str) -> ast.Module:
+    """The tree of a script. Raises UserError on one that is no Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
+
+
+def conditions(statement: ast.Assert) -> list[ast.expr]:
+    """The parts of a conjunction, or the one condition."""
+    test = statement.test
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def with_literal(test: ast.expr) -> tuple[str, ast.expr, Any] | None:
+    """A comparison with a literal: its name, the other side, the literal; None for another condition."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
+    for operator, value, literal in ((name, left, right), (MIRRORED.get(name), right, left)):
+        with suppress(*MALFORMED):
+            if operator is not None:
+                return operator, value, ast.literal_eval(literal)
+    return None
 
 
 @dataclass(frozen=True)
@@ -48,13 +75,9 @@ class TestScript:
 
         Asserts within `try` stay as they are: something may wait for their exception.
         """
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError) as error:
-            raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
         self.report = report
         self.checks: list[ReportCheck] = []
-        self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(tree)))
+        self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(parsed(source))))
 
     def passes(self, reports: Sequence[Sequence[Any]]) -> bool:
         """Whether every report holds, and none is missing that a run to the end has made."""
@@ -89,19 +112,16 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
         """One report for each part of a conjunction."""
-        test = node.test
-        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-        return [self._reporting(part) for part in parts]
+        return [self._reporting(part) for part in conditions(node)]
 
     def _reporting(self, test: ast.expr) -> ast.stmt:
+        always = not self.depth
+        if (found := with_literal(test)) is not None:
+            return self._report(ReportCheck(found[0], found[2], always=always), found[1])
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return self._report(ReportCheck("Is", True, always=not self.depth), _truth(test))
-        name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
-        if _is_literal(right):
-            return self._report(ReportCheck(name, ast.literal_eval(right), always=not self.depth), left)
-        if _is_literal(left) and name in MIRRORED:
-            return self._report(ReportCheck(MIRRORED[name], ast.literal_eval(left), always=not self.depth), right)
-        return self._report(ReportCheck(name, pair=True, always=not self.depth), left, right, test.ops[0])
+            return self._report(ReportCheck("Is", True, always=always), _truth(test))
+        check = ReportCheck(type(test.ops[0]).__name__, pair=True, always=always)
+        return self._report(check, test.left, test.comparators[0], test.ops[0])
 
     def _report(
         self, check: ReportCheck, value: ast.expr, other: ast.expr | None = None, op: ast.cmpop | None = None
@@ -111,14 +131,6 @@ class _Rewriter(ast.NodeTransformer):
             call.args += [ast.Tuple([other], ast.Load()), _comparison(op)]
         self.script.checks.append(check)
         return ast.Expr(call)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except MALFORMED:
-        return False
-    return True
 
 
 def _truth(node: ast.expr) -> ast.expr:

@@ -89,6 +89,10 @@ class ScriptTrial:
         self.result = next((verdict for verdict in verdicts if verdict is not True), True)
 
 
+Request = Callable[[ScriptTrial], dict[str, Any]]
+Take = Callable[[ScriptTrial, dict[str, Any]], None]
+
+
 def _verdict(check: Any, answer: dict[str, Any]) -> bool | int:
     return RUNTIME_ERROR if "raised" in answer else bool(check.passes(answer))
 
@@ -122,22 +126,18 @@ class Trials:
         return self.trials
 
     async def _solution(self, trials: list[ScriptTrial]) -> None:
-        stdins = await asyncio.to_thread(_written, trials, lambda trial: {"calls": trial.calls})
-        trials = [trial for trial in trials if trial.open]
-        await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, ScriptTrial.answer)
+        files = {"solution.py": self.code.encode()}
+        await self._round(trials, HARNESS, files, lambda trial: {"calls": trial.calls}, ScriptTrial.answer)
 
     async def _referee(self, trials: list[ScriptTrial]) -> None:
-        stdins = await asyncio.to_thread(_written, trials, ScriptTrial.request)
-        await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, ScriptTrial.judge)
+        await self._round(trials, REFEREE, {}, ScriptTrial.request, ScriptTrial.judge)
 
     async def _round(
-        self,
-        trials: list[ScriptTrial],
-        code: str,
-        stdins: list[str],
-        files: dict[str, bytes],
-        take: Callable[[ScriptTrial, dict[str, Any]], None],
+        self, trials: list[ScriptTrial], code: str, files: dict[str, bytes], request: Request, take: Take
     ) -> None:
+        """Send the request of each trial to a program, and have each take its reply."""
+        stdins = await asyncio.to_thread(_written, trials, request)
+        trials = [trial for trial in trials if trial.open]
         if not trials:
             return
         limits, left = self.limits, max(self.left, 0.001)
@@ -153,7 +153,7 @@ class Trials:
                 await asyncio.to_thread(_take, trial, run, take)  # a reply may be long
 
 
-def _written(trials: list[ScriptTrial], request: Callable[[ScriptTrial], dict[str, Any]]) -> list[str]:
+def _written(trials: list[ScriptTrial], request: Request) -> list[str]:
     """The requests of all trials but those whose answers cannot be written again: too deep, for one."""
     texts = []
     for trial in trials:
@@ -164,7 +164,7 @@ def _written(trials: list[ScriptTrial], request: Callable[[ScriptTrial], dict[st
     return texts
 
 
-def _take(trial: ScriptTrial, run: CommandResult, take: Callable[[ScriptTrial, dict[str, Any]], None]) -> None:
+def _take(trial: ScriptTrial, run: CommandResult, take: Take) -> None:
     try:
         take(trial, read_json(run.stdout))
     except MALFORMED:

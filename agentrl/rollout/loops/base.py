@@ -5,36 +5,16 @@ never scores, retries or catches errors: the scheduler does, the same way for ev
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from agentrl.chat import Chat
 from agentrl.containers import ContainerSpec
-from agentrl.core.user_code import UserFunction
-from agentrl.engines.engine import Engine, Sampling
-from agentrl.interactions import InteractionSet
-from agentrl.rollout.episode import Episode, Limits
+from agentrl.engines.engine import Sampling
+from agentrl.rollout.episode import Episode, RolloutContext
 from agentrl.tools import ToolSet
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-
-@dataclass(frozen=True)
-class RolloutContext:
-    """Engine, chat, tools, interactions and limits: shared by all trajectories of a run."""
-
-    engine: Engine
-    chat: Chat
-    tools: ToolSet
-    interactions: InteractionSet
-    limits: Limits
-    inference_template: bool = False
-    on_turn: UserFunction | None = None
-    """Called with the trajectory after every turn of the model's."""
-    settings: Any = None
-    """The run's whole configuration, for loops that were written for verl and expect it."""
-    shared: dict[Any, Any] = field(default_factory=dict)
-    """Objects that loops keep for the time of the run, by keys that they choose."""
+__all__ = ["AgentLoop", "RolloutContext"]
 
 
 class AgentLoop(ABC):
@@ -64,15 +44,4 @@ class AgentLoop(ABC):
         self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]], *, side: int | None = None
     ) -> Episode:
         """An episode, which keeps tokens, messages and limits in step; with several of them each has its `side`."""
-        env = self.env
-        return Episode(
-            trajectory,
-            env.engine,
-            env.chat,
-            env.limits,
-            sampling,
-            schemas,
-            inference_template=env.inference_template,
-            on_turn=env.on_turn,
-            side=side,
-        )
+        return Episode(trajectory, self.env, sampling, schemas, side=side)

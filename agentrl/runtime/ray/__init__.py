@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.derived import processes
 from agentrl.config.given import given_objects
@@ -26,7 +26,6 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 
 if TYPE_CHECKING:  # these import PyTorch, and a worker would wait for it
     from agentrl.runtime.runtime import Runtime
-    from agentrl.training.sft.contract import SftRun
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start 
     return RayRuntime(config, objects, start)
 
 
-def open_sft_on_ray(config: SftConfig) -> "SftRun":
+def open_sft_on_ray(config: SftConfig) -> Any:
     """Supervised training on all ranks. Raises UserError."""
     need_ray(config)
     from agentrl.runtime.ray.sft import RaySft

@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import ray
@@ -92,23 +91,16 @@ def reserve(
     group = placement_group([bundle] * machines, strategy="STRICT_SPREAD" if machines > 1 else "STRICT_PACK")
     stack.callback(remove_placement_group, group)
     patience = timeout if grows or machines_with(bundle) >= machines else 0.1
+    last = time.monotonic() + patience
     with Waiting("waiting for the cluster") as waiting:
-        if not wait(group, patience, lambda: waiting(f"waiting for {describe(machines, bundle)}")):
-            raise UserError(missing(keys, machines, bundle))
+        while not group.wait(min(1.0, patience)):
+            if time.monotonic() >= last:
+                raise UserError(missing(keys, machines, bundle))
+            waiting(f"waiting for {describe(machines, bundle)}")
     nodes = placement_group_table(group)["bundles_to_node_id"]
     here = ray.get_runtime_context().get_node_id()
     order = sorted(range(machines), key=lambda i: (nodes[i] != here, i))
     return group, [bundle_index for bundle_index in order for _ in range(each)]
-
-
-def wait(group: PlacementGroup, timeout: float, notify: Callable[[], None]) -> bool:
-    """Wait for the group; False after `timeout` seconds."""
-    last = time.monotonic() + timeout
-    while not group.wait(min(1.0, timeout)):
-        if time.monotonic() >= last:
-            return False
-        notify()
-    return True
 
 
 def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:

@@ -8,12 +8,13 @@ Invariants:
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.runtime.ray.engine_worker import Announcement
 from agentrl.runtime.ray.failures import plain_error
 from agentrl.trajectory.medium import Medium
@@ -58,9 +59,7 @@ class EngineHandle:
         calls, self._pending = self._pending, []
         if calls:
             self._sending = asyncio.ensure_future(self._send(calls, self._sending))
-            self._sending.add_done_callback(
-                lambda sent: sent.cancelled() or sent.exception()
-            )  # marks the error as seen
+            self._sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # it is seen
 
     async def _send(self, calls: list[Announcement], before: "asyncio.Future[None] | None") -> None:
         if before is not None:
@@ -69,7 +68,7 @@ class EngineHandle:
 
 
 class RayEngine:
-    """`agentrl.engines.engine.Engine` over the engines of many workers."""
+    """An `Engine` over those of many workers, which all get the calls that it does not define."""
 
     def __init__(self, actors: Sequence[Any], names: Sequence[str], push: Callable[[int], None]) -> None:
         """`push(version)` sends all of them the current weights."""
@@ -107,29 +106,19 @@ class RayEngine:
         generation: Generation = await worker.ask("generate", token_ids, sampling, key, tuple(media))
         return generation
 
-    async def abort(self) -> None:
-        await self._all("ask", "abort")
-
-    async def pause(self) -> None:
-        await self._all("ask", "pause")
-
-    async def resume(self) -> None:
-        await self._all("ask", "resume")
-
     async def update_weights(self, version: int) -> None:
         await asyncio.to_thread(self.push, version)
-
-    async def sleep(self) -> None:
-        await self._all("ask", "sleep")
-
-    async def wake(self) -> None:
-        await self._all("ask", "wake")
 
     async def health(self) -> dict[str, float]:
         """Sums over the workers."""
         figures = await self._all("ask", "health")
         versions = figures[0]["weight_version"]
         return {name: sum(f[name] for f in figures) for name in figures[0]} | {"weight_version": versions}
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(Engine, name):
+            raise AttributeError(name)
+        return partial(self._all, "ask", name)
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
         return await asyncio.gather(*(worker.ask(method, *args) for worker in self.workers))

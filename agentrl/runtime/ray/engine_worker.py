@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.config.schema import Config
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime.ray.worker import Worker
 from agentrl.trajectory.medium import Medium
@@ -15,10 +14,8 @@ Announcement = tuple[str, str]
 class EngineWorker(Worker):
     """Samples with an hf engine."""
 
-    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, env, threads)
-        self.engine: Any = None
-        self.parameters: dict[str, Any] = {}
+    engine: Any
+    parameters: dict[str, Any]
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and start the engine."""

@@ -47,7 +47,9 @@ def results(refs: Sequence[Any], names: Sequence[str]) -> list[Any]:
     while left:
         done, left = ray.wait(left, num_returns=1)
         if first := failure(done[0], names_of[done[0]]):
-            found = most_informative([first] if is_conclusive(first) else [first, *late_failures(left, names_of)])
+            errors = [first] if is_conclusive(first) else [first, *late_failures(left, names_of)]
+            # A user error, or a death, which explains the errors of the other ranks.
+            found = min(errors, key=lambda error: (not is_conclusive(error), not isinstance(error, WorkerDied)))
             raise found from found.__cause__
     return list(ray.get(list(refs)))
 
@@ -74,8 +76,3 @@ def is_conclusive(error: Exception) -> bool:
     if isinstance(error, DamagedCheckpoint):  # all ranks raise it, and Ray logs the errors that are not fetched
         return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
-
-
-def most_informative(errors: Sequence[Exception]) -> Exception:
-    """The error to show: a user error, or a death, which explains the errors of the other ranks."""
-    return min(errors, key=lambda error: (not is_conclusive(error), not isinstance(error, WorkerDied)))

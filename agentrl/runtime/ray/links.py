@@ -5,7 +5,7 @@ Invariant: each worker begins elsewhere among equally loaded engines, so that no
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.core.shares import worker
 from agentrl.engines.engine import Engine
@@ -26,22 +26,6 @@ class State:
     """Whether a halt waits for requests in flight, in place of interrupting them."""
 
 
-class Link(Protocol):
-    """How a rollout worker reaches the engine; sent to the worker."""
-
-    def open(self, lost: Any) -> "Client":
-        """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
-
-
-class Client(Protocol):
-    """The worker's end of a link."""
-
-    engine: Engine
-
-    async def set(self, state: State) -> None:
-        """Halt the requests, or let them continue with the weights of the version."""
-
-
 @dataclass(frozen=True)
 class ServerLink:
     """To SGLang and vLLM servers, by HTTP."""
@@ -51,7 +35,8 @@ class ServerLink:
     options: Mapping[str, Any]
     """Keywords of `ServerClient`."""
 
-    def open(self, lost: Any) -> "Client":
+    def open(self, lost: Any) -> "ServerClients":
+        """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
         return ServerClients(self, lost)
 
 
@@ -73,6 +58,7 @@ class ServerClients:
         self.engine: Any = self.client
 
     async def set(self, state: State) -> None:
+        """Halt the requests, or let them continue with the weights of the version."""
         if not state.halted:
             self.client.version = state.version
             await self.client.resume()
@@ -89,7 +75,8 @@ class ActorLink:
     actors: tuple[Any, ...]
     names: tuple[str, ...]
 
-    def open(self, lost: Any) -> "Client":
+    def open(self, lost: Any) -> "ActorClient":
+        """The worker's end."""
         from agentrl.runtime.ray.engine import RayEngine
 
         return ActorClient(RayEngine(turned(self.actors), turned(self.names), push=lambda _: None))
@@ -110,6 +97,10 @@ def turned(items: Any) -> list[Any]:
     number, workers = worker()
     first = number * len(items) // workers
     return [*items[first:], *items[:first]]
+
+
+Link = ServerLink | ActorLink
+"""How a rollout worker reaches the engine; sent to the worker."""
 
 
 def link_to(own: Engine) -> Link:

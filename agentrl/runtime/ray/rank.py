@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.engines.starting import start_kernels
@@ -72,8 +71,8 @@ class TrainingWorker(Worker):
 class Rank(TrainingWorker, EngineWorker):
     """A rank of `agentrl train`. All ranks get the same calls in the same order, except calls of the engine."""
 
-    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, env, threads)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         send_references()
         self._batch: Any = None
         self._store = RayStore()

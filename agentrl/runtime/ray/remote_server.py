@@ -1,7 +1,7 @@
 """An engine server that a Ray actor runs on its machine."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +26,18 @@ class ServerWorker(Located):
         self.process = ServerProcess(command, environment, self.log, scratch=self.scratch)
         self.process.launch()
 
-    def alive(self) -> bool:
-        """Whether the server runs."""
-        return self.process is not None and self.process.alive
-
-    def stuck(self) -> bool:
-        """Whether another program uses its port."""
-        return self.process is not None and self.process.stuck
-
-    def stop(self) -> None:
-        """Stop it."""
-        if self.process is not None:
-            asyncio.run(self.process.stop())
-
-    def tail(self, lines: int) -> list[str]:
-        """The last lines of its log."""
-        return self.process.tail(lines) if self.process is not None else []
-
-    def failure(self, name: str, hints: dict[str, str]) -> tuple[str, tuple[str, ...]]:
-        """(why it did not start, its last lines)."""
-        assert self.process is not None
-        error = self.process.failure(name, hints)
-        return str(error), error.details
+    async def ask(self, name: str, *args: Any) -> Any:
+        """An attribute of the server's process, or the result of its method; None before the launch."""
+        found = getattr(self.process, name, None)
+        result = found(*args) if callable(found) else found
+        return await result if isawaitable(result) else result
 
 
-class RemoteServer:
-    """A `ServerProcess` for `Replica` that a `ServerWorker` runs."""
+class RemoteServer(ServerProcess):
+    """A server that a `ServerWorker` runs."""
 
     def __init__(self, actor: Any, placement: Placement, location: Location) -> None:
         self.actor, self.placement, self.location = actor, placement, location
-        self.launched = False
 
     @property
     def url(self) -> str:
@@ -65,14 +47,14 @@ class RemoteServer:
     def alive(self) -> bool:
         """Whether the server runs."""
         try:
-            return bool(ray.get(self.actor.alive.remote()))
+            return bool(self._ask("alive"))
         except ray.exceptions.RayActorError:
             return False
 
     @property
     def stuck(self) -> bool:
         """Whether another program uses its port."""
-        return bool(ray.get(self.actor.stuck.remote()))
+        return bool(self._ask("stuck"))
 
     def launch(self) -> None:
         """Start it."""
@@ -81,18 +63,20 @@ class RemoteServer:
     def launching(self) -> Any:
         """Start it; the answer to come."""
         gpus = self.placement.gpus or self.location.gpus
-        self.launched = True
         return self.actor.launch.remote(self.location.port, self.location.address, gpus)
 
     async def stop(self) -> None:
         """Stop it."""
-        await self.actor.stop.remote()
+        await self.actor.ask.remote("stop")
 
     def tail(self, lines: int = 20) -> list[str]:
         """The last lines of its log."""
-        lines_: list[str] = ray.get(self.actor.tail.remote(lines))
-        return lines_
+        return self._ask("tail", lines) or []
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
         """The error for a server that did not start."""
-        return StartFailed(*ray.get(self.actor.failure.remote(name, dict(hints))))
+        error: StartFailed = self._ask("failure", name, hints)
+        return error
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        return ray.get(self.actor.ask.remote(name, *args))

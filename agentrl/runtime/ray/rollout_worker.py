@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from agentrl.config.schema import Config
@@ -153,11 +153,6 @@ class Forwarding(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = Logged(record.name, record.levelno, self.format(record))
         self.loop.call_soon_threadsafe(self.send, event)
-
-
-def without_rows(objects: UserObjects) -> UserObjects:
-    """The objects that a worker needs."""
-    return replace(objects, rows=None, validation=None)
 
 
 def _never(*work: Any) -> Any:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -26,7 +27,7 @@ from agentrl.rollout.building import scored_together
 from agentrl.rollout.pausable_engine import EngineWrapper
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
-from agentrl.runtime.ray.rollout_worker import RolloutWorker, without_rows
+from agentrl.runtime.ray.rollout_worker import RolloutWorker
 from agentrl.runtime.ray.worker_handle import WorkerHandle
 from agentrl.trajectory.store import Store
 
@@ -49,38 +50,38 @@ class WorkerEngine(EngineWrapper):
     async def start(self) -> None:
         """Start the engine, and wait for the workers. Raises UserError."""
         workers = (handle.opened() for handle in self.handles if not handle.serving)
-        await asyncio.gather(super().start(), *workers)
+        await asyncio.gather(self.engine.start(), *workers)
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self.handles))
-        await super().close()
+        await self.engine.close()
 
     async def abort(self) -> None:
         await self._all("settle")
-        await super().abort()
+        await self.engine.abort()
 
     async def pause(self) -> None:
         self._paused = True
         await self._set(State(self.state.version, halted=True))
-        await super().pause()
+        await self.engine.pause()
 
     async def resume(self) -> None:
         self._paused = False
-        await super().resume()
+        await self.engine.resume()
         await self._set(State(self.state.version, halted=False))
 
     async def update_weights(self, version: int) -> None:
         await self._set(State(self.state.version, halted=True, drained=not self._partial))
-        await super().update_weights(version)
+        await self.engine.update_weights(version)
         await self._set(State(version, halted=self._paused))
 
     async def sleep(self) -> None:
         self._paused = False
         await self._set(State(self.state.version, halted=True))
-        await super().sleep()
+        await self.engine.sleep()
 
     async def wake(self) -> None:
-        await super().wake()
+        await self.engine.wake()
         await self._set(State(self.state.version, halted=self._paused))
 
     async def activity(self) -> dict[str, float]:
@@ -109,13 +110,13 @@ def start_rollout_workers(
     """
     count = config.rollout.agent.num_workers
     nodes = shared_out(free_cpus(), count)
-    shipped, scored = without_rows(objects), not scored_together(config)
+    shipped, scored = replace(objects, rows=None, validation=None), not scored_together(config)
     engine: WorkerEngine
 
     def handle(number: int) -> WorkerHandle:
         env = {name: value for name, value in os.environ.items() if not name.startswith(KEPT)}
 
-        def make() -> Any:
+        def make() -> tuple[Any, Any]:
             free = free_cpus()
             node = nodes[number] if nodes[number] in free else shared_out(free, 1)[0]
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)  # a soft one does not hold without a CPU
@@ -124,18 +125,15 @@ def start_rollout_workers(
             )
             actor = kind.remote(config, os.getcwd(), env | {VARIABLE: f"{number}/{count}"}, 1, sys.path)
             stack.callback(ray.kill, actor)
-            return actor
-
-        def prepare(actor: Any) -> Any:
             try:
-                return actor.open.remote(link, shipped, scored)
+                return actor, actor.open.remote(link, shipped, scored)
             except TypeError as error:
                 raise UserError(
                     f"{KEY}={count}: a tool, interaction or reward function cannot be pickled: {error}"
                 ) from error
 
         name = f"rollout worker {number}"
-        return WorkerHandle(name, make, prepare, lambda url: confirm(own, url), lambda: engine.state, store)
+        return WorkerHandle(name, make, lambda url: confirm(own, url), lambda: engine.state, store)
 
     engine = WorkerEngine(own, [handle(number) for number in range(count)])
     for worker in engine.handles:

@@ -15,7 +15,6 @@ import ray
 
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
-from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import result_of
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
@@ -59,12 +58,6 @@ class RayRuntime(Runtime):
                 self._open(config, objects, self._take_workers(start), waiting)
             undo.pop_all()
 
-    def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use: the engine must not share memory with the ranks."""
-        sampling = self.async_sampling
-        apart = bool(self.config.rollout.nnodes) or (self.servers is not None and not self.sleeps)
-        return sampling is not None and apart and self.learner.can_accumulate_early()
-
     def _take_workers(self, start: Start) -> Workers:
         """The ranks and servers of the run, which `stack` ends."""
         workers: Workers = result_of(start.workers) if start.workers else start_workers(self.config)
@@ -79,8 +72,8 @@ class RayRuntime(Runtime):
         send_references()
         store, each = RayStore(), config.actor.ulysses_sequence_parallel_size
         self.learner = RayLearner(self.ranks, store, each, reads=columns_read(config))
-        self.runner = self._open_loop(config)
         own = self._engine(config)
+        self.apart = config.rollout.nnodes > 0 or (self.servers is not None and not self.sleeps)
         servers = own if isinstance(own, RemoteEngine) else None
         kind = "cuda" if self.gpus else "cpu"
         teachers = self._open_teachers(config, kind, teacher_launcher(config, kind, self.stack))
@@ -88,7 +81,7 @@ class RayRuntime(Runtime):
         spread = config.rollout.agent.num_workers > 0
         workers = start_rollout_workers(shared, own, link_to(own), objects, store, self.stack) if spread else None
         engine: Engine = workers or own
-        if isinstance(self.runner, LoopThread):
+        if config.trainer.max_staleness > 0:
             measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
             self.async_sampling = AsyncSampling(self.runner, measured, servers)
             engine = measured

@@ -30,8 +30,7 @@ from agentrl.engines.launching import (
 )
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
-from agentrl.engines.sharing import Sharing
-from agentrl.engines.sleeping import shared
+from agentrl.engines.sharing import Sharing, shared
 from agentrl.engines.teachers import Launch
 from agentrl.runtime.ray.cluster import connect, on_gpus, reserve
 from agentrl.runtime.ray.failures import results

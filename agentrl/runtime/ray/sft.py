@@ -1,6 +1,7 @@
 """`agentrl sft` on several processes: each call of the run goes to all ranks, which are Ray actors."""
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from agentrl.config.schema.sft import SftConfig
@@ -9,7 +10,6 @@ from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 from agentrl.tracking import Waiting
-from agentrl.training.sft.contract import SftResult
 
 
 class SftRank(TrainingWorker):
@@ -24,7 +24,7 @@ class SftRank(TrainingWorker):
 
 
 class RaySft:
-    """`SftRun` over all ranks. Raises UserError where cluster and settings do not fit."""
+    """A `Run` over all ranks, which get every call but `close`. Raises UserError where cluster and settings differ."""
 
     def __init__(self, config: SftConfig) -> None:
         trainer = config.trainer
@@ -38,20 +38,8 @@ class RaySft:
             results(self.ranks.begin_join(), self.ranks.names)
             self.stack = stack.pop_all()
 
-    def resume(self) -> tuple[int, int, int]:
-        position: tuple[int, int, int] = self.ranks.call("call", "resume")
-        return position
-
-    def next_step(self) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("call", "next_step")
-        return metrics
-
-    def save(self) -> None:
-        self.ranks.call("call", "save")
-
-    def finish(self) -> SftResult:
-        result: SftResult = self.ranks.call("call", "finish")
-        return result
+    def __getattr__(self, name: str) -> Any:
+        return partial(self.ranks.call, "call", name)
 
     def close(self) -> None:
         self.stack.close()

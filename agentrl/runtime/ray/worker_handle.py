@@ -45,10 +45,8 @@ class WorkerHandle:
     """One rollout worker; a `GroupWorker`."""
 
     name: str
-    make: Callable[[], Any]
-    """Starts its process."""
-    prepare: Callable[[Any], Any]
-    """Calls its `open`, and returns the answer to come."""
+    make: Callable[[], tuple[Any, Any]]
+    """Starts its process: (the actor, the answer to come of its `open`)."""
     confirm: Callable[[str], Any]
     """Waits until a server serves again."""
     state: Callable[[], State]
@@ -71,8 +69,7 @@ class WorkerHandle:
     def launch(self) -> None:
         """Start its process; returns at once."""
         self.starts += 1
-        self.actor = self.make()
-        self._opening = self.prepare(self.actor)
+        self.actor, self._opening = self.make()
 
     async def opened(self) -> None:
         """Wait until it is ready, and listen to it from now on. Raises UserError."""
@@ -172,20 +169,17 @@ class WorkerHandle:
         if sent.ended.done():
             return
         try:
-            self._taken(sent, event)
+            if event.error is not None:
+                raise event.error
+            assert event.outline is not None
+            trajectory = Stored(event.outline, sent.job.row, self.store)
+            sent.take(trajectory)
+            sent.job.trajectories.pop(trajectory.key)
         except Exception as error:  # a user's objects unpack themselves; the waiting caller gets the error
             sent.ended.set_exception(error)
             return
         if not sent.job.trajectories:
             sent.ended.set_result(None)
-
-    def _taken(self, sent: Sent, event: Done) -> None:
-        if event.error is not None:
-            raise event.error
-        assert event.outline is not None
-        trajectory = Stored(event.outline, sent.job.row, self.store)
-        sent.take(trajectory)
-        sent.job.trajectories.pop(trajectory.key)
 
     async def _confirm(self, url: str) -> None:
         error = None

@@ -10,7 +10,7 @@ from agentrl.core.loop_thread import LoopThread
 from agentrl.core.plugins import Entry
 from agentrl.tools.mcp.session_pool import SessionPool
 from agentrl.tools.mcp.spec import read_specs
-from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
+from agentrl.tools.mcp.tool import McpTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
 PER_TRAJECTORY = "per_trajectory"
@@ -51,8 +51,11 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
     if not isinstance(written, dict):
         raise UserError(f"{entry.where}: config.type mcp: write `mcp:` with mcp_servers_config_path below it")
     sessions, kind = _sessions(entry), _kind(entry)
-    if not sessions:
-        kind = _with_own_sessions(kind, entry)
+    if not sessions and not issubclass(kind, McpTool):
+        raise UserError(
+            f"{entry.where}: config.sessions is {PER_TRAJECTORY}: {entry.class_name} shares its sessions; derive it "
+            "from agentrl.tools.mcp.McpTool"
+        )
     offered: dict[str, Any] = {}
     for spec in read_specs(written, entry.file.parent, entry.where):
         pool = SessionPool(spec, servers.loop, sessions)
@@ -71,19 +74,13 @@ def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     given = _config(entry.config, tool.name), _schema(tool)
     with reported_as(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
-            return kind(*given, pool)
+            made: Any = kind(*given, pool)
+            if not pool.sessions:
+                made.release = pool.leave  # the last of a trajectory's tools ends its session
+            return made
         for layer in layers():
             layer.serve_mcp_tool(tool.name, pool)
         return kind(*given)
-
-
-def _with_own_sessions(kind: type, entry: Entry) -> type:
-    if not issubclass(kind, McpTool):
-        raise UserError(
-            f"{entry.where}: config.sessions is {PER_TRAJECTORY}: {entry.class_name} shares its sessions; derive it "
-            "from agentrl.tools.mcp.McpTool"
-        )
-    return type(kind.__name__, (OwnSessionMcpTool, kind), {})
 
 
 def _listed(pool: SessionPool, where: str) -> list[Any]:

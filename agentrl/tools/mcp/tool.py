@@ -45,14 +45,6 @@ class McpTool(BaseTool):
         return ToolResponse(text="\n".join(texts), image=images or None)
 
 
-class OwnSessionMcpTool(McpTool):
-    """An MCP tool whose trajectory has a session to itself."""
-
-    async def release(self, instance_id: str, **_: Any) -> None:
-        """End the trajectory's part in its session."""
-        await self.pool.leave(instance_id)
-
-
 def _text(block: Any) -> str:
     if block.type == "text":
         return str(block.text)

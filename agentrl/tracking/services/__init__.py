@@ -1,1 +1,1 @@
-"""Loggers to services outside: one small file each, imported when `trainer.logger` names it."""
+"""Loggers to services outside, imported when `trainer.logger` names one."""

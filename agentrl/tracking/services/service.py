@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import yaml
+
 from agentrl.core.errors import UserError, needing
 from agentrl.core.outputs import write_atomic
 from agentrl.tracking.generations import Generation
@@ -35,14 +37,22 @@ class RunInfo:
     project: str
     name: str
     folder: Path
-    config: Mapping[str, Any]
-    resume: bool
-    """Whether the run resumes from a checkpoint."""
-    resume_step: float | None = None
-    """The step of that checkpoint; ADDS where the run only adds to a record."""
     config_yaml: str = ""
+    resume_step: float | None = None
+    """The step of the checkpoint that the run resumes from; None or 0: it starts over; ADDS: it only adds to a record.
+    """
     view: LiveView | None = None
-    """The view of the terminal; None: the terminal shows nothing."""
+    """What "console" writes to; None: it prints lines."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All settings, in sections."""
+        return yaml.safe_load(self.config_yaml) or {}
+
+    @property
+    def resume(self) -> bool:
+        """Whether the run resumes from a checkpoint."""
+        return bool(self.resume_step)
 
 
 def memory_file(folder: Path, name: str) -> Path:
@@ -131,15 +141,3 @@ class Service(ABC):
 
     def _remember(self) -> None:
         write_atomic(self._file, [json.dumps({"id": self.id, "heard": self.last_step})])
-
-
-class InitService(Service):
-    """A service whose module begins a run by `init`."""
-
-    def begin(self, info: RunInfo) -> None:
-        about = {"project": info.project, "name": info.name, "id": self.id, "config": dict(info.config)}
-        self.run = self.module.init(**about, resume="allow" if self.resumed else None, **self.place(info))
-
-    @abstractmethod
-    def place(self, info: RunInfo) -> dict[str, Any]:
-        """Arguments of `init` that say where the run's records go."""

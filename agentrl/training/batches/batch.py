@@ -74,6 +74,8 @@ class Batch:
     """f32 [T]; each token's share of the loss."""
     chosen: Tensor | None = None
     """bool [T]; the tokens that the policy loss treats differently."""
+    targets: Tensor | None = None
+    """int64 [T, K]; the tokens to score after those before each, in place of the token itself."""
     rejected: Tensor | None = None
     """bool [T]; the model's tokens that rejection took out of the mask."""
     importance: Tensor | None = None
@@ -100,6 +102,14 @@ class Batch:
     """[B]; images and videos of each sequence; None without any."""
     sources: Sources | None = None
     """[B]; where the tokens of each sequence are, if they are in a store: then `ids` and `rollout_logprobs` are 0."""
+
+    @classmethod
+    def of(cls, ids: Tensor, mask: Tensor, lengths: Sequence[int], **columns: Any) -> "Batch":
+        """Sequences of these lengths with further columns; by default each is a trajectory and a group, without
+        rewards."""
+        zeros, own = torch.zeros(len(ids), device=ids.device), torch.arange(len(lengths), device=ids.device)
+        plain = {"rollout_logprobs": zeros, "rewards": zeros, "trajectory": own, "group": own}
+        return cls(ids, mask, cu_seqlens=bounds_of(lengths).to(ids.device), **plain | columns)
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -164,15 +164,12 @@ def pack_ledgers(ledgers: Sequence[Ledger], version: int | None = None, *, group
     """Pack ledgers as they are, rewards 0, each a trajectory. `version`: as in `pack_tokens`. `group`: one per ledger;
     None: its index."""
     lengths = [len(ledger) for ledger in ledgers]
-    own = list(range(len(ledgers)))
-    batch = Batch(
-        ids=_joined((ledger.ids for ledger in ledgers), np.int64),
-        mask=_joined((ledger.mask for ledger in ledgers), np.bool_),
+    batch = Batch.of(
+        _joined((ledger.ids for ledger in ledgers), np.int64),
+        _joined((ledger.mask for ledger in ledgers), np.bool_),
+        lengths,
         rollout_logprobs=_joined((ledger.logprobs for ledger in ledgers), np.float32),
-        rewards=torch.zeros(sum(lengths)),
-        cu_seqlens=bounds_of(lengths),
-        trajectory=torch.tensor(own, dtype=torch.long),
-        group=torch.tensor(own if group is None else group, dtype=torch.long),
+        **({} if group is None else {"group": torch.tensor(group, dtype=torch.long)}),
         media=Media.of([ledger.media for ledger in ledgers]),
         experts=_experts(ledgers),
         **_teacher_columns(ledgers),

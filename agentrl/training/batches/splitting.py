@@ -77,7 +77,8 @@ def assign_shares(
     shares: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for part in parts:
-        for rank, dealt in enumerate(_runs(part, count) if work is None else _balanced_shares(part, loads, work)):
+        runs = [list(part[i:j]) for i, j in pairwise(len(part) * i // count for i in range(count + 1))]
+        for rank, dealt in enumerate(runs if work is None else _balanced_shares(part, loads, work)):
             shares[rank] += dealt
             loads[rank] += 0.0 if work is None else work(dealt)
     return [sorted(share) for share in shares]
@@ -103,11 +104,6 @@ class Work:
         for i in part:
             alike.setdefault(self.prompts[i].number if self.prompts else i, []).append(i)
         return list(alike.values())
-
-
-def _runs(part: Sequence[int], count: int) -> list[list[int]]:
-    bounds = [len(part) * i // count for i in range(count + 1)]
-    return [list(part[i:j]) for i, j in pairwise(bounds)]
 
 
 def _balanced_shares(part: Sequence[int], loads: Sequence[float], work: Work) -> list[list[int]]:

@@ -143,7 +143,7 @@ def check_changes(config: Any, checkpoints: Path, objects: Any = None) -> Resump
     settings = None if checkpoint is None else _settings_of(checkpoint)
     if checkpoint is None or settings is None:
         return NEW_RUN
-    found, (_, total) = changes_since(settings, config, contents_of(config, objects)), read_record(_record(settings))
+    found, (_, total) = changes_since(settings, config, contents_of(config, objects)), _read_record(settings)
     ends = total > 0 and step_of(checkpoint.name) == total and settings.parent.samefile(checkpoints.parent)
     ends = ends and _is_whole(checkpoint)  # a damaged one is not the end: the run takes its steps again
     if ends and found and not any(change.key.startswith(LENGTH) for change in found):
@@ -177,7 +177,7 @@ def changes_since(settings: Path, config: Any, contents: Contents | None = None)
     """The changes since the settings file of a run; with `contents`, edits too. Raises UserError for a damaged file."""
     schema: type = type(config)
     found = changes(_read(settings), read_yaml(to_yaml(config)), schema_keys(schema))
-    before, _ = read_record(_record(settings))
+    before, _ = _read_record(settings)
     if contents is None or not before:
         return found
     moved = {key for key, digests in contents.items() if digests == before.get(key)}
@@ -210,8 +210,8 @@ def _settings_of(checkpoint: Path) -> Path | None:
     return next(filter(Path.is_file, (folder / CONFIG_FILE, folder.parent / CONFIG_FILE)), None)
 
 
-def _record(settings: Path) -> Path:
-    return settings.with_name(RECORD_FILE)
+def _read_record(settings: Path) -> tuple[Contents, int]:
+    return read_record(settings.with_name(RECORD_FILE))
 
 
 def _read(file: Path) -> dict[str, Any]:

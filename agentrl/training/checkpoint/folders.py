@@ -232,12 +232,9 @@ def _refusal(path: Path, share: int, shares: int) -> UserError | None:
         files = _read_manifest(path)["files"]
     except UserError as error:  # every rank must raise it
         return error
-    culprit = next((name for name in list(files)[share::shares] if not _intact(path / name, files[name])), None)
-    return None if culprit is None else DamagedCheckpoint(path / culprit)
-
-
-def _intact(file: Path, stamp: list[int]) -> bool:
-    return file.is_file() and stamp == _stamp(file)
+    stamps = {path / name: files[name] for name in list(files)[share::shares]}
+    culprit = next((f for f, stamp in stamps.items() if not (f.is_file() and stamp == _stamp(f))), None)
+    return None if culprit is None else DamagedCheckpoint(culprit)
 
 
 def _stamp(file: Path) -> list[int]:

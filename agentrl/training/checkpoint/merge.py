@@ -72,11 +72,8 @@ def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: tor
     leave_out_towers(module, saved)
     parameters = dict(module.named_parameters())  # buffers, such as tables, have their own dtype
     blocks = groupby(saved, lambda name: BLOCK.match(name)[0])  # type: ignore[index]  # it matches nothing too
-    write_whole(
-        module,
-        ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks),
-        out,
-    )
+    units = ({n: _cast(saved[n].whole(), dtype if n in parameters else None) for n in names} for _, names in blocks)
+    write_whole(module, units, out)
 
 
 def _write_adapter(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:

@@ -47,16 +47,10 @@ class Restarts:
             raise died
         self.taken += 1
         log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
-        self.config = replace(self.config, trainer=resume_settings(self._trainer, self.folder, self._before))
-
-
-def resume_settings(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
-    """The settings of a restart: it resumes from the newest checkpoint that the run wrote, else starts as before.
-
-    `before`: the `checkpoint_ids` of the folder when the run started.
-    """
-    now = checkpoint_ids(folder)
-    return replace(trainer, resume_mode="auto", resume_from_path=None) if now and now != before else trainer
+        now, trainer = checkpoint_ids(self.folder), self._trainer
+        if now and now != self._before:  # else the run has written none, and starts as before
+            trainer = replace(trainer, resume_mode="auto", resume_from_path=None)
+        self.config = replace(self.config, trainer=trainer)
 
 
 def checkpoint_ids(folder: Path) -> set[tuple[str, int]]:

@@ -129,14 +129,12 @@ class Resuming:
 
 def newest(path: str) -> Path:
     """The checkpoint `path`, or the newest one of the run folder `path`; a remote one is fetched. Raises UserError."""
-    return _newest_remote(path.rstrip("/")) if is_remote(path) else _newest_local(Path(path))
-
-
-def _newest_local(path: Path) -> Path:
-    path = path.parent if path.name in ("actor", "huggingface") else path
-    if (path / MANIFEST).is_file() or (step_of(path.name) is not None and path.is_dir()):
-        return path
-    return latest(path / FOLDER) or latest(path) or _none(path)
+    if is_remote(path):
+        return _newest_remote(path.rstrip("/"))
+    place = Path(path).parent if Path(path).name in ("actor", "huggingface") else Path(path)
+    if (place / MANIFEST).is_file() or (step_of(place.name) is not None and place.is_dir()):
+        return place
+    return latest(place / FOLDER) or latest(place) or _none(place)
 
 
 def _newest_remote(url: str) -> Path:

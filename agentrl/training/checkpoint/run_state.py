@@ -2,12 +2,15 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Trainer
+from agentrl.core.stopping import Interrupted
+from agentrl.tracking.resume_notes import how_to_resume
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training.checkpoint.lineage import FOLDER, latest, visible
 from agentrl.training.checkpoint.resuming import Resuming
@@ -49,9 +52,14 @@ class Checkpoints:
     """Model and optimizer; each of its processes writes its own share."""
     parts: Mapping[str, Stateful]
     """The other parts of the run, by name."""
+    results: Callable[[], Iterable[Path]] = tuple
+    """Other files of a finished run that a new one replaces."""
+    taken: int = 0
+    """The last step that the weights have learned from."""
     _full: bool = False
 
     def __post_init__(self) -> None:
+        self._folder = Path(self.trainer.default_local_dir) / FOLDER
         self._schedule = SaveSchedule(self.trainer.save_freq)
 
     def save(self, step: int, *, last: bool = False, finished: bool = False) -> None:
@@ -94,12 +102,24 @@ class Checkpoints:
                 part.load_state_dict(state[name])
         if not trainer.val_only:
             self._claim(resuming, step)
+        self.taken = step
         return step
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Context of all steps after `resume`. Raises Interrupted with a command to resume, where it is interrupted."""
+        start, mode = self.taken, self.trainer.resume_mode
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(how_to_resume(start, self.taken, self.newest(), mode)) from None
 
     def _claim(self, resuming: Resuming, step: int) -> None:
         trainer = self.trainer
         dumps = trainer.rollout_data_dir, trainer.validation_data_dir
-        moves, copies = superseded_records(Path(trainer.default_local_dir), resuming.kept(step), dumps)
+        home, kept = Path(trainer.default_local_dir), resuming.kept(step)
+        used = [home / "sessions/taken"] if trainer.resume_mode == "disable" else []  # by the rows of another run
+        moves, copies = superseded_records(home, kept, dumps, results=[*self.results(), *used])
         resuming.claim(step, moves=moves, copies=copies)
 
     def _room(self) -> bool:
@@ -113,12 +133,3 @@ class Checkpoints:
             )
         self._full = not enough
         return enough
-
-    @property
-    def _folder(self) -> Path:
-        return folder_of(self.trainer)
-
-
-def folder_of(trainer: Trainer) -> Path:
-    """The folder of a run's checkpoints."""
-    return Path(trainer.default_local_dir) / FOLDER

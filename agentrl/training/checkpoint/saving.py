@@ -14,20 +14,14 @@ from agentrl.training.checkpoint.save_schedule import KEPT
 from agentrl.training.parallel.ranks import Ranks
 
 FULL = (
-    "older checkpoints are complete: free the disk or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
-    "command again"
+    "older checkpoints are complete: free the disk or keep fewer (trainer.max_actor_ckpt_to_keep, of `agentrl sft` "
+    "trainer.max_ckpt_to_keep), and run the same command again"
 )
 PARTS = {"parameters": "model", "fixed": "model", "adapter": "model", "optimizer": "optimizer"}
 """Keys of a Trainable's state -> words of save_contents and load_contents; all other keys are `extra`."""
-
-
 RESUMABLE = ["model", "optimizer", "extra"]
+"""Contents of a checkpoint that a run resumes from."""
 MODEL_ALONE = ["hf_model"]
-
-
-def contents_of(asked: list[str] | None, *, model_only: bool) -> list[str]:
-    """The contents of a checkpoint: as `asked`; None: all that a resumed run needs, or with `model_only` the model."""
-    return asked if asked is not None else MODEL_ALONE if model_only else RESUMABLE
 
 
 def check_resumable(path: Path, state: dict[str, Any]) -> None:
@@ -49,7 +43,7 @@ class Saver:
     """Writes the checkpoints of a run, one at a time."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks, *, background: bool) -> None:
-        """`aside`: write in a thread, while training continues."""
+        """`background`: write in a thread, while training continues."""
         self.trainer = trainer
         self.ranks = ranks
         self.thread = ThreadPoolExecutor(1, "checkpoint") if background else None

@@ -30,15 +30,18 @@ def base_and_adapter(path: str, lora_rank: int) -> tuple[str, str | None]:
     return base, path
 
 
-def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM") -> "PeftModel":
-    """Wrap a model with a new adapter, which does not change its output yet; `task`: peft's name of the model's task.
+def new_adapter(
+    module: "PreTrainedModel | PeftModel", model: Model, task: str = "CAUSAL_LM", name: str = "default"
+) -> "PeftModel":
+    """Wrap a model with a new adapter, which does not change its output yet, or add it to those that a model has.
 
-    Raises UserError when the target modules or parameters do not exist.
+    `task`: peft's name of the model's task; `name`: of the adapter. Raises UserError when the target modules or
+    parameters do not exist.
     """
-    from peft import LoraConfig, get_peft_model  # takes seconds to import
+    from peft import LoraConfig, PeftModel, get_peft_model  # takes seconds to import
 
     targets, excluded = model.target_modules, model.exclude_modules
-    targets = _linear_layers(module)[0] if targets == "all-linear" else targets
+    targets = linear_layers(module)[0] if targets == "all-linear" else targets
     parameters = _parameters(module, model.target_parameters) if model.target_parameters else None
     if parameters == []:
         raise UserError(f"model.target_parameters {model.target_parameters!r}: the model has none of these; remove it")
@@ -53,7 +56,12 @@ def new_adapter(module: "PreTrainedModel", model: Model, task: str = "CAUSAL_LM"
     try:
         with warnings.catch_warnings():  # peft uses an old name of transformers
             warnings.simplefilter("ignore", FutureWarning)
-            return get_peft_model(module, lora)
+            warnings.filterwarnings("ignore", message=".*tie_word_embeddings=True")  # exports read them as they are
+            if not isinstance(module, PeftModel):
+                return get_peft_model(module, lora, adapter_name=name)
+            lora.base_model_name_or_path = module.get_base_model().name_or_path
+            module.add_adapter(name, lora)
+            return module
     except ValueError as error:
         raise UserError(
             f"model.target_modules {model.target_modules!r} does not fit the model: {first_line(error)}"
@@ -66,11 +74,11 @@ def _parameters(module: "PreTrainedModel", targets: Any) -> list[str]:
 
     if targets == "all-experts":
         routed = [f"{name}.{own}" for name, layer in expert_layers(module).items() for own in stacked_weights(layer)]
-        return routed + [f"{name}.weight" for name in _linear_layers(module)[1]]
+        return routed + [f"{name}.weight" for name in linear_layers(module)[1]]
     return [name for name, _ in module.named_parameters() if f".{name}".endswith(tuple(f".{end}" for end in targets))]
 
 
-def _linear_layers(module: "PreTrainedModel") -> tuple[list[str], list[str]]:
+def linear_layers(module: "PreTrainedModel") -> tuple[list[str], list[str]]:
     """The names of all linear layers, except heads and routers; those that peft would read as names of routed experts
     apart: in some families shared experts, and the layers without experts."""
     from peft import LoraConfig
@@ -106,7 +114,7 @@ def adapter_names(module: "PeftModel") -> dict[str, str]:
     first: dict[int, str] = {}
     named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
     own = {name: first.setdefault(id(tensor), name) for name, tensor in named}
-    names: dict[str, str] = get_peft_model_state_dict(module, state_dict=own, save_embedding_layers=False)
+    names: dict[str, str] = get_peft_model_state_dict(module, own, module.active_adapter, save_embedding_layers=False)
     return names
 
 

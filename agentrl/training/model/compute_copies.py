@@ -13,6 +13,7 @@ model has its own weights.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class ComputeCopies:
         for owner, name, weight in self._layers:
             owner._parameters[name] = self._copies[weight] if on else weight
         if self._embedding is not None and on:
-            self._embedding.forward = _Lookup(self._embedding)
+            self._embedding.forward = partial(_look_up, self._embedding)
         elif self._embedding is not None:
             del self._embedding.forward
 
@@ -128,16 +129,10 @@ def _hand_over(copy: Tensor, weight: nn.Parameter) -> None:
     copy.grad = None
 
 
-class _Lookup:
-    """The forward of a token embedding that adds its gradient to `.grad` itself."""
-
-    def __init__(self, embedding: Any) -> None:
-        self.embedding = embedding
-
-    def __call__(self, input: Tensor) -> Tensor:
-        """Vectors f32 [..., H] of token ids [...]."""
-        found: Tensor = _Embedded.apply(input, self.embedding.weight, self.embedding.padding_idx)
-        return found
+def _look_up(embedding: Any, input: Tensor) -> Tensor:
+    """The forward of a token embedding that adds its gradient to `.grad` itself: f32 [..., H] of token ids [...]."""
+    found: Tensor = _Embedded.apply(input, embedding.weight, embedding.padding_idx)
+    return found
 
 
 class _Embedded(torch.autograd.Function):
@@ -155,14 +150,9 @@ class _Embedded(torch.autograd.Function):
         ids, gradient = ids.flatten(), gradients[0].flatten(0, -2)
         if ctx.padding is not None:
             gradient = gradient.masked_fill((ids == ctx.padding)[:, None], 0.0)
-        _add_rows(_gradient(ctx.weight), ids, gradient)
+        # On a GPU index_add_ adds to one row in any order, so each row must occur once.
+        _gradient(ctx.weight).index_add_(0, *(summed(ids, gradient) if gradient.is_cuda else (ids, gradient)))
         return None, None, None
-
-
-def _add_rows(total: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Add rows [N, H] to the rows `ids` [N] of `total`, in an order that is always the same."""
-    # On a GPU index_add_ adds to one row in any order, so each row must occur once.
-    total.index_add_(0, *(summed(ids, rows) if total.is_cuda else (ids, rows)))
 
 
 def summed(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

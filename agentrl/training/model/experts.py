@@ -35,9 +35,8 @@ def tokens_per_expert(given: tuple[Any, ...], experts: int) -> Tensor:
     if len(given) == 1:  # Llama 4 gives each expert all tokens, and zeros for those that it is not chosen for
         return given[0].detach().view(experts, -1, given[0].shape[-1]).any(-1).sum(-1)
     chosen: Tensor = given[1].flatten()
-    return torch.zeros(experts, dtype=torch.int64, device=chosen.device).scatter_add_(
-        0, chosen, torch.ones_like(chosen)
-    )
+    counts = torch.zeros(experts, dtype=torch.int64, device=chosen.device)
+    return counts.scatter_add_(0, chosen, torch.ones_like(chosen))
 
 
 def balance_loss(logits: Tensor, counts: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ DESCRIPTION = (
 
 
 def save_pretrained(
-    model: nn.Module | ModelHandle, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False
+    model: nn.Module | ModelHandle, tokenizer: PreTrainedTokenizerBase | None, path: Path, *, merge: bool = False
 ) -> None:
     """Write a Hugging Face folder: the model, or with LoRA the adapter in peft format, and the tokenizer.
 
@@ -75,7 +75,7 @@ def save_pretrained(
     else:
         for _ in model.units():  # the first rank gathers them
             pass
-    if first:
+    if first and tokenizer is not None:
         tokenizer.save_pretrained(path)
 
 

@@ -60,10 +60,8 @@ def _inputs(network: Any, batch: Batch, ids: Tensor, positions: Tensor) -> tuple
     if ids.numel() != batch.num_tokens:
         raise UserError("actor.ulysses_sequence_parallel_size: images cannot be split among ranks; set it to 1")
     given = arguments(network, [ids.tolist()], media.all, ids.device)
-    turns = [
-        rotary_positions(network, own, seen) if seen else None
-        for own, seen in zip(ids.split(batch.lengths), media.held, strict=True)
-    ]
+    shown = zip(ids.split(batch.lengths), media.held, strict=True)
+    turns = [rotary_positions(network, own, seen) if seen else None for own, seen in shown]
     if all(turn is None for turn in turns):
         return positions[None], given
     flat = zip(turns, positions.split(batch.lengths), strict=True)

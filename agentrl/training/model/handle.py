@@ -103,8 +103,18 @@ class ModelHandle:
 
     @property
     def head(self) -> Any:
-        """The output layer; None where there is none."""
-        return self.base.get_output_embeddings()
+        """The output layer, without what plain LoRA adds to it (see `head_lora`); None where there is none."""
+        head = self.base.get_output_embeddings()
+        plain = hasattr(head, "lora_A") and not head.lora_variant and not any(head.lora_bias.values())
+        return head.base_layer if plain else head
+
+    @property
+    def head_lora(self) -> tuple[Any, Any, float] | None:
+        """The layers A and B that the active adapter adds to the output layer, and their scale; None without any."""
+        head, name = self.base.get_output_embeddings(), getattr(self.module, "active_adapter", None)
+        if name not in getattr(head, "lora_A", ()) or head.disable_adapters:
+            return None
+        return head.lora_A[name], head.lora_B[name], head.scaling[name]
 
     @property
     def vision_tower(self) -> nn.Module | None:

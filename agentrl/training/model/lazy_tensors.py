@@ -12,6 +12,7 @@ Invariants:
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -108,9 +109,8 @@ def _outputs_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _on_meta(tree: Any) -> Any:
-    return tree_map_only(
-        LazyTensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), tree
-    )
+    empty = partial(torch.empty_strided, device="meta")
+    return tree_map_only(LazyTensor, lambda t: empty(t.shape, t.stride(), dtype=t.dtype), tree)
 
 
 def _read(tree: Any) -> Any:

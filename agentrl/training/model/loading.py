@@ -98,12 +98,8 @@ def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) 
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
-        fix = (
-            ""
-            if Path(source).is_dir()
-            else f"; correct the name, or set {key} to a folder (HF_HUB_OFFLINE=1 asks no hub)"
-        )
-        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{fix}") from error
+        named = "" if Path(source).is_dir() else "; correct the name, or name a folder (HF_HUB_OFFLINE=1 asks no hub)"
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{named}") from error
 
 
 def _check_hub(path: str, key: str) -> None:
@@ -164,7 +160,7 @@ def load_model(
         offloads_activations=model.enable_activation_offload,
     )
     if task == "CAUSAL_LM" and model.enable_fp32_lm_head:
-        in_float32(loaded.head)
+        in_float32(loaded.base.get_output_embeddings())
     return loaded
 
 

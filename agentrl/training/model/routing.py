@@ -56,7 +56,7 @@ class Routing:
 
     def unknown(self, tokens: int) -> Tensor:
         """A plan of tokens without known routing."""
-        dtype = plan_dtype(self.experts)
+        dtype = torch.uint8 if self.experts <= 256 else torch.int16
         shape = tokens, len(self.routers), self.width
         return torch.full(shape, 255 if dtype is torch.uint8 else -1, dtype=dtype, device=self.counts.device)
 
@@ -132,11 +132,6 @@ class Routing:
         if not total:
             return {}
         return {"routing/replayed": known / total, "routing/differs": other / max(known, 1)}
-
-
-def plan_dtype(experts: int) -> torch.dtype:
-    """The dtype of plans with ids of so many experts."""
-    return torch.uint8 if experts <= 256 else torch.int16
 
 
 def routing_in(network: nn.Module) -> Routing | None:

@@ -84,7 +84,8 @@ class Probe:
         watch, network = _Watch(), self.model.base
         with watch.modules(), watch:
             self._hidden()
-        widths = {p.shape[0] for part in network.modules() for p in part._parameters.values() if _fused(p)}
+        # Matrices of all experts of a layer.
+        widths = {p.shape[0] for p in network.parameters() if p.ndim == 3}
         found = {module: (experts, k) for module, experts, k in watch.calls if experts in widths}
         names = {module: name for name, module in network.named_modules()}
         if len(set(found.values())) != 1:
@@ -141,13 +142,7 @@ class Probe:
         """Outputs of the backbone, f32 [LENGTH, H]."""
         positions = torch.arange(LENGTH, device=self.device)[None]
         network = self.model.base.base_model
-        found = self.model.run_gathered(
-            lambda: network(input_ids=self.ids[None], position_ids=positions, use_cache=False)
-        )
+        given = {"input_ids": self.ids[None], "position_ids": positions, "use_cache": False}
+        found = self.model.run_gathered(lambda: network(**given))
         hidden: Tensor = getattr(found, "last_hidden_state", found[0])[0].float()
         return hidden
-
-
-def _fused(parameter: nn.Parameter | None) -> bool:
-    """Whether a parameter may hold the matrices of all experts of a layer."""
-    return parameter is not None and parameter.ndim == 3

@@ -25,6 +25,16 @@ class ModelSizes:
         """(heads, heads of keys and values, width of a head)."""
         return self.heads, self.kv_heads, self.head_dim
 
+    @property
+    def queries(self) -> int:
+        """Numbers of a token's queries in a layer."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Numbers of a token's keys in a layer, and as many of its values."""
+        return self.kv_heads * self.head_dim
+
 
 def sizes_of(config: Any) -> ModelSizes:
     """The sizes of the text part of a model."""

@@ -23,10 +23,8 @@ class Gathering:
         mesh = parameters[0].device_mesh
         ranks, group = mesh.size(mesh.ndim - 1), mesh.get_group(mesh.ndim - 1)
         self._whole = [(p.shape, dtype if dtype and p.is_floating_point() else p.dtype) for p in parameters]
-        rows = (
-            local(p).detach().to(mesh.device_type, kind) for p, (_, kind) in zip(parameters, self._whole, strict=True)
-        )
-        parts = [_as_bytes(own, -(-len(p) // ranks)) for p, own in zip(parameters, rows, strict=True)]
+        each = zip(parameters, self._whole, strict=True)
+        parts = [_as_bytes(local(p).detach().to(mesh.device_type, kind), -(-len(p) // ranks)) for p, (_, kind) in each]
         self._sizes, own = [part.numel() for part in parts], torch.cat(parts)
         self._received = own.new_empty(ranks, own.numel())
         self._work: Any = dist.all_gather_into_tensor(self._received.view(-1), own, group=group, async_op=True)
@@ -34,11 +32,9 @@ class Gathering:
     def wait(self) -> list[Tensor]:
         """The parameters."""
         self._work.wait()
-        copies = (
-            part.clone(memory_format=torch.contiguous_format) for part in self._received.split(self._sizes, dim=1)
-        )
-        found = zip(copies, self._whole, strict=True)
-        return [part.view(-1).view(kind)[: shape.numel()].view(shape) for part, (shape, kind) in found]
+        found = zip(self._received.split(self._sizes, dim=1), self._whole, strict=True)
+        copied = ((part.clone(memory_format=torch.contiguous_format).view(-1), *form) for part, form in found)
+        return [part.view(kind)[: shape.numel()].view(shape) for part, shape, kind in copied]
 
 
 def _as_bytes(rows: Tensor, count: int) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single_autograd
 
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -62,9 +62,7 @@ class TokenShard:
             return rows[self.shared.seen]
         if self.group is None:
             return rows[:tokens]
-        parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size(self.group))]
-        torch.distributed.all_gather(parts, rows.contiguous(), group=self.group)
-        return torch.cat(parts)[:tokens]
+        return gather_tokens(rows, self.group)[:tokens]
 
     def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""
@@ -105,14 +103,8 @@ def to_heads(query: Tensor, key: Tensor, value: Tensor, group: Any) -> tuple[Ten
         repeats = heads // kv_heads
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    query, key, value = (_Exchange.apply(x, 1, 2, group) for x in (query, key, value))
+    query, key, value = (exchanged(x, group) for x in (query, key, value))
     return query, key, value
-
-
-def to_tokens(output: Tensor, group: Any) -> Tensor:
-    """Attention's output from all tokens of own heads [1, T, heads / n, D] to own tokens of all heads."""
-    back: Tensor = _Exchange.apply(output, 1, 2, group)
-    return back
 
 
 def gather_tokens(rows: Tensor, group: Any) -> Tensor:
@@ -132,19 +124,6 @@ def check_heads(config: Any, packed: bool, size: int) -> None:
         )
 
 
-class _Exchange(torch.autograd.Function):
-    """All-to-all: split along one dimension, one part per rank; concatenate the received parts along another."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, split: int, join: int, group: Any) -> Tensor:
-        ctx.split, ctx.join, ctx.group = split, join, group
-        return _exchanged(tensor, split, join, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _exchanged(gradients[0], ctx.join, ctx.split, ctx.group), None, None, None
-
-
 class _Gather(torch.autograd.Function):
     """The sum over ranks; in backward each rank keeps the gradient of its input."""
 
@@ -159,8 +138,10 @@ class _Gather(torch.autograd.Function):
         return gradients[0], None
 
 
-def _exchanged(tensor: Tensor, split: int, join: int, group: Any) -> Tensor:
-    sent = torch.stack(tensor.chunk(torch.distributed.get_world_size(group), dim=split))
-    received = torch.empty_like(sent)
-    torch.distributed.all_to_all_single(received, sent, group=group)
-    return torch.cat(received.unbind(0), dim=join)
+def exchanged(tensor: Tensor, group: Any) -> Tensor:
+    """All-to-all: dimension 1 is split, one part for each rank; the parts received are joined along dimension 2.
+
+    So attention's output of all tokens of own heads [1, T, heads / n, D] becomes that of own tokens of all heads.
+    """
+    sent = torch.stack(tensor.chunk(torch.distributed.get_world_size(group), dim=1))
+    return torch.cat(all_to_all_single_autograd(sent, None, None, group).unbind(0), dim=2)

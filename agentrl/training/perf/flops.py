@@ -6,6 +6,7 @@ work (checkpointed activations, chunks of logits) does not count.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -81,7 +82,4 @@ def model_flops(shapes: Mapping[str, Sequence[int]], config: Any) -> ModelFlops:
 
 def _size(shape: Sequence[int]) -> float:
     """Weights of a matrix; 0 for norms and biases, which do not multiply."""
-    size = 1.0
-    for extent in shape:
-        size *= extent
-    return size if len(shape) >= 2 else 0.0
+    return float(prod(shape)) if len(shape) >= 2 else 0.0

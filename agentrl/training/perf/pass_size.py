@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentrl.training.model.sizes import sizes_of
+from agentrl.training.model.sizes import ModelSizes, sizes_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,15 +30,9 @@ CHUNK = 1 << 30
 class Shape:
     """The sizes of a transformer that its activations depend on."""
 
-    layers: int
+    sizes: ModelSizes
     kept: int
     """Layers that the backward pass reaches."""
-    hidden: int
-    inner: int
-    """Width of the feed-forward layers, of all the experts that a token meets."""
-    queries: int
-    keys: int
-    """Numbers per token and layer: queries, and keys (as many as values)."""
     normed: bool
     """Whether queries and keys are normalised."""
 
@@ -47,15 +41,7 @@ def shape_of(config: Any, trained: Iterable[str], names: Iterable[str]) -> Shape
     """The shape of a model. `config`: transformers' configuration; `names`: of its parameters, `trained`: of those
     that get a gradient."""
     sizes = sizes_of(config)
-    return Shape(
-        layers=sizes.layers,
-        kept=sizes.layers - _first_trained(trained),
-        hidden=sizes.hidden,
-        inner=sizes.inner,
-        queries=sizes.heads * sizes.head_dim,
-        keys=sizes.kv_heads * sizes.head_dim,
-        normed=any("q_norm" in name for name in names),
-    )
+    return Shape(sizes, sizes.layers - _first_trained(trained), any("q_norm" in name for name in names))
 
 
 def activation_bytes(
@@ -66,14 +52,14 @@ def activation_bytes(
 
     Counted on transformers' Llama and Qwen3.
     """
-    hidden, inner, keys = (32, 8, 4) if narrow else (36, 16, 8)
-    norms = (6 if narrow else 8) * (shape.queries + shape.keys) * shape.normed
-    block = float(hidden * shape.hidden + inner * shape.inner + keys * shape.keys + norms)
+    sizes, (hidden, inner, keys) = shape.sizes, ((32, 8, 4) if narrow else (36, 16, 8))
+    norms = (6 if narrow else 8) * (sizes.queries + sizes.keys) * shape.normed
+    block = float(hidden * sizes.hidden + inner * sizes.inner + keys * sizes.keys + norms)
     if compiled:
         block *= COMPILED
     if offloaded:
         return UNITS * block  # one that computes, one whose tensors are copied
-    return 4.0 * shape.layers * shape.hidden + block if checkpointing else shape.kept * block
+    return 4.0 * sizes.layers * sizes.hidden + block if checkpointing else shape.kept * block
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ are NVTX ranges in its reports.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,7 +36,7 @@ class Profiling:
         self.profiler = profiler
         self.folder = folder
         self.rank = rank
-        self._running: Any = None
+        self._running: ExitStack | None = None
 
     @contextmanager
     def phase(self, step: int, name: str, *, last: bool = False) -> Iterator[None]:
@@ -45,34 +44,31 @@ class Profiling:
         if step not in self.steps:
             yield
             return
+        discrete = self.profiler.discrete
         if self._running is None:
-            self._running = self._start()
+            self._running = ExitStack()
+            self._running.enter_context(self._profile(f"step{step}-rank{self.rank}{f'-{name}' if discrete else ''}"))
         nvtx = torch.cuda.nvtx.range(name) if self.profiler.tool == "nsys" else nullcontext()
         with nvtx, torch.profiler.record_function(name):
             yield
-        if last or self.profiler.discrete:
-            self._stop(f"step{step}-rank{self.rank}" + (f"-{name}" if self.profiler.discrete else ""))
+        if last or discrete:
+            self._running.close()
+            self._running = None
 
-    def _start(self) -> Any:
+    @contextmanager
+    def _profile(self, name: str) -> Iterator[None]:
+        """Profile the body; `name`: of the file that has the result."""
         if self.profiler.tool == "nsys":
-            torch.cuda.profiler.start()
-            return True
-        if self.profiler.tool == "torch_memory":
-            torch.cuda.memory._record_memory_history()
-            return True
-        running = torch.profiler.profile()
-        running.start()
-        return running
-
-    def _stop(self, name: str) -> None:
-        running, self._running = self._running, None
-        if self.profiler.tool == "nsys":
-            torch.cuda.profiler.stop()
+            with torch.cuda.profiler.profile():
+                yield
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.profiler.tool == "torch_memory":
+            torch.cuda.memory._record_memory_history()
+            yield
             torch.cuda.memory._dump_snapshot(str(self.folder / f"{name}.pickle"))
             torch.cuda.memory._record_memory_history(enabled=None)
             return
-        running.stop()
+        with torch.profiler.profile() as running:
+            yield
         running.export_chrome_trace(str(self.folder / f"{name}.json.gz"))

@@ -89,12 +89,9 @@ class Roles:
         self, policy: ModelHandle, offload: bool, network: Model | None = None, *, as_is: bool = False
     ) -> Reference:
         """A model that is not trained: `network`, else the policy's initial weights, or `as_is` the policy."""
-        fsdp_config = self.config.actor.fsdp_config
-        sharded = replace(
-            fsdp_config,
-            offload_policy=offload or fsdp_config.offload_policy,
-            reshard_after_forward=True,  # it has no backward pass
-        )
+        own = self.config.actor.fsdp_config
+        # It has no backward pass.
+        sharded = replace(own, offload_policy=offload or own.offload_policy, reshard_after_forward=True)
         sizes = replace(micro_batching_of(self.config.actor, self.device), shares=self.shares(policy))
         model = policy
         if network is not None:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from agentrl.training.batches.batch import Batch, bounds_of
+from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import Logits
 from agentrl.training.roles.frozen import Reference
@@ -90,14 +90,5 @@ def with_teacher_prompts(batch: Batch) -> Batch:
         unmasked = torch.zeros_like(prompt, dtype=torch.bool)
         pieces.append((torch.cat([prompt, ids[replaced:]]), torch.cat([unmasked, mask[replaced:]])))
     ids, mask = (torch.cat(column) for column in zip(*pieces, strict=True))
-    zeros = torch.zeros_like(ids, dtype=torch.float32)
-    return Batch(
-        ids=ids,
-        mask=mask,
-        rollout_logprobs=zeros,
-        rewards=zeros,
-        cu_seqlens=bounds_of([len(own) for own, _ in pieces]).to(ids.device),
-        trajectory=batch.trajectory,
-        group=batch.group,
-        media=batch.media,
-    )
+    lengths = [len(own) for own, _ in pieces]
+    return Batch.of(ids, mask, lengths, trajectory=batch.trajectory, group=batch.group, media=batch.media)

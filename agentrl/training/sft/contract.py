@@ -1,13 +1,12 @@
-"""The supervised run that the loop drives, in this process or on many."""
+"""The result of a supervised run."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 
 @dataclass
 class SftResult:
-    """The result of a run."""
+    """What was trained on, and the model."""
 
     path: Path
     steps: int
@@ -19,23 +18,3 @@ class SftResult:
     """Rollouts with a reward under `data.min_reward`, or none."""
     val_loss: float | None
     """Loss of the last validation."""
-
-
-class SftRun(Protocol):
-    """A supervised run, in this process (`Run`) or on many."""
-
-    def resume(self) -> tuple[int, int, int]:
-        """Resume by `trainer.resume_mode`: (steps taken, all steps, steps of an epoch). Raises UserError."""
-
-    def next_step(self) -> dict[str, float]:
-        """One optimizer step, and a due validation: loss (nats per token), grad_norm, lr, tokens,
-        skipped_steps (1: the gradient was not finite), val_loss."""
-
-    def save(self) -> None:
-        """Write a checkpoint."""
-
-    def finish(self) -> SftResult:
-        """Write the model."""
-
-    def close(self) -> None:
-        """Release its processes."""

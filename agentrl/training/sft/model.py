@@ -1,7 +1,7 @@
 """Supervised training: cross-entropy of finished conversations."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class SftReport:
     grad_norm: float = 0.0
     has_gradient: bool = False
 
-    def copy(self) -> "SftReport":
+    def copy(self) -> Self:
         """A report with the same figures."""
         return replace(self)
 
@@ -59,13 +59,9 @@ class SftModel(Trainable):
         report.value = report.value + loss.detach().double()
         return loss
 
-    @torch.no_grad()
     def validation_loss(self, batch: Batch) -> float:
         """The mean loss of a batch in nats per token, without training."""
-        batch.weights, report = self.loss_weights(batch), SftReport()
-        for rows in self.micro_batching.split(batch):
-            self.loss(self.micro_batching.micro_batch(batch, rows), report)
-        return self.total_loss(report)
+        return self.total_loss(self.forward_backward(batch, SftReport(), backward=False))
 
     def total_loss(self, report: SftReport) -> float:
         """The loss of a batch, summed over ranks."""

@@ -14,19 +14,18 @@ from typing import Any
 import torch
 
 from agentrl.chat import Chat
+from agentrl.config.schema import Trainer
 from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
 from agentrl.core.numbers import limit_of
-from agentrl.core.outputs import model_folder, writing
+from agentrl.core.outputs import model_folder
 from agentrl.data import Loader
 from agentrl.tracking.loggers import CONFIG_FILE
-from agentrl.tracking.superseded import superseded_records
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.batches.packing import pack_ledgers
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.changes import changes_since, check_steps_left
-from agentrl.training.checkpoint.lineage import FOLDER
-from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.checkpoint.changes import changes_since
+from agentrl.training.checkpoint.saving import Saver
 from agentrl.training.model.export import model_files, save_pretrained
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
@@ -50,7 +49,8 @@ MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
 
 
 class Run:
-    """One rank of a supervised run. Every rank makes the same calls and gets the same results."""
+    """One rank of a supervised run. Every rank makes the same calls and gets the same results; `RaySft` is one over all
+    ranks."""
 
     def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -73,12 +73,14 @@ class Run:
         self.total = limit_of(trainer.total_training_steps) or trainer.total_epochs * self.loader.steps_per_epoch
         self.model = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
         self.trainable = self._sft_model(size)
+        self.saver = Saver(saving_of(trainer, self.loader.steps_per_epoch), ranks, background=False)
         self.step = 0
         self.losses: list[float] = []
         self.val_loss: float | None = None
 
     def next_step(self) -> dict[str, float]:
-        """See `SftRun`."""
+        """One optimizer step, and a due validation: loss (nats per token), grad_norm, lr, tokens,
+        skipped_steps (1: the gradient was not finite), val_loss."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
         lr, trainer = self.trainable.optimizer.lr, self.config.trainer
@@ -100,23 +102,24 @@ class Run:
         losses = [self.trainable.validation_loss(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
-    def resume(self) -> tuple[int, int, int]:
-        """See `SftRun`."""
-        trainer, ranks = self.config.trainer, self.ranks
-        resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
-        candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
-        found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
-        if found is not None:
-            path, (self.step, state) = found
-            check = partial(check_steps_left, self.config, None, self.total, path, self.step)
-            ranks.attempt(lambda: check() if ranks.first else None)
-            self.trainable.load_state_dict(state["model"])
-            self.loader.load_state_dict(state["rows"])
-        ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
-        return self.step, self.total, self.loader.steps_per_epoch
+    def length(self) -> tuple[int, int]:
+        """(all steps, steps of an epoch)."""
+        return self.total, self.loader.steps_per_epoch
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of a step."""
+        mine = {"model": self.trainable.state_dict(), "rows": self.loader.state_dict()}
+        self.saver.save(folder, step, mine, partial(save_pretrained, self.model, self.saved_beside))
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Restore a checkpoint: (its step, an empty state)."""
+        self.step, state = checkpoints.load(path, ranks=self.ranks)
+        self.trainable.load_state_dict(state["model"])
+        self.loader.load_state_dict(state["rows"])
+        return self.step, {}
 
     def finish(self) -> SftResult:
-        """See `SftRun`."""
+        """Write the model."""
         trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
@@ -133,31 +136,9 @@ class Run:
     def _load(self, device: torch.device) -> ModelHandle:
         return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
 
-    def _claim(self, resuming: Resuming) -> None:
-        output, kept = Path(self.config.trainer.output_dir), resuming.kept(self.step)
-        moves, copies = superseded_records(output, kept, results=self._replaced(output))
-        resuming.claim(self.step, moves=moves, copies=copies)
-
-    def _replaced(self, output: Path) -> list[Path]:
-        """Files of an existing model, unless the same settings made it."""
-        settings = output / CONFIG_FILE
-        same = settings.is_file() and not changes_since(settings, self.config)
-        return [] if same else model_files(output)
-
     def _due(self, every: int | str) -> bool:
         steps = self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
         return self.step == self.total or (steps > 0 and self.step % steps == 0)
-
-    def save(self) -> None:
-        """See `SftRun`."""
-        folder = checkpoint_folder(self.config.trainer)
-        state = {"model": self.trainable.state_dict(), "rows": self.loader.state_dict()}
-        write_model = partial(save_pretrained, self.model, self.saved_beside)
-        automatic = self.config.trainer.save_freq is None
-        with writing(f"the checkpoint of step {self.step} in {folder}"):
-            checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks, automatic=automatic)
-        if self.ranks.first:
-            checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)
 
     def _held_out(self, chat: Chat) -> Sequence[Ledger]:
         data = self.config.data
@@ -188,6 +169,23 @@ class Run:
         return SftModel(self.model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
 
 
-def checkpoint_folder(trainer: SftTrainer) -> Path:
-    """The folder of a run's checkpoints."""
-    return Path(trainer.output_dir) / FOLDER
+def saving_of(trainer: SftTrainer, epoch: int) -> Trainer:
+    """The settings of its checkpoints as a run of reinforcement learning has them. `epoch`: steps of one."""
+    every = trainer.save_freq
+    return Trainer(
+        default_local_dir=trainer.output_dir,
+        rollout_data_dir=None,
+        validation_data_dir=None,
+        resume_mode=trainer.resume_mode,
+        resume_from_path=trainer.resume_from_path,
+        save_freq=epoch if every == EACH_EPOCH else None if every is None else int(every),
+        max_actor_ckpt_to_keep=trainer.max_ckpt_to_keep or 0,
+    )
+
+
+def replaced(config: SftConfig) -> list[Path]:
+    """Files of an existing model that a new run replaces: all, unless the same settings made it."""
+    output = Path(config.trainer.output_dir)
+    settings = output / CONFIG_FILE
+    same = settings.is_file() and not changes_since(settings, config)
+    return [] if same else model_files(output)

@@ -26,20 +26,18 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
-from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
+from agentrl.training.update.micro_batches import score_batch
 from agentrl.training.update.off_policy import (
     correct_batch,
     loss_has_ratio,
     micro_batch_importance,
     needs_batch_correction,
 )
-from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import Figures, PolicyReport
-from agentrl.training.update.trainable import Split, Steps, Trainable
+from agentrl.training.update.trainable import Split, Trainable, settled
 
 
 class PolicyActor(Trainable):
@@ -75,23 +73,9 @@ class PolicyActor(Trainable):
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        sizes = replace(micro_batching_of(actor, device), shares=shares)
-        super().__init__(
-            model,
-            optimizer=Optimizer(
-                model,
-                actor.optim,
-                grad_clip=actor.grad_clip,
-                total_steps=total_steps,
-                ranks=ranks,
-                offload=steps_on_cpu(actor.fsdp_config, ranks),
-                key="actor.optim",
-            ),
-            micro_batching=for_ranks(sizes, model, ranks=ranks),
-            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed),
-            device=device,
-            router=actor.router,
-        )
+        parts = settled(actor, "actor", model, ranks, device, total_steps, seed)
+        super().__init__(model, router=actor.router, **parts)
+        self.micro_batching = replace(self.micro_batching, shares=shares)
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
@@ -160,8 +144,7 @@ class PolicyActor(Trainable):
         return report.metrics() | self.load.metrics() | replayed
 
     def _report(self, batch: Batch) -> PolicyReport:
-        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
-        return PolicyReport(batch, lr=self.optimizer.lr, ranks=ranks, loss_scale=scale)
+        return PolicyReport(batch, self.optimizer)
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
@@ -287,11 +270,8 @@ class PolicyActor(Trainable):
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
-        everything = list(range(mini.num_sequences))
-        if self._all_have_gradients:
-            return everything, []
-        moves = moves_policy(mini)
-        return [i for i in everything if moves[i]], [i for i in everything if not moves[i]]
+        has = [True] * mini.num_sequences if self._all_have_gradients else moves_policy(mini)
+        return [i for i, one in enumerate(has) if one], [i for i, one in enumerate(has) if not one]
 
 
 def _exact_kl(reference: Reference, micro: Batch) -> Compare:

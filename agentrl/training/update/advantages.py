@@ -1,5 +1,6 @@
 """Advantages of a batch's tokens, from the rewards of its trajectories; how they fall on several ledgers of one."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -189,12 +190,11 @@ class ComputeAdvantages:
 
 def without_small_groups(batch: Batch, least: int) -> tuple[Batch, dict[str, float]]:
     """The batch without groups of fewer than `least` trajectories, and the metric that counts them."""
-    members: dict[int, set[int]] = {}
-    for group, trajectory in zip(batch.group.tolist(), batch.trajectory.tolist(), strict=True):
-        members.setdefault(group, set()).add(trajectory)
-    small = {group for group, trajectories in members.items() if len(trajectories) < least}
+    groups = batch.group.tolist()
+    members = Counter(group for group, _ in set(zip(groups, batch.trajectory.tolist(), strict=True)))
+    small = {group for group, trajectories in members.items() if trajectories < least}
     if small:
-        batch = batch.select([i for i, group in enumerate(batch.group.tolist()) if group not in small])
+        batch = batch.select([i for i, group in enumerate(groups) if group not in small])
         batch.group = batch.group.unique(return_inverse=True)[1]
     return batch, {"rollout/small_groups": float(len(small))}
 

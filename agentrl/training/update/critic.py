@@ -16,11 +16,9 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import steps_on_cpu
-from agentrl.training.update.micro_batches import for_ranks, micro_batching_of, score_batch
-from agentrl.training.update.optimizer import Optimizer
+from agentrl.training.update.micro_batches import score_batch
 from agentrl.training.update.report import Report
-from agentrl.training.update.trainable import Steps, Trainable
+from agentrl.training.update.trainable import Trainable, settled
 
 
 class ValueCritic(Trainable):
@@ -46,21 +44,7 @@ class ValueCritic(Trainable):
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        super().__init__(
-            model,
-            optimizer=Optimizer(
-                model,
-                settings.optim,
-                grad_clip=settings.grad_clip,
-                total_steps=total_steps,
-                ranks=ranks,
-                offload=steps_on_cpu(settings.fsdp_config, ranks),
-                key="critic.optim",
-            ),
-            micro_batching=for_ranks(micro_batching_of(settings, device), model, ranks=ranks),
-            steps=Steps(settings.ppo_mini_batch_size, settings.ppo_epochs, settings.shuffle, seed),
-            device=device,
-        )
+        super().__init__(model, **settled(settings, "critic", model, ranks, device, total_steps, seed))
         self.critic = critic
         self.vf_coef = vf_coef
         self.max_response_length = max_response_length or 1
@@ -77,9 +61,7 @@ class ValueCritic(Trainable):
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
-        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=ranks, loss_scale=scale)
-        return self.train_on(batch, report).metrics()
+        return self.train_on(batch, ValueReport("critic", self.optimizer, self.device)).metrics()
 
     def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""

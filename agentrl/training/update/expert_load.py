@@ -21,10 +21,10 @@ from agentrl.training.parallel.shards import Shard, local
 class ExpertLoad:
     """Counts the tokens of each expert of a model, by hooks on its expert layers; a dense model has none."""
 
-    def __init__(self, model: ModelHandle, router: Router, device: torch.device, ranks: Ranks) -> None:
-        """Raises UserError where the model lacks what a key of `router` needs."""
-        self.router, self.ranks = router, ranks
-        layers, shapes = expert_layers(model.module), model.whole_shapes
+    def __init__(self, model: ModelHandle, router: Router | None, device: torch.device, ranks: Ranks) -> None:
+        """`router`: None: nothing is counted. Raises UserError where the model lacks what a key of it needs."""
+        layers, shapes = expert_layers(model.module) if router else {}, model.whole_shapes
+        self.router, self.ranks = (router := router or Router()), ranks
         experts = {n: max(shapes[f"{n}.{own}"][0] for own in stacked_weights(layer)) for n, layer in layers.items()}
         self._counts = torch.zeros(len(layers), max(experts.values(), default=0), dtype=torch.int64, device=device)
         self._totals = self._counts.clone()

@@ -161,16 +161,14 @@ def fits(run: Callable[[], None], ranks: Ranks) -> bool:
     """`run()`; whether the GPU's memory was enough. On several ranks the error is raised: the others compute on."""
     try:
         run()
+        return True
     except torch.OutOfMemoryError as error:
         if ranks.world > 1:
             raise UserError(f"a pass {NO_ROOM}") from error
-        failed = True
-    else:
-        failed = False
     # Outside the handler, where the error no longer keeps the pass's tensors.
-    if failed and torch.cuda.is_available():
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return not failed
+    return False
 
 
 def _fill(table: Tensor, score: Score, batch: Batch, micro_batching: MicroBatching) -> None:

@@ -7,8 +7,9 @@ step, and rises after `SCALE_INTERVAL` steps without one.
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import steps_on_cpu
 from agentrl.training.parallel.shards import Shard, TensorChunk, local
 from agentrl.training.perf.offload import CpuCopies
 from agentrl.training.update.optimizers import make_rules
@@ -113,6 +115,12 @@ class Optimizer:
         self.rules = make_rules(self._groups(model), optim, key)
         self._set_lr()
 
+    @classmethod
+    def of(cls, model: ModelHandle, settings: Any, *, total_steps: int, key: str, ranks: Ranks = ALONE) -> Self:
+        """The optimizer of a section of the settings, such as `actor`."""
+        given: Any = {"grad_clip": settings.grad_clip, "offload": steps_on_cpu(settings.fsdp_config, ranks)}
+        return cls(model, settings.optim, total_steps=total_steps, ranks=ranks, key=key, **given)
+
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
@@ -158,6 +166,15 @@ class Optimizer:
         """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
+
+    def configure(self, lr: float, weight_decay: float, grad_clip: float, **numbers: Any) -> None:
+        """Set the learning rate (where no schedule changes it), decay and clipping of later steps, and other `numbers`
+        of the rules that have them, such as betas."""
+        self.optim, self.grad_clip = replace(self.optim, lr=lr), grad_clip
+        for group in self._rule_groups:
+            given = numbers | {"weight_decay": weight_decay if group["decays"] else 0.0}
+            group.update({name: value for name, value in given.items() if name in group})
+        self._set_lr()
 
     def advance(self) -> None:
         """Move to the schedule's next step."""
@@ -218,7 +235,7 @@ class Optimizer:
             found[0 if matrix else 1 if len(shard.shape) >= 2 else 2].append(self._stepped(shard.parameter))
         decays = self.optim.weight_decay, self.optim.weight_decay, 0.0
         return [
-            {"params": params, "weight_decay": decay, "matrices": number == 0}
+            {"params": params, "weight_decay": decay, "matrices": number == 0, "decays": number < 2}
             for number, (params, decay) in enumerate(zip(found, decays, strict=True))
         ]
 
@@ -270,9 +287,13 @@ class Optimizer:
                 rule.step()
         torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
 
+    @property
+    def _rule_groups(self) -> list[dict[str, Any]]:
+        return [group for rule in self.rules for group in rule.param_groups]
+
     def _set_lr(self, lr: float | None = None) -> None:
         lr = self.lr if lr is None else lr
-        for group in (group for rule in self.rules for group in rule.param_groups):
+        for group in self._rule_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)  # torchao compiles with it
             else:

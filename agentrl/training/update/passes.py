@@ -29,7 +29,9 @@ def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Ref
     """
     device, alone = trainables[0].device, ranks.world == 1
     room = free_memory(device) - sum(moment_bytes(t) for t in trainables)
-    longest = ceil(longest_sequence(config) / ranks.seq_world)
+    data = config.data
+    most = config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
+    longest = ceil(most / ranks.seq_world)
     for trainable in trainables:
         left, each = room - pass_bytes(trainable), token_bytes(trainable)
         fitting = tokens_that_fit(left, each, longest, alone=alone)
@@ -46,23 +48,13 @@ def pass_tokens(trainable: Trainable, longest: int) -> int:
     return max(sizes.max_tokens or 0, longest * (1 if sizes.max_tokens else sizes.max_sequences or 1))
 
 
-def longest_sequence(config: Config) -> int:
-    """Tokens of the longest sequence that the settings allow."""
-    data = config.data
-    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
-
-
 def token_bytes(trainable: Trainable) -> TokenBytes:
     """Bytes per token of a pass."""
     model = trainable.model
     parameters = dict(model.module.named_parameters())
     shape = shape_of(model.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
-    activations = activation_bytes(
-        shape,
-        narrow=model.in_half,
-        compiled=model.runs_compiled,
-        checkpointing=model.base.is_gradient_checkpointing,
-    )
+    compiled, checkpointing = model.runs_compiled, model.base.is_gradient_checkpointing
+    activations = activation_bytes(shape, narrow=model.in_half, compiled=compiled, checkpointing=checkpointing)
     return TokenBytes(activations, trainable.score.logit_bytes)
 
 

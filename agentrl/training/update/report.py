@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from agentrl.training.batches.batch import Batch
-from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.update.gap import gap_metrics
+from agentrl.training.update.optimizer import Optimizer
 
 WEIGHTED = "pg_loss"
 """The figure of a token that contains its weight in the loss."""
@@ -41,14 +41,10 @@ class Report:
 
     has_gradient = False
 
-    def __init__(
-        self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE, loss_scale: float | None = None
-    ) -> None:
-        """`section`: prefix of the optimizer's metrics. `loss_scale`: None: not reported."""
-        self._section = section
-        self._ranks = ranks
-        self._lr = lr
-        self._loss_scale = {} if loss_scale is None else {"loss_scale": loss_scale}
+    def __init__(self, section: str, optimizer: Optimizer, device: torch.device) -> None:
+        """`section`: prefix of the optimizer's metrics."""
+        self._section, self._ranks, self._lr = section, optimizer.ranks, optimizer.lr
+        self._loss_scale = {} if optimizer.loss_scale is None else {"loss_scale": optimizer.loss_scale}
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
         self._mini_batches = 0
@@ -127,8 +123,8 @@ NAMES = {
 class PolicyReport(Report):
     """The policy's metrics."""
 
-    def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE, loss_scale: float | None = None) -> None:
-        super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks, loss_scale=loss_scale)
+    def __init__(self, batch: Batch, optimizer: Optimizer) -> None:
+        super().__init__("actor", optimizer, batch.ids.device)
         self._sizes = batch.num_tokens, batch.mask.sum(), batch.num_sequences
         self._ahead = batch.stale is not None
         self._gaps: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -181,15 +177,11 @@ class PolicyReport(Report):
             metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
-        means = {_metric(name): value for name, value in self.means(WEIGHTED).items()}
+        # A user's loss may report details of other names.
+        named = ((NAMES.get(n, n if "/" in n else f"actor/{n}"), value) for n, value in self.means(WEIGHTED).items())
         gap = torch.cat([gap[drawn & ~stale] for gap, drawn, stale in self._gaps])
-        metrics |= means | gap_metrics(gap, self._ranks)
+        metrics |= dict(named) | gap_metrics(gap, self._ranks)
         if self._ahead:
             gap = torch.cat([gap[drawn & stale] for gap, drawn, stale in self._gaps])
             metrics |= gap_metrics(gap, self._ranks, "staleness/gap_")
         return metrics
-
-
-def _metric(name: str) -> str:
-    """The metric's name of a detail; a user's loss may report other details."""
-    return NAMES.get(name, name if "/" in name else f"actor/{name}")

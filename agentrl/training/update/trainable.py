@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import token_weights
-from agentrl.config.schema.actor import Router
+from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, prompts_of
@@ -30,11 +30,19 @@ from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
+from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
-from agentrl.training.update.micro_batches import NO_ROOM, MicroBatching, fits, sequences_or_dummy
+from agentrl.training.update.micro_batches import (
+    NO_ROOM,
+    MicroBatching,
+    fits,
+    for_ranks,
+    micro_batching_of,
+    sequences_or_dummy,
+)
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.report import AnyReport
 
@@ -67,6 +75,16 @@ class Steps:
     """`trainer.seed`."""
 
 
+def settled(
+    section: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
+) -> dict[str, Any]:
+    """Keywords of `Trainable` by the section `name` of the settings."""
+    optimizer = Optimizer.of(model, section, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
+    sizes = for_ranks(micro_batching_of(section, device), model, ranks=ranks)
+    steps = Steps(section.ppo_mini_batch_size, section.ppo_epochs, section.shuffle, seed)
+    return {"optimizer": optimizer, "micro_batching": sizes, "steps": steps, "device": device}
+
+
 class Trainable:
     """Base class; subclasses define `loss_weights` and `loss`."""
 
@@ -89,7 +107,7 @@ class Trainable:
         self.device = device
         self.cost = model_flops(self.model.whole_shapes, self.model.config)
         self.model.use_compute_copies()
-        self.load = ExpertLoad(self.model, router or Router(), device, micro_batching.ranks)
+        self.load = ExpertLoad(self.model, router, device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
@@ -214,7 +232,7 @@ class Trainable:
             shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
             if not same_shapes(shards, saved):
-                raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
+                raise UserError("another model or rank was saved: use one like it, or set trainer.resume_mode=disable")
             for name, shard in shards.items():
                 shard.fill(shard.parameter, saved[name])
         if "optimizer" in state:
@@ -222,11 +240,13 @@ class Trainable:
         if "shuffling" in state:
             self.shuffling.set_state(state["shuffling"])
 
-    def forward_backward(self, mini: Batch, report: R) -> R:
-        """Compute the gradients of a mini-batch; returns `report` with the figures of its passes. Collective."""
+    def forward_backward(self, mini: Batch, report: R, *, backward: bool = True) -> R:
+        """Compute the gradients of a mini-batch, without `backward` its loss alone; returns `report` with the figures
+        of its passes. Collective."""
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
-        whole, made = self.split_by_gradient(mini), report.copy()
+        whole = self.split_by_gradient(mini) if backward else ([], list(range(mini.num_sequences)))
+        made = report.copy()
         left = self.remaining_sequences(mini, whole, made)
         while not self.run_passes(mini, *left, made):
             left, made = whole, report.copy()  # no gradient is there any more

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -101,17 +100,9 @@ def _without_gradient(score: Scorer, batch: Batch) -> None:
 def dummy_batch(tokens: int, longest: int) -> Batch:
     """Sequences of about `tokens` tokens, at most MOST_TOKENS, none longer than `longest`; the last ones are scored."""
     lengths = _lengths(min(tokens, MOST_TOKENS), longest)
-    total, bounds = sum(lengths), bounds_of(lengths)
-    positions = positions_of(bounds, total)
-    zeros = torch.zeros(total)
-    own = torch.arange(len(lengths))
-    columns: dict[str, Any] = {"rollout_logprobs": zeros, "rewards": zeros, "trajectory": own, "group": own}
-    return Batch(
-        ids=positions % 2,
-        mask=(torch.arange(total) >= total - SCORED) & (positions > 0),
-        cu_seqlens=bounds,
-        **columns,
-    )
+    total = sum(lengths)
+    positions = positions_of(bounds_of(lengths), total)
+    return Batch.of(positions % 2, (torch.arange(total) >= total - SCORED) & (positions > 0), lengths)
 
 
 def _lengths(tokens: int, longest: int) -> list[int]:

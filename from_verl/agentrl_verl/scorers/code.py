@@ -12,9 +12,9 @@ from typing import Any
 
 from agentrl.core.foreign import read_json
 from agentrl.core.sandbox import Sandbox
+from agentrl.rewards.code import FAILURES, FIRST, OUTPUT_BYTES
 from agentrl.rewards.code.cases import FENCE, extract_code, read_cases, text_of
 from agentrl.rewards.code.grading import Function, Graders, Program, grade
-from agentrl.rewards.code.scoring import FAILURES, FIRST, OUTPUT_BYTES
 from agentrl.rewards.code.trials import framed
 from agentrl.rewards.code.values import MALFORMED, decode
 from agentrl.rewards.code.verdict import Verdict

@@ -75,10 +75,6 @@ class Extension:
         _world.pg_group_ranks[made] = {i: i for i in range(size)}
         GROUPS[name] = made
 
-    def agentrl_leave(self, name: str) -> None:
-        """Leave it."""
-        dist.destroy_process_group(GROUPS.pop(name))
-
     def agentrl_receive(self, name: str, size: str, entries: str) -> None:
         """Take part in the broadcast of `size` bytes, and load the weights in them; `entries`: layout, as JSON."""
         flat = torch.empty(int(size), dtype=torch.uint8, device=self.device)

@@ -21,7 +21,7 @@ from agentrl.training.batches.shared_prompts import SharedPrompts
 from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.attention.varlen import varlen_attention, varlen_fits
 from agentrl.training.model.sequences import Run, run_apart
-from agentrl.training.parallel.ulysses import to_heads, to_tokens
+from agentrl.training.parallel.ulysses import exchanged, to_heads
 from agentrl.training.perf.device import as_autocast
 
 PACKED = "agentrl_packed"
@@ -127,14 +127,15 @@ def packed_attention(
     """
     if probing is not None:
         probing(module)
-        if ignored := [name for name in kwargs if name not in _HARMLESS and _means_something(kwargs[name])]:
+        others = {name: value for name, value in kwargs.items() if name not in _HARMLESS}
+        if ignored := [name for name, value in others.items() if isinstance(value, Tensor) or value]:
             raise Unpackable(f"its attention takes {', '.join(ignored)}")
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
         mine: dict[str, Any] = {"s_aux": s_aux if s_aux is None else s_aux.chunk(seq_group.size())[seq_group.rank()]}
         bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
         output, _ = packed_attention(module, query, key, value, None, scaling, *bounds, softcap=softcap, **mine)
-        return to_tokens(output, seq_group), None
+        return exchanged(output, seq_group), None
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap or None, s_aux)
     if cu_seq_lens_q is None or max_length_q is None:
         if scores.plain:
@@ -167,10 +168,6 @@ class Scores(NamedTuple):
     def plain(self) -> bool:
         """Whether every kernel computes them."""
         return self.cap is None and self.sinks is None
-
-
-def _means_something(value: Any) -> bool:
-    return isinstance(value, Tensor) or bool(value)
 
 
 @torch.compiler.disable  # a graph for each list of lengths

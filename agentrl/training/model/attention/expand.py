@@ -39,9 +39,8 @@ def _expand_keys_backward(gradient: Tensor, seen: Tensor, order: Tensor, bounds:
 
         found = sums(flat, order, bounds)
     else:
-        found = (
-            flat.new_zeros(size, flat.shape[1], dtype=torch.float32).index_add_(0, seen, flat.float()).to(flat.dtype)
-        )
+        total = flat.new_zeros(size, flat.shape[1], dtype=torch.float32)
+        found = total.index_add_(0, seen, flat.float()).to(flat.dtype)
     return found.unflatten(1, gradient.shape[1:])
 
 

@@ -152,14 +152,11 @@ def disagreement(
 
 def _exact(query: Tensor, key: Tensor, value: Tensor, own: Sequence[int]) -> Tensor:
     """Attention of the last `own` tokens of sequences of LENGTHS by PyTorch's operations: [1, T, heads, D]."""
-    parts = zip(query.split(own, 2), key.split(LENGTHS, 2), value.split(LENGTHS, 2), strict=True)
-    seen = [
-        torch.ones(n, m, dtype=torch.bool, device=query.device).tril(m - n) for n, m in zip(own, LENGTHS, strict=True)
-    ]
-    alone = [
-        F.scaled_dot_product_attention(*part, attn_mask=mask, enable_gqa=True)
-        for part, mask in zip(parts, seen, strict=True)
-    ]
+    alone = []
+    for q, k, v in zip(query.split(own, 2), key.split(LENGTHS, 2), value.split(LENGTHS, 2), strict=True):
+        n, m = q.shape[2], k.shape[2]
+        seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
+        alone.append(F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True))
     return torch.cat(alone, dim=2).transpose(1, 2)
 
 
@@ -197,11 +194,8 @@ def _flash_attention_2(
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    extra: dict[str, Any] = (
-        {"window_size": (-1 if window is None else window - 1, 0)}
-        if "window_size" in PARAMETERS
-        else {"is_causal": True}
-    )
+    causal = {"window_size": (-1 if window is None else window - 1, 0)}
+    extra: dict[str, Any] = causal if "window_size" in PARAMETERS else {"is_causal": True}
     if "enable_gqa" in PARAMETERS:
         extra["enable_gqa"] = q.shape[1] != k.shape[1]
     else:

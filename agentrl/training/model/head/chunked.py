@@ -7,13 +7,14 @@ chunks are smaller.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model.compute_copies import GradientTarget, add_product, gradient_target_of
+from agentrl.training.model.compute_copies import add_product, gradient_target_of
 from agentrl.training.model.head.float32_head import product
 
 # Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
@@ -34,7 +35,8 @@ def joined(*compares: Compare | None) -> Compare | None:
 
 class ChunkedLogprobs(torch.autograd.Function):
     """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, kernels on a GPU[, whether
-    products are in float32[, tokens whose logits stay for the backward pass[, a comparison, tokens int64 [N]]]]])
+    products are in float32[, tokens whose logits stay for the backward pass[, a comparison, tokens int64 [N][, first
+    tokens that have a gradient (None: all)[, the last columns [V, r] of a weight whose others are frozen]]]]]]])
     -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
@@ -55,13 +57,15 @@ class ChunkedLogprobs(torch.autograd.Function):
         keep: int = 0,
         compare: Compare | None = None,
         tokens: Tensor | None = None,
+        moved: int | None = None,
+        lora: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
         figures: list[Tensor] = []
         row_statistics, _ = _kernels(hidden, kernels)
         kept: dict[int, Tensor] = {}
-        for rows in _chunks(hidden, weight, compare, wide):
+        for rows in _chunks(len(hidden), weight, compare, wide):
             logits = logits_of(rows, hidden, weight, bias, wide=wide)
             if min(rows.stop, len(hidden)) <= keep:
                 kept[rows.start] = logits
@@ -72,7 +76,10 @@ class ChunkedLogprobs(torch.autograd.Function):
             lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, tokens)
         ctx.compare = compare
-        ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.target = scale, kernels, wide, kept, gradient_target_of(weight)
+        ctx.scale, ctx.kernels, ctx.wide, ctx.kept = scale, kernels, wide, kept
+        ctx.moved = len(hidden) if moved is None else moved
+        ctx.target = gradient_target_of(weight if lora is None else lora)
+        ctx.first = 0 if lora is None else weight.shape[1] - lora.shape[1]
         ctx.set_materialize_grads(False)
         return logprobs, entropy, *(torch.cat(figures, 1) if figures else ())
 
@@ -80,51 +87,39 @@ class ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, tokens = ctx.saved_tensors
         grad_logprobs, grad_entropy, *others = gradients
-        no_gradients = [None] * 7
+        no_gradients = [None] * 8
         compared = any(gradient is not None for gradient in others)
         if grad_logprobs is None and grad_entropy is None and not compared:
-            return None, None, None, *no_gradients
-        if grad_logprobs is None and grad_entropy is None:
-            grad_logprobs = torch.zeros_like(lse)
+            return None, None, None, *no_gradients, None
+        grad_logprobs = torch.zeros_like(lse) if grad_logprobs is None else grad_logprobs
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
-        d_weight = _weight_gradient(weight, ctx.target) if to_weight else None
+        to_weight |= any(ctx.needs_input_grad[11:])
+        zeros = partial(torch.zeros_like, weight[:, ctx.first :], dtype=torch.float32)
+        d_weight = (ctx.target or zeros)() if to_weight else None  # f32 [V, H]; of the last columns
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
-        for rows in _chunks(hidden, weight, ctx.compare, ctx.wide):
-            logits = _once_more(ctx, rows, hidden, weight, bias)
+        for rows in _chunks(ctx.moved, weight, ctx.compare, ctx.wide):
+            kept: Tensor | None = ctx.kept.pop(rows.start, None)
+            logits = logits_of(rows, hidden, weight, bias, wide=ctx.wide) if kept is None else kept
             # Before `logits_gradient`, which overwrites the logits.
             slope = _slope(ctx, logits, tokens[rows], [_at(g, rows) for g in others]) if compared else None
-            incoming = _at(grad_logprobs, rows), _at(grad_entropy, rows)
+            incoming = grad_logprobs[rows], _at(grad_entropy, rows)
             d_logits = logits_gradient(logits, targets[rows], lse[rows], entropy[rows], *incoming, ctx.scale)
             if slope is not None:
                 d_logits += slope
             if d_hidden is not None:
                 d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
             if d_weight is not None and ctx.target is not None and not ctx.wide:
-                add_product(d_weight, d_logits.T, hidden[rows].to(weight.dtype))
+                add_product(d_weight, d_logits.T, hidden[rows, ctx.first :].to(weight.dtype))
             elif d_weight is not None:
-                d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
+                d_weight += times(d_logits.T, hidden[rows, ctx.first :].to(weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0, dtype=torch.float32)
-        return (
-            d_hidden,
-            None if d_weight is None or ctx.target is not None else d_weight.to(weight.dtype),
-            None if d_bias is None else d_bias.to(bias.dtype),
-            *no_gradients,
-        )
-
-
-def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
-    """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
-    kept: Tensor | None = ctx.kept.pop(rows.start, None)
-    return logits_of(rows, *head, wide=ctx.wide) if kept is None else kept
-
-
-def _weight_gradient(weight: Tensor, target: GradientTarget | None) -> Tensor:
-    """The f32 [V, H] tensor that products are added to: the target's, or a new one."""
-    return target() if target is not None else torch.zeros_like(weight, dtype=torch.float32)
+        made = None if d_weight is None or ctx.target is not None else d_weight.to(weight.dtype)
+        d_bias = None if d_bias is None else d_bias.to(bias.dtype)
+        return d_hidden, None if ctx.first else made, d_bias, *no_gradients, made if ctx.first else None
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
@@ -150,7 +145,7 @@ def _logits_gradient(
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    grad_logprobs: Tensor | None,
+    grad_logprobs: Tensor,
     grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
@@ -158,14 +153,11 @@ def _logits_gradient(
     dtype = logits.dtype
     logprobs = logits.float().mul_(scale).sub_(lse[:, None])
     probs = logprobs.exp()
-    if grad_entropy is None:
-        gradient = probs.mul_(-_column(grad_logprobs))
-    else:
+    slope = -grad_logprobs[:, None]
+    if grad_entropy is not None:
         # d entropy / d logit_j = -p_j (log p_j + entropy)
-        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
-        gradient = probs.mul_(slope if grad_logprobs is None else slope.sub_(_column(grad_logprobs)))
-    if grad_logprobs is not None:
-        gradient.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None]).add_(slope)
+    gradient = probs.mul_(slope).scatter_add_(1, targets[:, None], grad_logprobs[:, None])
     return gradient.mul_(scale).to(dtype)
 
 
@@ -187,16 +179,11 @@ def logits_of(rows: slice | Tensor, hidden: Tensor, weight: Tensor, bias: Tensor
     return logits if bias is None else logits.add_(bias)
 
 
-def _chunks(hidden: Tensor, weight: Tensor, compare: Compare | None, wide: bool) -> Iterator[slice]:
-    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if compare else 1 + wide)
+def _chunks(count: int, weight: Tensor, compare: Compare | None, wide: bool) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if weight.is_cuda else "cpu"] // (COMPARED if compare else 1 + wide)
     size = max(most // len(weight), MIN_CHUNK)
-    return (slice(i, i + size) for i in range(0, len(hidden), size))
+    return (slice(i, i + size) for i in range(0, count, size))
 
 
 def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:
     return None if gradient is None else gradient[rows]
-
-
-def _column(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient[:, None]

@@ -78,14 +78,13 @@ def logits_gradient(
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    grad_logprobs: Tensor | None,
+    grad_logprobs: Tensor,
     grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Gradient with respect to the logits [C, V], which it overwrites, from those of log-prob and entropy [C]."""
-    zeros = torch.zeros_like(lse)
-    one = zeros if grad_logprobs is None else grad_logprobs.contiguous()
-    other = zeros if grad_entropy is None else grad_entropy.contiguous()
+    one = grad_logprobs.contiguous()
+    other = torch.zeros_like(lse) if grad_entropy is None else grad_entropy.contiguous()
     kernel: Any = _logits_gradient
     kernel[(len(logits),)](
         logits, targets, lse, entropy, one, other, scale, vocabulary=logits.shape[1], BLOCK=BLOCK, num_warps=WARPS

@@ -31,13 +31,15 @@ PROBE_TOKENS = 8
 
 
 class Readout(NamedTuple):
-    """Factors of the logits of N tokens: logits = hidden @ weight.T + bias."""
+    """Factors of the logits of N tokens: logits = hidden @ weight.T + bias. `lora`: the last columns of a weight whose
+    others are frozen."""
 
     hidden: Tensor
     """[N, H]; where there is no linear head, the logits themselves."""
     weight: Tensor | None = None
     """[V, H]."""
     bias: Tensor | None = None
+    lora: Tensor | None = None
 
     def logits(self, rows: Tensor, *, wide: bool) -> Tensor:
         """The logits f32 [C, V] of some tokens; `wide`: by a product in float32."""
@@ -79,8 +81,9 @@ class TokenLogprobs:
     ) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
 
-        Only model tokens are scored, the rest is 0; `every_token` scores all except each sequence's first. The figures
-        of `compare`, which gets indices of the batch's tokens, are further columns.
+        Only model tokens are scored, the rest is 0; `every_token` scores all except each sequence's first, but others
+        than the model's have no gradient. The figures of `compare`, which gets indices of the batch's tokens, are
+        further columns.
         """
         part, own = self._own(batch, every_token)
         columns = self.model.run_gathered(lambda: self._score(batch, part, own, compare))
@@ -108,24 +111,27 @@ class TokenLogprobs:
     def _kept(self, read: Readout) -> Readout:
         """Copy the head of a sharded model, which reshards it after the forward pass."""
         keep = torch.clone if self.model.sharded else torch.detach
-        weight, bias = (None if x is None else keep(x) for x in read[1:])
+        weight, bias = (None if x is None else keep(x) for x in read[1:3])
         return Readout(read.hidden, weight, bias)
 
     def _own(self, batch: Batch, every_token: bool) -> tuple[TokenShard, Tensor]:
         """This rank's tokens of a micro-batch, and the tokens [N] to score that follow one of them."""
         # A sequence's first token has nothing before it.
-        targets = (batch.positions > 0).nonzero().squeeze(-1) if every_token else batch.scored
+        others = ((batch.positions > 0) & ~batch.mask).nonzero().squeeze(-1) if every_token else batch.scored[:0]
+        targets = torch.cat([batch.scored, others])
         part = token_shard_of(batch, self.model.ranks)
         return part, part.owned(targets)
 
     def _score(self, batch: Batch, part: TokenShard, targets: Tensor, compare: Compare | None) -> tuple[Tensor, ...]:
         """The columns of the tokens at `targets`: f32 [N] each."""
-        ids, read = batch.ids[targets], self._read(batch, part, targets)
+        ids = (batch.ids if batch.targets is None else batch.targets[:, 0])[targets]
+        read = self._read(batch, part, targets)
         if read.weight is not None:
-            keep = self.keep if torch.is_grad_enabled() else 0
+            moved = len(part.owned(batch.scored))
+            keep = min(self.keep, moved) if torch.is_grad_enabled() else 0
             ids, tokens = (F.pad(x, (0, len(read.hidden) - len(x))) for x in (ids, targets))
-            options = self.scale, self.kernels, self.wide, keep, compare, tokens
-            found = ChunkedLogprobs.apply(*read, ids, *options)
+            options = self.scale, self.kernels, self.wide, keep, compare, tokens, moved
+            found = ChunkedLogprobs.apply(*read[:3], ids, *options, read.lora)
             return tuple(column[: len(targets)] for column in found)
         logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
@@ -138,12 +144,19 @@ class TokenLogprobs:
         if not self.linear_head:
             return Readout(run(self.model, batch, part, self._logits)[rows])
         rows = F.pad(rows, (0, missing_rows(len(rows), rows.device)))  # by the first token of the pass
-        hidden = run(self.model, batch, part, self._hidden)[rows]
-        head = self.model.head
+        return self._readout(run(self.model, batch, part, self._hidden)[rows])
+
+    def _readout(self, hidden: Tensor) -> Readout:
+        """Factors of the logits of hidden states [N, H]."""
         # Autocast does not apply in the backward pass of a custom autograd function.
-        return Readout(
-            as_autocast(hidden), as_autocast(head.weight), None if head.bias is None else as_autocast(head.bias)
-        )
+        head, lora = self.model.head, self.model.head_lora
+        weight, bias = as_autocast(head.weight), None if head.bias is None else as_autocast(head.bias)
+        if lora is None:
+            return Readout(as_autocast(hidden), weight, bias)
+        down, up, scale = lora[0], as_autocast(lora[1].weight), lora[2]
+        low = scale * down(hidden.to(down.weight.dtype))
+        wider = torch.cat([as_autocast(hidden), as_autocast(low)], 1)
+        return Readout(wider, torch.cat([weight, up], 1).detach(), bias, up)
 
     def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         backbone = self.causal_lm.base_model
@@ -153,30 +166,24 @@ class TokenLogprobs:
         return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
 
     def _probe(self) -> bool:
-        """Whether the logits are exactly a linear head on the backbone's output: no cap, no scale, no adapter."""
+        """Whether the logits are exactly a linear head, maybe with LoRA, on the backbone's output: no cap, no scale."""
         head = self.model.head
         if type(head) not in (nn.Linear, Float32Linear) or self.causal_lm.base_model is self.causal_lm:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
         logits = self._logits(ids, ids[None], use_cache=False).float()
-        linear = head(self._hidden(ids, ids[None], use_cache=False)).float()
+        read = self._readout(self._hidden(ids, ids[None], use_cache=False))
+        linear = read.logits(torch.arange(len(ids), device=ids.device), wide=self.wide)
         tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
 @torch.no_grad()
-def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
-    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
-    Collective for a sharded model."""
-    count = len(ids)
-    zeros = torch.zeros(count)
-    batch = Batch(
-        ids=torch.tensor(ids),
-        mask=torch.ones(count, dtype=torch.bool),
-        rollout_logprobs=zeros,
-        rewards=zeros,
-        cu_seqlens=torch.tensor([0, count], dtype=torch.int32),
-        trajectory=torch.zeros(1, dtype=torch.long),
-        group=torch.zeros(1, dtype=torch.long),
-    ).to(device)
-    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
+def score_tokens(
+    model: nn.Module | ModelHandle, ids: list[int], device: torch.device, compare: Compare | None = None
+) -> Tensor:
+    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. With
+    `compare` f32 [1 + M, len(ids)]: its figures follow. Collective for a sharded model."""
+    batch = Batch.of(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool), [len(ids)]).to(device)
+    logprobs, _, *figures = TokenLogprobs(model)(batch, every_token=True, compare=compare)
+    return (torch.stack([logprobs, *figures]) if compare else logprobs).cpu()

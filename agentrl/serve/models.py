@@ -1,0 +1,160 @@
+"""The training side of `agentrl serve`: many models on one base, with weights, optimizer and gradients of their own.
+
+Invariants:
+- adapters of one shape share a slot, which is an adapter of peft: a model's tensors are in it while the model computes.
+  So models never change each other, and blocks are compiled once for a shape;
+- a call that raises leaves every model as it was.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from inspect import signature
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
+from agentrl.core.remote_files import made_once
+from agentrl.serve.contract import Adam, AdapterShape, Datum, PassResult
+from agentrl.serve.losses import TARGETS, loss_of, pack_data
+from agentrl.serve.tenant import Tenant
+from agentrl.training import device_for, tune_cpu
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.model.adapter import linear_layers, new_adapter
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.roles.making import Roles
+
+# Arguments of the parts of a block that mix tokens: attention and recurrent layers.
+MIXES = {"attention_mask", "cache_params"}
+
+
+class Models:
+    """Trains the models of many clients; see `Trainer`."""
+
+    def __init__(self, config: Config) -> None:
+        """Load the base, `config.model`.
+
+        `config.actor`: sizes of passes, number formats, kind of optimizer. `config.model.lora_alpha`: of all adapters;
+        32 by default, as in Thinking Machines' experiments (LoRA Without Regret, 2025). Raises UserError.
+        """
+        model = replace(config.model, lora_rank=0, target_parameters=None)
+        config = replace(config, model=model, rollout=replace(config.rollout, n=2))  # clients send groups
+        self.roles = Roles(config, device_for(config.trainer.device), ALONE)
+        if self.roles.device.type == "cpu":
+            tune_cpu()
+        self.tenants: dict[str, Tenant] = {}
+        self._load(trained=False)
+
+    def create(self, model: str, shape: AdapterShape) -> None:
+        """Add a model that computes as the base; `trainer.seed` draws the adapter where `shape` has no seed."""
+        hidden = self._base.sizes.hidden
+        alone = [name for name, tenant in self.tenants.items() if not (shape.rank and tenant.slot)]
+        if model in self.tenants or alone:
+            raise UserError(f"unload {(*alone, model)[0]} first: names differ, and a model of rank 0 is alone")
+        if not 0 <= shape.rank <= hidden or (shape.rank and not self._targets(shape)):
+            raise UserError(f"{shape}: set a rank of 1 to {hidden} and layers to adapt, or 0 to train all weights")
+        if self._trained or not shape.rank:
+            self._load(trained=not shape.rank)
+        handle, slot, tensors = copy(self._base), None, dict[str, nn.Parameter]()
+        if shape.rank:
+            slot = self._slot(shape)
+            handle.module, handle.adapted = self._network, True
+            tensors = self._new_tensors(slot, self.roles.config.trainer.seed if shape.seed is None else shape.seed)
+        self.tenants[model] = Tenant(handle, self.roles, slot, tensors)
+
+    def forward_backward(
+        self, model: str, data: Sequence[Datum], loss: str, settings: Mapping[str, float], *, backward: bool
+    ) -> PassResult:
+        """Compute a loss of LOSSES over the data, in passes of as many tokens as fit."""
+        tenant, (chosen, function) = self._tenant(model), loss_of(loss, settings)
+        text = self._base.config.get_text_config()
+        longest: Any = self.roles.config.rollout.max_model_len or getattr(text, "max_position_embeddings", sys.maxsize)
+        batch = pack_data(data, chosen, vocabulary=text.vocab_size, longest=longest)
+        report = tenant.compute(batch, function, backward=backward)
+        shapes = [datum.columns[TARGETS].shape for datum in data]
+        found = zip(report.logprobs(), shapes, strict=True)
+        logprobs = [own[:, : (*shape, 1)[1]].reshape(shape).numpy() for own, shape in found]
+        return PassResult(logprobs, {"loss:sum": float(report.value), "loss_tokens:sum": float(batch.mask.sum())})
+
+    def optim_step(self, model: str, adam: Adam) -> dict[str, float]:
+        """Take a step; returns the gradient's norm and the steps skipped so far."""
+        return self._tenant(model).step(adam)
+
+    def save(self, model: str, folder: Path) -> None:
+        """Write a checkpoint into `folder`."""
+        checkpoints.save(folder, 0, self._tenant(model).state_dict())
+
+    def load(self, model: str, folder: Path, *, optimizer: bool) -> None:
+        """Restore it; without `optimizer` the model begins anew with its weights."""
+        state = checkpoints.load(folder / "global_step_0")[1]
+        self._tenant(model).load_state_dict(state if optimizer else {"parameters": state["parameters"]})
+
+    def export(self, model: str, folder: Path) -> None:
+        """Write an adapter as peft saves it, or a model with its tokenizer."""
+        tenant = self._tenant(model)
+        shutil.rmtree(folder, ignore_errors=True)
+        made_once(folder, tenant.export, f"the weights of {model} cannot be written")
+
+    def remove(self, model: str) -> None:
+        """Forget a model; where all weights were trained, the next one begins with those of the files."""
+        self.tenants.pop(model, None)
+
+    def _load(self, *, trained: bool) -> None:
+        config = self.roles.config
+        trainer = replace(config.trainer, val_only=not trained)  # then parameters stay as they are stored
+        self._base = replace(self.roles, config=replace(config, trainer=trainer)).policy()
+        if self._base.adapted:
+            raise UserError("model.path is an adapter; serve its base, or a merged model (agentrl merge)")
+        self._base.module.requires_grad_(trained)
+        self._trained, self._network, self._linear = trained, self._base.module, linear_layers(self._base.base)[0]
+
+    def _tenant(self, model: str) -> Tenant:
+        """A model, whose tensors are in its slot then."""
+        if (tenant := self.tenants.get(model)) is None:
+            raise UserError(f"there is no model {model}; create it first")
+        if tenant.slot is not None:
+            self._place(tenant.slot, tenant.tensors)
+        return tenant
+
+    def _place(self, slot: str, tensors: dict[str, nn.Parameter]) -> None:
+        if self._network.active_adapter != slot:
+            self._network.set_adapter(slot)
+        for name, tensor in tensors.items():
+            layer, _, own = name.rpartition(".")
+            self._network.get_submodule(layer)._parameters[own] = tensor
+
+    def _new_tensors(self, slot: str, seed: int) -> dict[str, nn.Parameter]:
+        """The tensors of a new adapter, as peft begins one; they are in the slot."""
+        self._place(slot, {})
+        named, generator = self._network.named_parameters(), torch.Generator(self.roles.device).manual_seed(seed)
+        tensors = {name: nn.Parameter(torch.zeros_like(p)) for name, p in named if p.requires_grad}
+        for name, tensor in tensors.items():
+            if ".lora_A." in name:
+                nn.init.kaiming_uniform_(tensor, a=sqrt(5), generator=generator)
+        self._place(slot, tensors)
+        return tensors
+
+    def _slot(self, shape: AdapterShape) -> str:
+        """The slot for a shape, which is made for the first adapter of it."""
+        parts = [part for part in ("attention", "mlp", "unembed") if getattr(shape, part)]
+        slot = "-".join([f"rank{shape.rank}", *parts])
+        if slot not in getattr(self._network, "peft_config", ()):
+            settings = replace(self.roles.config.model, lora_rank=shape.rank, target_modules=self._targets(shape))
+            self._network = new_adapter(self._network, settings, name=slot)
+        return slot
+
+    def _targets(self, shape: AdapterShape) -> list[str]:
+        """The names of the layers that get an adapter."""
+        blocks = [(f"{n}.{own}.", part) for n, block in self._base.blocks() for own, part in block.named_children()]
+        mixers = tuple(name for name, part in blocks if MIXES & signature(part.forward).parameters.keys())
+        found = [n for n in self._linear if (shape.attention if n.startswith(mixers) else shape.mlp)]
+        output = self._base.base.get_output_embeddings()
+        head = [n for n, part in self._base.base.named_modules() if part is output]
+        return found + head * shape.unembed

@@ -1,0 +1,250 @@
+"""Samples from the base and from many adapters at once.
+
+    samplers = await open_samplers(config, model, tokenizer)  # in the event loop that uses them
+    async with samplers.training():
+        await asyncio.to_thread(trainer.optim_step, ...)
+    await samplers.close()
+
+Every call of the trainer is within `training()`, and none besides at the same time. `max_new_tokens` above the room
+means all of it; `ignore_eos`: no token ends an answer. The same `seed` draws the same tokens, so the samples of a
+prompt need different ones; asked for together, they compute it once.
+
+Invariants:
+- log-probs are those of the weights in the folder; an adapter stays loaded while a request of it runs;
+- at most `ADAPTERS` are loaded: the longest unused one makes room, and who waits for room comes before later requests;
+- samplers and trainer that share a module take turns: after a training call, as much time belongs to the requests.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentrl.config.schema import Config
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
+from agentrl.engines.hf.adapters import LoadedAdapter, adapted, same_weights
+from agentrl.engines.hf.fallback import evaluating
+from agentrl.engines.launching import engine_in_process, launch, remote_engine
+from agentrl.engines.scores import TokenScores, checked_scores
+from agentrl.serve.contract import Samplers
+from agentrl.training.model.adapter import CONFIG
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.logprobs import score_tokens
+
+ADAPTERS, RANK, TOPK = 8, 64, 20
+"""Adapters that are loaded, their greatest rank on a server, and most tokens in place of one that it scores."""
+LOOK = 16
+"""Tokens between two looks for texts that end an answer."""
+POLL_SECONDS = 0.005
+
+
+async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> Samplers:
+    """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
+    servers = launch(_with_adapters(config), next(model.module.parameters()).device.type)
+    if servers is None:
+        engine: Any = engine_in_process(config, model.module)
+        samplers: EngineSamplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
+    else:
+        engine = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
+        samplers = ServerSamplers(engine, tokenizer, model)
+    await engine.start()
+    return samplers
+
+
+def _with_adapters(config: Config) -> Config:
+    """Settings of servers that have the base, and room for adapters."""
+    model = replace(config.model, lora_rank=config.model.lora_rank or RANK, lora_merge=False)
+    flags = {"sglang": {"max_loras_per_batch": ADAPTERS + 1}, "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK}}
+    kwargs = {name: flags.get(name, {}) | given for name, given in (flags | config.rollout.engine_kwargs).items()}
+    return replace(config, model=model, rollout=replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False))
+
+
+class EngineSamplers(Samplers):
+    """Samplers over an engine that loads adapters."""
+
+    kept = 0
+    """Finished requests whose cache the engine keeps."""
+
+    def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle) -> None:
+        self.engine, self.tokenizer, self.model = engine, tokenizer, model
+        self.running: Counter[Path | None] = Counter()
+        """Requests by their weights."""
+        self._names: dict[Path, str] = {}
+        """Loaded adapters, the longest unused first."""
+        self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
+
+    async def generate(
+        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = (), media: Any = ()
+    ) -> Generation:
+        sampling = limit_sampling(sampling, len(ids), self.engine.max_model_len)
+        async with self._loaded(weights) as name:
+            key = f"{hash((name, *ids))}/{next(self._numbers)}"
+            try:
+                return await self._draw(ids, replace(sampling, adapter=name), stop, key, media)
+            finally:
+                self._release(key)
+
+    def training(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str, media: Any) -> Generation:
+        tokens, logprobs, versions = list[int](), list[float](), list[int]()
+        while True:
+            left = sampling.max_new_tokens - len(tokens)
+            seed = sampling.seed if not tokens or sampling.seed is None else hash((sampling.seed, len(tokens))) % 2**31
+            asked = replace(sampling, max_new_tokens=min(left, LOOK) if stop else left, seed=seed)
+            part = await self.engine.generate([*ids, *tokens], asked, key=key, media=media)
+            if part.finish_reason == "abort":
+                raise InfraError("the weights of a request have changed while it ran: sample again")
+            begun = len(tokens)
+            tokens += part.token_ids
+            logprobs += part.logprobs
+            versions += part.versions or [part.weight_version] * len(part.token_ids)
+            end = self._end(tokens, begun, stop) if stop else None
+            if end is not None or part.finish_reason == "stop" or len(tokens) >= sampling.max_new_tokens:
+                reason: FinishReason = part.finish_reason if end is None else "stop"
+                return Generation.of(tokens[:end], logprobs[:end], reason, versions[:end], (), present=0)
+
+    def _end(self, tokens: list[int], begun: int, stop: Sequence[str]) -> int | None:
+        """How many tokens there are with the first of the texts; None: no text is there."""
+
+        def has(n: int) -> bool:
+            return any(map(self.tokenizer.decode(tokens[:n]).__contains__, stop))
+
+        return next(filter(has, range(begun + 1, len(tokens) + 1)), None) if has(len(tokens)) else None
+
+    @asynccontextmanager
+    async def _loaded(self, weights: Path | None) -> AsyncIterator[str]:
+        """The engine's name of weights, which stay loaded within the body."""
+        async with self._order:
+            name = await self._name(weights)
+            self.running[weights] += 1
+        try:
+            yield name
+        finally:
+            self.running -= Counter([weights])  # drops entries of 0
+
+    async def _name(self, weights: Path | None) -> str:
+        if weights is None:
+            return ""
+        while weights not in self._names and len(self._names) >= ADAPTERS:
+            if (idle := next((folder for folder in self._names if not self.running[folder]), None)) is not None:
+                await self.engine.unload_adapter(self._names.pop(idle))
+            else:
+                await asyncio.sleep(POLL_SECONDS)
+        if (name := self._names.pop(weights, None)) is None:
+            await self.engine.load_adapter(weights, name := f"adapter-{next(self._numbers)}")
+        self._names[weights] = name
+        return name
+
+    def _release(self, key: str) -> None:
+        self._finished.append(key)
+        if len(self._finished) > self.kept:
+            self.engine.release(self._finished.popleft())
+
+
+class ServerSamplers(EngineSamplers):
+    """Samplers on SGLang's or vLLM's servers, which have the base and the adapters for themselves."""
+
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+        async with self._loaded(weights) as name:
+            answer = await self.engine.score(ids, (), 1, topk, key=(key := f"{next(self._numbers)}"), adapter=name)
+            self._release(key)
+        sent, wanted, words = np.asarray(ids), np.arange(1, len(ids)), self.model.config.get_text_config().vocab_size
+        return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=words)
+
+
+class ModuleSamplers(EngineSamplers):
+    """Samplers in the trainer's process, from its own module."""
+
+    kept = 64
+
+    def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle, base: Path) -> None:
+        """`base`: the folder that the model was loaded from."""
+        super().__init__(engine, tokenizer, model)
+        self.base, self._module, self._rests = base, asyncio.Lock(), 0.0
+        self._held = base, self._state()
+
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+        async with self._loaded(weights) as name, self._module, self._paused():
+            return await asyncio.to_thread(scored, self.engine.module, ids, topk, self.engine.adapters[name])
+
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        await self._module.acquire()
+        while (self.running and time.monotonic() < self._rests) or any(map(_is_whole, self.running)):
+            self._module.release()
+            await asyncio.sleep(POLL_SECONDS)
+            await self._module.acquire()
+        began = time.monotonic()
+        try:
+            async with self._paused():
+                yield
+                if self._state() != self._held[1]:
+                    await self.engine.abort()
+        finally:
+            self._rests = 2 * time.monotonic() - began
+            self._module.release()
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        """The engine stops at the present token."""
+        try:
+            await self.engine.pause()
+            yield
+        finally:
+            await self.engine.resume()
+
+    async def _name(self, weights: Path | None) -> str:
+        whole = weights if _is_whole(weights) else None
+        name = "" if whole else await super()._name(weights)
+        await self._check(whole or self.base)
+        return name
+
+    async def _check(self, folder: Path) -> None:
+        """Raises UserError where the module's weights are not those of a folder."""
+        if self._held == (folder, self._state()):
+            return
+        async with self._module:
+            if not await asyncio.to_thread(same_weights, self.model.base, folder):
+                raise UserError(f"{folder}: all weights are trained, and the last export alone can be sampled from")
+            await self.engine.update_weights(next(self._numbers))
+            self._held = folder, self._state()
+
+    def _state(self) -> int:
+        """Changes with the weights."""
+        return sum(p._version for name, p in self.model.base.named_parameters() if ".lora_" not in name)
+
+
+def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
+    """The log-probs of the tokens, NaN for the first, and of the `k` likeliest in place of each, by one pass."""
+    model = getattr(module, "get_base_model", lambda: module)()
+    alone = model.get_output_embeddings() not in (adapter.parts or {})  # else its weight does not make the logits
+    handle = ModelHandle(module, log_prob_kernels="triton" if alone else None)
+
+    def likeliest(logits: Tensor, _: Tensor) -> Tensor:
+        values, found = logits.log_softmax(-1).topk(k)
+        return torch.cat([values, found], 1).T  # ids as floats, which are exact up to 2**24
+
+    with adapted(model, adapter), evaluating(model):
+        table = score_tokens(handle, list(ids), next(model.parameters()).device, likeliest).numpy().T
+    table[0] = np.nan
+    logprobs, values, found = np.split(table, [1, 1 + k], 1)
+    return TokenScores(logprobs[:, 0], np.nan_to_num(found).astype(np.int32), values)
+
+
+def _is_whole(weights: Path | None) -> bool:
+    return weights is not None and not (weights / CONFIG).is_file()

@@ -1,0 +1,129 @@
+"""A model of one client: the project's own passes and optimizer, with a loss that the client names."""
+
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.core.errors import UserError
+from agentrl.serve.contract import Adam
+from agentrl.serve.losses import LossFunction
+from agentrl.training import load_tokenizer
+from agentrl.training.batches.batch import Batch
+from agentrl.training.model.export import save_pretrained
+from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.roles.making import Roles
+from agentrl.training.sft.model import SftReport
+from agentrl.training.update.micro_batches import micro_batching_of
+from agentrl.training.update.optimizer import Optimizer
+from agentrl.training.update.passes import fit_passes
+from agentrl.training.update.trainable import Split, Steps, Trainable
+
+
+@dataclass
+class PassReport(SftReport):
+    """The loss of a batch, and each micro-batch with the log-probs of its targets, f32 [T, K]."""
+
+    parts: list[tuple[Batch, Tensor]] = field(default_factory=list)
+
+    def logprobs(self) -> list[Tensor]:
+        """The log-probs of each sequence, f32 [N, K] on the CPU, in the order of the batch."""
+        found: dict[int, Tensor] = {}  # passes that were taken again come later
+        for micro, logprobs in self.parts:
+            assert micro.index is not None
+            found |= zip(micro.index.tolist(), logprobs.cpu().split(micro.lengths), strict=True)
+        return [found[i][1:] for i in sorted(found)]
+
+
+class Tenant(Trainable):
+    """The model of a client."""
+
+    score: TokenLogprobs
+
+    def __init__(self, model: ModelHandle, roles: Roles, slot: str | None, tensors: dict[str, nn.Parameter]) -> None:
+        """`model`: a handle for this tenant alone. `slot`: peft's name of the adapter in which the `tensors` compute;
+        None: all weights are trained."""
+        self.roles, self.slot, self.tensors = roles, slot, tensors
+        actor, device = roles.config.actor, roles.device
+        constant = replace(actor.optim, lr_scheduler_type="constant", lr_warmup_steps=0)
+        optimizer = Optimizer.of(model, replace(actor, optim=constant), total_steps=1, key="actor.optim")
+        sizes, steps = replace(micro_batching_of(actor, device), shares=roles.shares(model)), Steps(1, 1, False, seed=0)
+        super().__init__(model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=device)
+        self.score = TokenLogprobs(model)
+        self._fitted = device.type != "cuda"
+        self._function: Any = None
+
+    def compute(self, batch: Batch, function: LossFunction, *, backward: bool) -> PassReport:
+        """Add the gradients of a loss, summed over a batch, to those so far; without `backward` compute it alone."""
+        if not self._fitted:
+            fit_passes(self.roles.config, [self], [], ALONE)
+        self._fitted, self._function = True, function
+        earlier = [parameter.grad for parameter in self.optimizer.parameters]
+        self.clear_gradients()
+        try:
+            with self.training():
+                return self.forward_backward(batch.to(self.device), PassReport(), backward=backward)
+        except BaseException:
+            self.clear_gradients()
+            raise
+        finally:
+            for parameter, gradient in zip(self.optimizer.parameters, earlier, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """The weights of the batch: f32 [T, K]."""
+        assert mini.weights is not None
+        return mini.weights
+
+    def split_by_gradient(self, mini: Batch) -> Split:
+        """(sequences with a token of the loss, the others)."""
+        moved = [bool(own.any()) for own in mini.mask.cpu().split(mini.lengths)]
+        return [i for i, has in enumerate(moved) if has], [i for i, has in enumerate(moved) if not has]
+
+    def loss(self, micro: Any, report: PassReport) -> Tensor:
+        """The loss of a micro-batch: a scalar."""
+
+        def others(logits: Tensor, tokens: Tensor) -> Tensor:
+            return (logits.gather(1, micro.targets[tokens, 1:]) - logits.logsumexp(1, keepdim=True)).T
+
+        first, _, *rest = self.score(micro, every_token=True, compare=others if micro.targets.shape[1] > 1 else None)
+        logprobs = torch.stack([first, *rest], dim=1)
+        loss = (self._function(logprobs, micro).view(len(first), -1) * micro.weights).sum()
+        report.value = report.value + loss.detach().double()
+        report.parts.append((micro, logprobs.detach()))
+        return loss
+
+    def step(self, adam: Adam) -> dict[str, float]:
+        """Take a step with the gradients so far, which is skipped where they are not finite."""
+        betas = (adam.beta1, adam.beta2)
+        numbers = (adam.learning_rate, *betas, adam.eps, adam.weight_decay, adam.grad_clip_norm)
+        if not all(isfinite(number) and number >= 0 for number in numbers) or max(betas) >= 1:
+            raise UserError(f"{adam}: send numbers of at least 0, and betas below 1")
+        self.optimizer.configure(adam.learning_rate, adam.weight_decay, adam.grad_clip_norm, betas=betas, eps=adam.eps)
+        return {"grad_norm:mean": self.optimizer.step(), "skipped_steps:max": float(self.optimizer.skipped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of a Trainable, and the gradients so far."""
+        shards = self.optimizer.shards.items()
+        gradients = {n: s.local_chunk(s.parameter.grad) for n, s in shards if s.parameter.grad is not None}
+        return super().state_dict() | {"gradients": gradients}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it; what it lacks begins anew. Raises UserError, and changes nothing, for one of another shape."""
+        super().load_state_dict(state)
+        for rule in self.optimizer.rules if "optimizer" not in state else ():
+            rule.state.clear()
+        self.clear_gradients()
+        for name, saved in state.get("gradients", {}).items():
+            parameter = self.optimizer.shards[name].parameter
+            parameter.grad = saved.whole().to(parameter.device)
+
+    def export(self, folder: Path) -> None:
+        """Write the adapter as peft saves it, or the model with its tokenizer."""
+        save_pretrained(self.model, None if self.slot else load_tokenizer(self.roles.config.model), folder)

@@ -1,0 +1,96 @@
+"""Services whose module begins a run by `init`: SwanLab, Trackio, Weights & Biases.
+
+SWANLAB_MODE=offline or local keeps SwanLab's on this machine, and `swanlab sync` sends it later; WANDB_MODE=offline and
+`wandb sync` do the same for Weights & Biases. Trackio has a database on this machine (TRACKIO_DIR), or the Space that
+TRACKIO_SPACE_ID names.
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.core.points import run_logger
+from agentrl.tracking.generations import COLUMNS, Generation
+from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
+
+
+class InitService(Service):
+    """A service whose module begins a run by `init`."""
+
+    def begin(self, info: RunInfo) -> None:
+        about = {"project": info.project, "name": info.name, "id": self.id, "config": dict(info.config)}
+        self.run = self.module.init(**about, resume="allow" if self.resumed else None, **self.place(info))
+
+    @abstractmethod
+    def place(self, info: RunInfo) -> dict[str, Any]:
+        """Arguments of `init` that say where the run's records go."""
+
+
+@run_logger("swanlab")
+class Swanlab(InitService):
+    """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
+
+    name = "swanlab"
+    package = "swanlab"
+    fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
+
+    def place(self, info: RunInfo) -> dict[str, Any]:
+        folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")
+        return {"log_dir": folder, "mode": os.environ.get("SWANLAB_MODE")}
+
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        table = self.module.echarts.Table().add(list(COLUMNS), [row.values() for row in rows])
+        self.run.log({GENERATIONS: table}, step=step)
+
+    def end(self) -> None:
+        if self.module.has_run():
+            self.module.finish()
+
+
+@run_logger("trackio")
+class Trackio(Service):
+    """`trackio show --project <project>` shows it."""
+
+    name = "trackio"
+    package = "trackio"
+    fix = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
+
+    def begin(self, info: RunInfo) -> None:
+        self.run = self.module.init(
+            project=info.project,
+            name=info.name,
+            resume="allow" if self.resumed else "never",
+            config=dict(info.config),
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        lines = [["" if value is None else value for value in row.values()] for row in rows]
+        self.run.log({GENERATIONS: self.module.Table(columns=list(COLUMNS), data=lines)}, step=step)
+
+    def end(self) -> None:
+        if self.run is not None:
+            self.run.finish()
+            self.run = None
+
+
+@run_logger("wandb")
+class Wandb(InitService):
+    """Files under <run>/wandb, or where WANDB_DIR says."""
+
+    name = "wandb"
+    package = "wandb"
+    fix = "log in with `wandb login`, or set WANDB_MODE=offline"
+
+    def place(self, info: RunInfo) -> dict[str, Any]:
+        return {"dir": None if os.environ.get("WANDB_DIR") else str(info.folder)}
+
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        table = self.module.Table(columns=list(COLUMNS), data=[row.values() for row in rows])
+        self.run.log({GENERATIONS: table}, step=step)
+
+    def end(self) -> None:
+        self.run.finish()
