@@ -235,8 +235,9 @@ class ModuleSamplers(EngineSamplers):
 def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
     """The log-probs of the tokens, NaN for the first, and of the `k` likeliest in place of each, by one pass."""
     model = getattr(module, "get_base_model", lambda: module)()
-    alone = model.get_output_embeddings() not in (adapter.parts or {})  # else its weight does not make the logits
-    handle = ModelHandle(module, log_prob_kernels="triton" if alone else None)
+    handle = ModelHandle(module)
+    if handle.head in (adapter.parts or {}):  # its weight alone does not make the logits
+        handle.log_prob_kernels = None
 
     def likeliest(logits: Tensor, _: Tensor) -> Tensor:
         values, found = logits.log_softmax(-1).topk(k)
