@@ -161,7 +161,7 @@ class Models:
     def _targets(self, shape: AdapterShape) -> list[str]:
         """The names of the layers that get an adapter."""
         blocks = [(f"{n}.{own}.", part) for n, block in self.base.blocks() for own, part in block.named_children()]
-        mixers = tuple(name for name, part in blocks if MIXES & signature(part.forward).parameters.keys())
+        mixers = tuple(name for name, part in blocks if MIXES & signature(type(part).forward).parameters.keys())
         found = [n for n in self._linear if (shape.attention if n.startswith(mixers) else shape.mlp)]
         output = self.base.base.get_output_embeddings()
         head = [n for n, part in self.base.base.named_modules() if part is output]

@@ -39,8 +39,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {kind: root / kind for kind in KINDS}
 
 
-def made(folder: Path) -> Models:
+def made(folder: Path, dtype: str = "auto") -> Models:
     config = Config()
+    config.actor.fsdp_config.mixed_precision.param_dtype = dtype
     config.model.path, config.trainer.device = str(folder), "cpu"
     config.actor.ppo_max_token_len_per_gpu = 24  # several passes
     config.actor.share_prompts = folder.name == "llama"
@@ -154,7 +155,7 @@ def test_forward_alone_adds_no_gradient(models) -> None:
     own.remove("forward")
 
 
-SHAPES = [SHAPE, AdapterShape(rank=4, seed=8), AdapterShape(rank=2, seed=7, unembed=False), AdapterShape(mlp=False)]
+SHAPES = [SHAPE, AdapterShape(rank=4, seed=8), AdapterShape(rank=2, seed=7, unembed=False), AdapterShape(3, mlp=False)]
 
 
 def steps(models: Models, name: str, number: int) -> dict[str, float]:
@@ -187,6 +188,23 @@ def test_models_that_are_trained_in_turn_learn_what_each_learns_alone(folders) -
         together = weights(all_of_them, f"m{number}")
         assert together.keys() == expected.keys()
         assert all(torch.equal(together[name], expected[name]) for name in expected)
+
+
+def test_models_in_half_precision_have_gradients_of_their_own(models, folders) -> None:
+    half, exact = made(folders["qwen3"], "bfloat16"), models["qwen3"]
+    for own, number in ((own, number) for own in (half, exact) for number in (0, 1)):
+        with_weights(own, f"m{number}", replace(SHAPE, seed=number))
+    for own in (half, exact):
+        for number in (0, 1, 0):
+            given = data("cross_entropy", seed=number)
+            own.forward_backward(f"m{number}", given, "cross_entropy", {}, backward=True)
+    for name in ("m0", "m1"):
+        for own, tensor in half.tenants[name].tensors.items():
+            expected = exact.tenants[name].tensors[own].grad
+            assert torch.nn.functional.cosine_similarity(tensor.grad.flatten(), expected.flatten(), 0) > 0.99, own
+    assert half.tenants["m0"].score.linear_head
+    exact.remove("m0")
+    exact.remove("m1")
 
 
 def test_a_model_goes_on_from_a_save_as_if_there_was_none(models, tmp_path) -> None:
@@ -332,19 +350,22 @@ BAD: dict[str, tuple[str, dict[str, float], dict[str, Any], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def unchanged(models) -> dict[str, torch.Tensor]:
+    """The gradients so far of a model."""
+    models["qwen3"].create("refused", SHAPE)
+    models["qwen3"].forward_backward("refused", data("ppo"), "ppo", {}, backward=True)
+    return {name: tensor.grad.clone() for name, tensor in models["qwen3"].tenants["refused"].tensors.items()}
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_bad_data_are_refused_in_a_line_before_anything_changes(models, case) -> None:
+def test_bad_data_are_refused_in_a_line_before_anything_changes(models, unchanged, case) -> None:
     loss, settings, columns, line = BAD[case]
-    own = models["qwen3"]
-    own.create("refused", SHAPE)
-    own.forward_backward("refused", data("ppo"), "ppo", {}, backward=True)
-    before = [t.grad.clone() for t in own.tenants["refused"].tensors.values() if t.grad is not None]
     with pytest.raises(UserError, match=line) as caught:
-        own.forward_backward("refused", changed(**columns), loss, settings, backward=True)
+        models["qwen3"].forward_backward("refused", changed(**columns), loss, settings, backward=True)
     assert "\n" not in str(caught.value)
-    after = [t.grad for t in own.tenants["refused"].tensors.values() if t.grad is not None]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    own.remove("refused")
+    tensors = models["qwen3"].tenants["refused"].tensors
+    assert all(torch.equal(tensors[name].grad, gradient) for name, gradient in unchanged.items())
 
 
 def test_padding_has_no_part_whatever_its_log_probs_are(models) -> None:
