@@ -22,7 +22,7 @@ from agentrl.data.splits import Splits
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.stream import AdmittedBatch, Stream
 from agentrl.rollout.window import StepTiming, staleness_metrics
-from agentrl.tracking import rollout_metrics, validation_metrics
+from agentrl.tracking.metrics import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.drops import check_drops, while_sampling
