@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reference(args: argparse.Namespace) -> int:
-    from agentrl.config.algorithm_reference import algorithm_reference
-    from agentrl.config.not_here import not_here
-    from agentrl.config.reference import reference
+    from agentrl.config.reference import algorithm_reference, not_here, reference
     from agentrl.tracking import meanings
 
     pages = {"keys": reference, "algorithms": algorithm_reference, "metrics": meanings.reference, "not-here": not_here}

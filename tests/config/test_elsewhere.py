@@ -11,7 +11,7 @@ from agentrl.config import compose
 from agentrl.config.elsewhere import entries, pointer
 from agentrl.config.explain import explain
 from agentrl.config.keys import schema_keys
-from agentrl.config.not_here import not_here
+from agentrl.config.reference import not_here
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.config.algorithm_reference import algorithm_reference
 from agentrl.config.choices import words_of
 from agentrl.config.explain import explain, old_names
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import destination, table
-from agentrl.config.reference import reference
+from agentrl.config.reference import algorithm_reference, reference
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError

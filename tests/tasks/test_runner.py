@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.config.schema.rollout import Containers
-from agentrl.containers import ContainerSpec
+from agentrl.containers import ContainerSpec, Services
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS, container_provider, task_format
 from agentrl.core.shares import VARIABLE
@@ -24,7 +24,7 @@ from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks import images
-from agentrl.tasks.format import TookTooLong
+from agentrl.tasks.format import TookTooLong, Verdict
 from agentrl.tasks.plain import FIELDS, PlainContainer
 from agentrl.tasks.runner import TaskRunner
 from agentrl.tracking.metrics import rollout_metrics
@@ -413,3 +413,63 @@ async def test_a_row_names_no_code_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a row is data, and names no code by its path"):
         await run(scheduler(says("x")), row(task={"format": f"{tmp_path}/evil.py:Format"}))
     assert not (tmp_path / "ran").exists()
+
+
+class Step:
+    """A step whose reward is the number in the container's file `answer`."""
+
+    agent_timeout = None
+
+    def __init__(self, name: str) -> None:
+        self.name, self.prompt = name, [{"role": "user", "content": f"Do {name}."}]
+        self.passed, self.reward = True, 0.0
+
+    async def set_up(self, container: Any) -> None:
+        await container.exec("rm -f answer", timeout=10)
+
+    async def verify(self, container: Any, logs: Path) -> Verdict:
+        done = await container.exec("grep -o '[0-9.]*' answer | head -1", timeout=10)
+        self.reward = float(done.stdout)
+        self.passed = self.reward > 0
+        return Verdict(self.reward)
+
+
+@pytest.mark.parametrize(("said", "reward", "steps"), [("the answer is 0.5", 0.5, 3), ("the answer is 0", 0.0, 1)])
+async def test_a_task_of_several_steps(said: str, reward: float, steps: int) -> None:
+    @task_format("steps")
+    class Steps:
+        agent_timeout = None
+
+        def __init__(self, arguments: dict[str, Any]) -> None:
+            self.spec, self.steps = ContainerSpec(image="base"), [Step(name) for name in "abc"]
+            self.offers = {"skills": "/skills"}
+
+        async def set_up(self, container: Any) -> None:
+            pass
+
+        async def verify(self, container: Any, logs: Path) -> None:
+            raise AssertionError("its steps are verified")
+
+        def total(self) -> Verdict:
+            return Verdict(max(step.reward for step in self.steps), {"best": 1.0})
+
+    made = scheduler(lambda key, turn: said)
+    (done,) = await run(made, row(task={"format": "steps"}))
+    assert (done.error, done.reward, done.reward_extra["best"], done.turns) == (None, reward, 1.0, steps)
+    assert len(done.ledgers) == steps
+    assert [message["content"] for message in done.messages if message["role"] == "user"] == [
+        f"Do {name}." for name in "abc"[:steps]
+    ]
+    assert [list(ledger.turn_ids()) for ledger in done.ledgers] == [[turn] for turn in range(steps)]
+    assert done.extra["task"]["skills"] == "/skills"
+    for ledger in done.ledgers:
+        ledger.check()
+    assert local(made).calls["stop"] == 1
+
+
+async def test_services_need_a_provider_that_has_them() -> None:
+    made = scheduler(says("x"))
+    spec = ContainerSpec(image="base", services=Services(Path("x.yaml"), Path()))
+    with pytest.raises(InfraError, match="provider=local runs no services beside a container; use docker"):
+        await made.tasks.prepared(spec)
+    await made.tasks.close()

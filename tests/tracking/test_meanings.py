@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.sft import METRIC_NAMES
-from agentrl.tracking import validation_metrics
 from agentrl.tracking.fields import FIELDS
 from agentrl.tracking.lines import FAULTS, SCORES
 from agentrl.tracking.meanings import meaning_of, reference
-from agentrl.tracking.metrics import rollout_metrics
+from agentrl.tracking.metrics import rollout_metrics, validation_metrics
 from tests.view.conftest import AHEAD, talk
 
 PAGE = Path(__file__).parents[2] / "docs/metrics.md"

@@ -20,6 +20,16 @@ pytestmark = pytest.mark.docker
 
 BARE = ("compose-command", "hello-file", "many-processes", "plain-user", "marked-verdict")
 """Tasks that Debian alone can run."""
+HARBORS = {
+    "build-up": (1, 0),
+    "named-thresholds": (0.5, 0),
+    "shared-volume": (1, 0),
+    "hidden-tests": (1, 0.5),
+    "last-counts": (2, 0),
+    "mean-of-parts": (1.75 / 3, 0.5 / 3),
+    "stops-early": (0.4, 0.4),
+}
+"""Rewards of Harbor's agents oracle and nop."""
 SPECIAL = ("background-worker", "broken-build", "marked-verdict")
 
 TAMPERED = """\
@@ -62,6 +72,34 @@ async def test_tampering_earns_nothing(engine: Engine, provider: DockerProvider,
         assert await _verified(task, container, tmp_path / "second") == 1
     finally:
         await container.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("steps", ("build-up", "named-thresholds")), ("services", ("shared-volume",))]
+)
+async def test_steps_and_services(
+    kind: str, names: tuple[str, ...], engine: Engine, provider: DockerProvider, tmp_path: Path
+) -> None:
+    """Their rewards are those of Harbor 0.26."""
+    engine.have_compose()
+    unpack(kind, tmp_path / "tasks", *names, image=engine.base())
+    reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=2)
+    found = {name: (report.oracle, report.noop) for name, report in reports.items()}
+    assert found == {name: HARBORS[name] for name in names}
+    left = engine.docker("volume", "ls", "--quiet") + engine.docker("network", "ls", "--format", "{{.Name}}")
+    assert provider.run not in left
+
+
+@pytest.mark.slow
+async def test_all_steps_and_services(engine: Engine, provider: DockerProvider, tmp_path: Path) -> None:
+    engine.have_compose()
+    have_image(engine, tmp_path / "image")
+    for kind in ("steps", "services"):
+        unpack(kind, tmp_path / "tasks")
+    reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=2)
+    assert len(reports) == 20
+    found = {name: (report.oracle, report.noop) for name, report in reports.items()}
+    assert found == {name: pytest.approx(HARBORS.get(name, (1, 0))) for name in reports}
 
 
 @pytest.mark.slow

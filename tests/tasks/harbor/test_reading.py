@@ -173,7 +173,7 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"task.toml": "[verifier]\ntimeout_sec = 'soon'"}, "verifier.timeout_sec is 'soon': write a number"),
         ({"task.toml": "agent = 3"}, "task.toml: agent is 3: write a table"),
         ({"task.toml": "[environment]\nmemory = 'much'"}, "environment.memory is 'much': write a size"),
-        ({"task.toml": "[environment]\ngpus = 1"}, "environment.gpus: containers with a GPU are not supported"),
+        ({"task.toml": "[environment]\ngpus = 1"}, "environment.gpus: containers with a GPU or TPU are not"),
         ({"task.toml": "[verifier.environment]\ngpus = 2"}, "verifier.environment.gpus: containers with a GPU"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "environment.os is windows: only linux"),
         ({"task.toml": "a = " + "[" * 9000}, "task.toml: "),
