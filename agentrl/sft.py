@@ -16,8 +16,8 @@ from agentrl.config import to_yaml
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.runtime.opening import open_sft
-from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
+from agentrl.tracking.loggers import Loggers, open_loggers
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.services.service import RunInfo
 from agentrl.tracking.status import RunStatus

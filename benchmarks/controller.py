@@ -20,7 +20,7 @@ import numpy as np
 
 from agentrl.config.schema import Algorithm
 from agentrl.runtime.ray.learner import RayLearner
-from agentrl.tracking import rollout_metrics
+from agentrl.tracking.metrics import rollout_metrics
 from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchPlan

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.algorithms import estimate
 from agentrl.config import compose
-from agentrl.tracking import rollout_metrics
+from agentrl.tracking.metrics import rollout_metrics
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.packing import advantages_by_key, pack_tokens, place_rewards

@@ -32,7 +32,7 @@ from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor
 from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.flops import model_flops, peak_flops
@@ -113,7 +113,7 @@ def member(rank: int, measure: Any, port: int, args: argparse.Namespace, size: i
     found = measure(args, size, compiled, ranks, device)
     if rank == 0:
         torch.save(found, Path(out, "found.pt"))
-    leave_ranks()
+    torch.distributed.destroy_process_group()
 
 
 def speed(args: argparse.Namespace, size: int, compiled: bool, ranks: Ranks, device: torch.device) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.files import FilesTransport
+from agentrl.engines.servers.weights.transport import Link
 from agentrl.engines.vllm import VLLM
 
 PROMPT, NEW = 150, 64
@@ -142,7 +143,7 @@ def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
     backend, port, folder = VLLM(settings), free_port(), Path(tempfile.mkdtemp())
     server = ServerProcess(backend.command(port), backend.environment(), folder / "vllm.log")
     replica = Replica(backend, f"http://127.0.0.1:{port}", server)
-    files = FilesTransport(PolicyWeights(model), model.config, folder=folder, bucket_bytes=1 << 29)
+    files = FilesTransport(Link(PolicyWeights(model), model.config, folder, 1 << 29))
     return RemoteEngine(backend, [replica], files, max_model_len=PROMPT + NEW)
 
 

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.tracking import read_metrics
+from agentrl.tracking.metrics import is_wall_clock
 
 HERE = Path(__file__).parents[1]
 GRPO = ["train", "--config-name=tiny", "data.train_batch_size=4", "rollout.n=4", "data.max_response_length=48"]

@@ -33,7 +33,7 @@ from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import use_liger_kernels
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.flops import model_flops, peak_flops
@@ -120,7 +120,7 @@ def member(rank: int, way: str, gpus: int, port: int, args: argparse.Namespace, 
     result = measure(way, ranks, device, args)
     if rank == 0:
         found.put({"way": way, "gpus": gpus} | result)
-    leave_ranks()
+    torch.distributed.destroy_process_group()
 
 
 def measure(way: str, ranks: Ranks, device: torch.device, args: argparse.Namespace) -> dict[str, Any]:

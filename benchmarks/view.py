@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentrl.core.outputs import write_atomic
-from agentrl.tracking import write_trajectories
+from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory

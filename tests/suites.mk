@@ -4,7 +4,7 @@
 # Agent programs that tests run unmodified.
 AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
 	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
-# From npm, into the same folder of programs.
+# From npm, where it is installed, into the same folder of programs.
 NPM_PACKAGES := @google/gemini-cli@0.61.0
 # Environments that tests train on, each package in an environment of its own.
 VERIFIERS_PACKAGES := verifiers==0.4.0 marble-v1==0.1.0
@@ -37,8 +37,8 @@ $(ENVIRONMENTS:=/.installed): tests/suites.mk
 	@touch $@
 
 .venv-agents/bin/gemini: .venv-agents/.installed
-	@npm install --silent --no-audit --no-fund --prefix .venv-agents/npm $(NPM_PACKAGES)
-	@ln -sf ../npm/node_modules/.bin/gemini $@
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-agents/npm \
+		$(NPM_PACKAGES) && ln -sf ../npm/node_modules/.bin/gemini $@; fi
 
 # Agent programs and environments of the registries behind the gateway, in environments of their own, and the pages about
 # them. With bytecode: each of them imports some thousand modules.

@@ -35,6 +35,7 @@ TABLE = (
     Command("tools", "Inspect", "call each tool of a YAML file once and show its schema and result"),
     Command("view", "Inspect", "show runs in a browser: curves, conversations, timelines"),
     Command("gateway", "Serve", "serve a model to agents in three vendors' protocols, recorded token by token"),
+    Command("serve", "Serve", "serve a model to training programs over Tinker's API", "train"),
     Command("sandbox", "Serve", "run untrusted code in isolation: as a server, or one file"),
 )
 

@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.runtime.local import LocalRuntime
-    from agentrl.tracking import conversation, rollout_metrics, write_trajectories
+    from agentrl.tracking import conversation
+    from agentrl.tracking.dumps.jsonl import write_trajectories
+    from agentrl.tracking.metrics import rollout_metrics
 
     console = Console()
     with closing(LocalRuntime(untrained(config))) as runtime:

@@ -17,7 +17,7 @@ from agentrl.config.validate import sections_for
 from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.doctor import containers, conversations, engines, memory, protocols, reward, rows, services, template
+from agentrl.doctor import containers, conversations, engines, memory, protocols, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards.checks import RUN
 from agentrl.rollout.building import rollout_context, sandbox_for, scorer
@@ -172,7 +172,7 @@ async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: A
         if judge.loops_only:
             diagnosis.note("reward", [ok("the rollout itself sets it")])
             return
-        await diagnosis.listen("reward", reward.reward(chat, judge, found))
+        await diagnosis.listen("reward", services.reward_scores(chat, judge, found))
         await judge.close()
         if _runs_code(diagnosis.config, judge):
             await diagnosis.listen("sandbox", services.sandbox_runs(sandbox))

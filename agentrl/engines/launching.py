@@ -126,8 +126,7 @@ class Servers:
     def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
         """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`; `times`
         counts the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
-        from agentrl.engines.probe import probe_for
-        from agentrl.engines.sending import sent_weights, transport
+        from agentrl.engines.sending import probe_for, sent_weights, transport
 
         rollout, device = self.config.rollout, next(model.module.parameters()).device
         if device.type != self.kind:

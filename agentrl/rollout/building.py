@@ -63,16 +63,8 @@ def rollout_context(
         multi_turn.interaction_config_path if multi_turn.enable and objects.interactions is None else None,
         given=objects.interactions or (),
     )
-    return RolloutContext(
-        engine,
-        chat,
-        tools,
-        interactions,
-        limits(config),
-        multi_turn.use_inference_chat_template,
-        callback(multi_turn.completion_callback),
-        config,
-    )
+    inference, on_turn = multi_turn.use_inference_chat_template, callback(multi_turn.completion_callback)
+    return RolloutContext(engine, chat, tools, interactions, limits(config), inference, on_turn, config)
 
 
 def check_format(env: RolloutContext, given: str | None) -> None:

@@ -22,7 +22,7 @@ from agentrl.data.splits import Splits
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.stream import AdmittedBatch, Stream
 from agentrl.rollout.window import StepTiming, staleness_metrics
-from agentrl.tracking import rollout_metrics, validation_metrics
+from agentrl.tracking.metrics import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.drops import check_drops, while_sampling
@@ -150,8 +150,8 @@ class Sampler:
 
     def _return(self, step: int, groups: Groups, later: Sequence[list[Trajectory]]) -> None:
         """Leave whole groups, with their greedy answers, to the next step, which will count them."""
-        greedy = groups.greedy
-        self.stream.give_back([[*group, *filter(None, [greedy.get(group[0].row.uid)])] for group in later])
+        answers = {uid: [answer] for uid, answer in groups.greedy.items()}
+        self.stream.give_back([[*group, *answers.get(group[0].row.uid, [])] for group in later])
         keys = {t.key for group in later for t in group}
         groups.sampled = [t for t in groups.sampled if t.key not in keys]
         self.tracker.record_rollouts(step, groups.sampled)

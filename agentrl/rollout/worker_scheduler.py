@@ -13,7 +13,7 @@ Invariants:
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
@@ -114,14 +114,10 @@ class WorkerScheduler(BatchScheduler):
 
 async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
     """Several slots, or none where the wait is cancelled."""
-    held = 0
-    try:
-        for held in range(1, count + 1):  # noqa: B007  (read where it is cancelled)
-            await slots.acquire()
-    except asyncio.CancelledError:
-        for _ in range(held - 1):
-            slots.release()
-        raise
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            await stack.enter_async_context(slots)
+        stack.pop_all()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from agentrl.config.schema.sft import SftConfig
 from agentrl.data.splits import Reader, Splits
 from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
+from agentrl.runtime.ray import need_ray
 from agentrl.runtime.runtime import Runtime
 from agentrl.training import load_processor
 from agentrl.training.sft.run import Run
@@ -20,9 +21,10 @@ def open_runtime(config: Config, objects: UserObjects = NO_OBJECTS, start: Start
         from agentrl.runtime.local import LocalRuntime
 
         return LocalRuntime(config, objects, start)
-    from agentrl.runtime.ray import open_on_ray
+    need_ray(config)
+    from agentrl.runtime.ray.runtime import RayRuntime
 
-    return open_on_ray(config, objects, start)
+    return RayRuntime(config, objects, start)
 
 
 def read_splits(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJECTS) -> Splits:
@@ -40,6 +42,8 @@ def open_sft(config: SftConfig) -> Run:
     trainer = config.trainer
     if trainer.nnodes * trainer.n_gpus_per_node == 1:
         return Run(config)
-    from agentrl.runtime.ray import open_sft_on_ray
+    need_ray(config)
+    from agentrl.runtime.ray.sft import RaySft
 
-    return open_sft_on_ray(config)
+    run: Any = RaySft(config)  # it has the methods of a Run
+    return run

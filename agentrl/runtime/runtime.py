@@ -20,7 +20,7 @@ from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.async_sampling import AsyncSampling
-from agentrl.tracking import Phases
+from agentrl.tracking.phases import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch

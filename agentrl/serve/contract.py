@@ -42,22 +42,22 @@ class Adam:
 
 @dataclass(frozen=True)
 class Datum:
-    """One sequence to train on: what the model reads, and columns of the same length for its loss."""
+    """One sequence to train on: the input tokens `ids` [N], and columns of the same length for the loss.
+
+    They are `target_tokens` int64 [N] or [N, K], and f32 ones of the loss: `weights`, `logprobs`, `advantages`, ...
+    """
 
     ids: NDArray[np.int64]
-    """[N]; the input tokens."""
     columns: Mapping[str, NDArray[Any]]
-    """`target_tokens` int64 [N] or [N, K], and f32 columns of the loss: `weights`, `logprobs`, `advantages`, ..."""
     media: tuple[Medium, ...] = ()
 
 
 class PassResult(NamedTuple):
-    """The result of one pass over data."""
+    """The result of one pass over data: log-probs of each datum's target tokens in their shape, and metrics, of which
+    `loss:sum` is one."""
 
     logprobs: list[NDArray[np.float32]]
-    """Of each datum's target tokens, in their shape."""
     metrics: dict[str, float]
-    """At least `loss:sum`."""
 
 
 class Trainer(Protocol):
@@ -103,7 +103,7 @@ class Samplers(Protocol):
         it. Raises UserError, InfraError."""
 
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
-        """Log-probs of all tokens but the first, each after those before it, at temperature 1."""
+        """Log-probs of the tokens, each after those before it, at temperature 1; NaN for the first."""
 
     def training(self) -> AbstractAsyncContextManager[None]:
         """Within the body the samplers leave the trainer's parameters and its device alone, where they share them."""

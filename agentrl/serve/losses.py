@@ -62,7 +62,7 @@ def loss_of(name: str, settings: Mapping[str, float]) -> tuple[Loss, LossFunctio
     if unknown := given.keys() - loss.settings:
         raise UserError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(loss.settings) or 'none'}")
     low, high = given.get(LOW, -inf), given.get(HIGH, inf)
-    if not all(isfinite(value) for value in given.values()) or low > high:
+    if not all(isinstance(v, int | float) and isfinite(v) for v in given.values()) or low > high:
         raise UserError(f"{name} cannot have {given}: send finite numbers, and {LOW} not above {HIGH}")
     if loss.policy_loss:
         return loss, partial(_policy_loss, bind_loss(loss.policy_loss, low=1 - low, high=high - 1, c=inf))
@@ -104,8 +104,8 @@ def _row(where: str, datum: Datum, loss: Loss, vocabulary: int, longest: int) ->
     if missing := {TARGETS, *loss.columns} - given.keys():
         raise UserError(f"{where} loss_fn_inputs lacks {', '.join(sorted(missing))}")
     ids, targets = (_tokens(f"{where} {name}", np.asarray(given[name]), vocabulary) for name in ("the input", TARGETS))
-    if ids.ndim != 1 or len(ids) > longest:
-        raise UserError(f"{where} the input has shape {list(ids.shape)}; send 1 to {longest} tokens")
+    if ids.ndim != 1 or len(ids) >= longest:
+        raise UserError(f"{where} the input has shape {list(ids.shape)}; send 1 to {longest - 1} tokens")
     if targets.shape[:1] != ids.shape or targets.ndim > ("weights" in loss.columns) + 1:
         raise UserError(f"{where} {TARGETS} has shape {list(targets.shape)}; send one for each of {len(ids)} tokens")
     columns = {name: _numbers(f"{where} {name}", np.asarray(given[name]), targets.shape) for name in loss.columns}

@@ -28,6 +28,7 @@ from agentrl.serve.tenant import Tenant
 from agentrl.training import device_for, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import linear_layers, new_adapter
+from agentrl.training.model.loading import float32_masters
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.roles.making import Roles
 
@@ -45,25 +46,31 @@ class Models:
         32 by default, as in Thinking Machines' experiments (LoRA Without Regret, 2025). Raises UserError.
         """
         model = replace(config.model, lora_rank=0, target_parameters=None)
-        config = replace(config, model=model, rollout=replace(config.rollout, n=2))  # clients send groups
+        trainer = replace(config.trainer, val_only=True)  # so the base stays as it is stored
+        rollout = replace(config.rollout, n=2)  # clients send groups
+        config = replace(config, model=model, trainer=trainer, rollout=rollout)
         self.roles = Roles(config, device_for(config.trainer.device), ALONE)
         if self.roles.device.type == "cpu":
             tune_cpu()
         self.tenants: dict[str, Tenant] = {}
-        self._load(trained=False)
+        self.base = self.roles.policy()
+        if self.base.adapted:
+            raise UserError("model.path is an adapter; serve its base, or a merged model (agentrl merge)")
+        self.base.module.requires_grad_(False)
+        self._network, self._linear = self.base.module, linear_layers(self.base.base)[0]
 
     def create(self, model: str, shape: AdapterShape) -> None:
         """Add a model that computes as the base; `trainer.seed` draws the adapter where `shape` has no seed."""
-        hidden = self._base.sizes.hidden
+        hidden = self.base.sizes.hidden
         alone = [name for name, tenant in self.tenants.items() if not (shape.rank and tenant.slot)]
         if model in self.tenants or alone:
             raise UserError(f"unload {(*alone, model)[0]} first: names differ, and a model of rank 0 is alone")
         if not 0 <= shape.rank <= hidden or (shape.rank and not self._targets(shape)):
             raise UserError(f"{shape}: set a rank of 1 to {hidden} and layers to adapt, or 0 to train all weights")
-        if self._trained or not shape.rank:
-            self._load(trained=not shape.rank)
-        handle, slot, tensors = copy(self._base), None, dict[str, nn.Parameter]()
-        if shape.rank:
+        handle, slot, tensors = copy(self.base), None, dict[str, nn.Parameter]()
+        if not shape.rank:
+            self._train_base()
+        else:
             slot = self._slot(shape)
             handle.module, handle.adapted = self._network, True
             tensors = self._new_tensors(slot, self.roles.config.trainer.seed if shape.seed is None else shape.seed)
@@ -74,13 +81,12 @@ class Models:
     ) -> PassResult:
         """Compute a loss of LOSSES over the data, in passes of as many tokens as fit."""
         tenant, (chosen, function) = self._tenant(model), loss_of(loss, settings)
-        text = self._base.config.get_text_config()
+        text = self.base.config.get_text_config()
         longest: Any = self.roles.config.rollout.max_model_len or getattr(text, "max_position_embeddings", sys.maxsize)
         batch = pack_data(data, chosen, vocabulary=text.vocab_size, longest=longest)
         report = tenant.compute(batch, function, backward=backward)
         shapes = [datum.columns[TARGETS].shape for datum in data]
-        found = zip(report.logprobs(), shapes, strict=True)
-        logprobs = [own[:, : (*shape, 1)[1]].reshape(shape).numpy() for own, shape in found]
+        logprobs = [own[:, : (*s, 1)[1]].reshape(s).numpy() for own, s in zip(report.logprobs(), shapes, strict=True)]
         return PassResult(logprobs, {"loss:sum": float(report.value), "loss_tokens:sum": float(batch.mask.sum())})
 
     def optim_step(self, model: str, adam: Adam) -> dict[str, float]:
@@ -103,28 +109,30 @@ class Models:
         made_once(folder, tenant.export, f"the weights of {model} cannot be written")
 
     def remove(self, model: str) -> None:
-        """Forget a model; where all weights were trained, the next one begins with those of the files."""
-        self.tenants.pop(model, None)
+        """Forget a model; where all weights were trained, the base has those of its files again."""
+        tenant = self.tenants.pop(model, None)
+        if tenant is None or tenant.slot:
+            return
+        for own, stored in zip(self.base.module.parameters(), self.roles.policy().module.parameters(), strict=True):
+            own.data, own.grad = stored.data, None
+        torch.autograd.graph.increment_version(list(self.base.module.requires_grad_(False).parameters()))
 
-    def _load(self, *, trained: bool) -> None:
-        config = self.roles.config
-        trainer = replace(config.trainer, val_only=not trained)  # then parameters stay as they are stored
-        self._base = replace(self.roles, config=replace(config, trainer=trainer)).policy()
-        if self._base.adapted:
-            raise UserError("model.path is an adapter; serve its base, or a merged model (agentrl merge)")
-        self._base.module.requires_grad_(trained)
-        self._trained, self._network, self._linear = trained, self._base.module, linear_layers(self._base.base)[0]
+    def _train_base(self) -> None:
+        """Let all weights of the base be trained, in place: samplers may read them. It has no slots then."""
+        if self._network is not self.base.module:
+            self._network = self._network.unload()
+        self.base.module.requires_grad_(True)
+        float32_masters(self.base)
 
     def _tenant(self, model: str) -> Tenant:
         """A model, whose tensors are in its slot then."""
         if (tenant := self.tenants.get(model)) is None:
             raise UserError(f"there is no model {model}; create it first")
-        if tenant.slot is not None:
-            self._place(tenant.slot, tenant.tensors)
+        self._place(tenant.slot, tenant.tensors)
         return tenant
 
-    def _place(self, slot: str, tensors: dict[str, nn.Parameter]) -> None:
-        if self._network.active_adapter != slot:
+    def _place(self, slot: str | None, tensors: dict[str, nn.Parameter]) -> None:
+        if slot and self._network.active_adapter != slot:
             self._network.set_adapter(slot)
         for name, tensor in tensors.items():
             layer, _, own = name.rpartition(".")
@@ -152,9 +160,9 @@ class Models:
 
     def _targets(self, shape: AdapterShape) -> list[str]:
         """The names of the layers that get an adapter."""
-        blocks = [(f"{n}.{own}.", part) for n, block in self._base.blocks() for own, part in block.named_children()]
-        mixers = tuple(name for name, part in blocks if MIXES & signature(part.forward).parameters.keys())
+        blocks = [(f"{n}.{own}.", part) for n, block in self.base.blocks() for own, part in block.named_children()]
+        mixers = tuple(name for name, part in blocks if MIXES & signature(type(part).forward).parameters.keys())
         found = [n for n in self._linear if (shape.attention if n.startswith(mixers) else shape.mlp)]
-        output = self._base.base.get_output_embeddings()
-        head = [n for n, part in self._base.base.named_modules() if part is output]
+        output = self.base.base.get_output_embeddings()
+        head = [n for n, part in self.base.base.named_modules() if part is output]
         return found + head * shape.unembed

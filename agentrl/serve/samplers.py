@@ -50,7 +50,7 @@ POLL_SECONDS = 0.005
 
 async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> Samplers:
     """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
-    servers = launch(_with_adapters(config), next(model.module.parameters()).device.type)
+    servers = launch(_with_adapters(config, model), next(model.module.parameters()).device.type)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
         samplers: EngineSamplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
@@ -61,12 +61,16 @@ async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> S
     return samplers
 
 
-def _with_adapters(config: Config) -> Config:
-    """Settings of servers that have the base, and room for adapters."""
-    model = replace(config.model, lora_rank=config.model.lora_rank or RANK, lora_merge=False)
-    flags = {"sglang": {"max_loras_per_batch": ADAPTERS + 1}, "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK}}
+def _with_adapters(config: Config, model: ModelHandle) -> Config:
+    """Settings of servers that have the base, and room for adapters of all its linear layers, the output layer too."""
+    layers = {name.rpartition(".")[2] for name, part in model.base.named_modules() if isinstance(part, torch.nn.Linear)}
+    flags: dict[str, dict[str, Any]] = {
+        "sglang": {"max_loras_per_batch": ADAPTERS + 1, "lora_target_modules": sorted(layers)},
+        "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK},
+    }
     kwargs = {name: flags.get(name, {}) | given for name, given in (flags | config.rollout.engine_kwargs).items()}
-    return replace(config, model=model, rollout=replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False))
+    rollout = replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False)
+    return replace(config, model=replace(config.model, lora_rank=RANK, lora_merge=False), rollout=rollout)
 
 
 class EngineSamplers(Samplers):
@@ -184,10 +188,9 @@ class ModuleSamplers(EngineSamplers):
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        await self._module.acquire()
-        while (self.running and time.monotonic() < self._rests) or any(map(_is_whole, self.running)):
-            self._module.release()
-            await asyncio.sleep(POLL_SECONDS)
+        async with self._order:  # later requests wait
+            while (self.running and time.monotonic() < self._rests) or any(map(_is_whole, self.running)):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
             await self._module.acquire()
         began = time.monotonic()
         try:

@@ -15,11 +15,13 @@ from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.core.errors import plural
 from agentrl.core.isolated import IsolatedFunction
-from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
 from agentrl.tracking.dumps.jsonl import dump_file
+from agentrl.tracking.dumps.records import Advantages
 from agentrl.tracking.dumps.writer import DumpWriter
-from agentrl.tracking.loggers import ADDS
-from agentrl.tracking.phases import sampling_ahead
+from agentrl.tracking.generations import generations
+from agentrl.tracking.live import LiveView
+from agentrl.tracking.loggers import ADDS, open_loggers
+from agentrl.tracking.phases import Phases, memory_metrics, sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.services.service import RunInfo
 from agentrl.tracking.start_times import start_line

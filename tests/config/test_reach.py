@@ -97,7 +97,7 @@ def server_client(config: Config) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("sent_weights", "transport"):
             patch.setattr(f"agentrl.engines.sending.{name}", lambda *_: None)
-        patch.setattr("agentrl.engines.probe.probe_for", lambda *_: None)
+        patch.setattr("agentrl.engines.sending.probe_for", lambda *_: None)
         loaded.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=1))
         return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(loaded, None, None))[1]
 

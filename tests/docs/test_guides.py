@@ -10,7 +10,7 @@ import pytest
 from agentrl.config.names import table
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops import loop_class
-from agentrl.tracking import rollout_metrics
+from agentrl.tracking.metrics import rollout_metrics
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 from tests.docs.pages import section

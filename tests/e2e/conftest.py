@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.tasks.models import tiny
-from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.tracking import read_metrics
+from agentrl.tracking.metrics import is_wall_clock
 from tests.warm import run_agentrl
 
 # Small beside the 50 MB that each checkpoint of `agentrl model tiny` has.

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agentrl.config import compose
-from agentrl.tracking import is_wall_clock, load_trajectories, read_metrics
+from agentrl.tracking import load_trajectories, read_metrics
+from agentrl.tracking.metrics import is_wall_clock
 from agentrl.train import train
 from agentrl_sandbox.isolation import descendants
 from tests.e2e.conftest import command, environment

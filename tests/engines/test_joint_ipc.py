@@ -1,5 +1,6 @@
 """Weights for a server on the GPUs of several ranks: who shares what, and who tells the server."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.servers.weights.ipc import JointIpcTransport
+from agentrl.engines.servers.weights.transport import Link
 from agentrl.training.parallel.ranks import Ranks
 
 WEIGHTS = SimpleNamespace(tensors=lambda: [(f"w{i}", torch.ones(100)) for i in range(3)])
@@ -22,7 +24,7 @@ class Together(Ranks):
 
 
 def push(rank: int, replicas: list[Any]) -> Any:
-    return JointIpcTransport(WEIGHTS, Together(rank=rank), bucket_bytes=500).push(replicas)
+    return JointIpcTransport(Link(WEIGHTS, None, Path(), 500, ranks=Together(rank=rank))).push(replicas)
 
 
 def server(told: list[list[str]], *, refuses: bool = False) -> SimpleNamespace:

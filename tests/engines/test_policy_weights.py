@@ -17,6 +17,7 @@ from agentrl.engines.sending import sent_weights
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.servers.weights.files import FilesTransport
+from agentrl.engines.servers.weights.transport import Link
 from agentrl.training.model.adapter import new_adapter
 from tests.engines import tiny
 from tests.training.test_export import source, tensors
@@ -87,7 +88,7 @@ async def test_a_server_reads_the_merged_policy(kind: str, targets: dict[str, An
         module = new_adapter(module, Model(lora_rank=4))
     else:
         module = get_peft_model(module, LoraConfig(r=4, task_type="CAUSAL_LM", **targets)).eval()
-    transport = FilesTransport(PolicyWeights(module), module.config, folder=tmp_path / "sent", bucket_bytes=1 << 14)
+    transport = FilesTransport(Link(PolicyWeights(module), module.config, tmp_path / "sent", 1 << 14))
     for _ in range(2):
         tiny.change(module)
         await transport.push([])

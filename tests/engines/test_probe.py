@@ -7,7 +7,7 @@ import torch
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import InfraError
-from agentrl.engines.probe import probe_for
+from agentrl.engines.sending import probe_for
 from agentrl.engines.servers.backend import ServerAnswer
 from agentrl.training.model.head.logprobs import score_tokens
 from tests.training.tiny import tiny

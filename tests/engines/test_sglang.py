@@ -21,7 +21,7 @@ from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.files import FilesTransport
-from agentrl.engines.servers.weights.transport import Transport
+from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.engines.sglang import SGLang
 from tests.engines import tiny
 from tests.engines.conformance import CHECKS, Check, Subject, assert_scores, draw, move_on, prompt
@@ -67,7 +67,7 @@ async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIter
         settings = replace(settings, rollout=Rollout(load_format="auto"), adapter=weights.shape)
     else:
         model.config.save_pretrained(folder)
-        way = FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16)
+        way = FilesTransport(Link(PolicyWeights(model), model.config, scratch, 1 << 16))
     backend, port = SGLang(settings), free_port()
     server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
     replicas = [Replica(backend, f"http://127.0.0.1:{port}", server)]

@@ -1,7 +1,6 @@
 """Real vLLM passes the conformance suite; its traps on a CPU are stepped round."""
 
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,10 @@ import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers.remote_engine import RemoteEngine
+from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.engines.servers.weights.nccl import BroadcastTransport
+from agentrl.engines.servers.weights.transport import Link
 from agentrl.engines.vllm import VLLM
 from agentrl.http.client import RequestRefused
 from tests.engines import tiny, vllm_server
@@ -105,6 +106,9 @@ async def test_packed_layers_get_new_weights(tied: Subject) -> None:
 
 async def test_an_output_layer_of_its_own_by_broadcast(tmp_path: Path) -> None:
     model = tiny.llama(**vllm_server.SIZES, tie_word_embeddings=False)
-    broadcast = partial(BroadcastTransport, bucket_bytes=vllm_server.BUCKET, backend="gloo")
+
+    def broadcast(weights: PolicyWeights) -> BroadcastTransport:
+        return BroadcastTransport(Link(weights, None, tmp_path, vllm_server.BUCKET))
+
     async with vllm_server.subject(model, tmp_path, transport=broadcast) as subject:
         await assert_follows(subject)

@@ -17,7 +17,7 @@ from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.files import FilesTransport
-from agentrl.engines.servers.weights.transport import Transport
+from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.engines.vllm import VLLM
 from tests.engines import tiny
 from tests.engines.conformance import Subject
@@ -63,7 +63,7 @@ async def subject(
     server = ServerProcess(backend.command(port), environment, folder / "vllm.log")
     replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     weights = PolicyWeights(model, dtype=getattr(torch, str(settings["dtype"])))
-    files = FilesTransport(weights, model.config, folder=folder / "weights", bucket_bytes=BUCKET)
+    files = FilesTransport(Link(weights, model.config, folder / "weights", BUCKET))
     way: Transport = transport(weights) if transport else files
     if adapted:
         way = AdapterTransport(AdapterWeights(model), folder=folder / "weights")

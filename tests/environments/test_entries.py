@@ -8,11 +8,11 @@ import pytest
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.environments import open_entry, read_entry
+from agentrl.environments.action_text import text_of, uncoloured
 from agentrl.environments.kinds.gymnasium import GymnasiumEnvironment
 from agentrl.environments.kinds.textarena import RandomOpponent, TextArenaGame
 from agentrl.environments.own import is_own
 from agentrl.environments.rows import environment_rows
-from agentrl.environments.spaces import text_of, uncoloured
 
 pytestmark = pytest.mark.integration
 

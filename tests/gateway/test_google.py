@@ -10,6 +10,8 @@ from google.genai import errors, types
 from pydantic import BaseModel
 
 from agentrl.gateway import app
+from agentrl.gateway.protocols import google
+from agentrl.http.refusals import Refused
 from tests.gateway.serving import Served, serving
 from tests.rollout.scripted import calls, says
 
@@ -134,3 +136,32 @@ async def test_errors_and_waiting_streams(monkeypatch: pytest.MonkeyPatch) -> No
         assert [model.name async for model in await models.list()] == ["models/policy"]
         lost = await post(f"{served.url}/v1beta/models/m:embedContent", {"contents": [{}]})
         assert lost["error"]["status"] == "NOT_FOUND"
+
+
+def test_images_are_read_in_either_alphabet_and_kept_with_results() -> None:
+    image = {"inlineData": {"mimeType": "image/png", "data": "-_8="}}
+    result = {"functionResponse": {"name": "see", "response": {"error": "dark"}, "parts": [image]}}
+    request = google.read({"contents": [{"role": "function", "parts": [result, image, {"text": "Look."}]}]})
+    shown = {"type": "image", "image": "data:image/png;base64,+/8="}
+    answer, rest = request.conversation.since(0)
+    assert (answer["name"], answer["content"]) == ("see", [{"type": "text", "text": '{"error": "dark"}'}, shown])
+    assert rest == {"role": "user", "content": [shown, {"type": "text", "text": "Look."}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"contents": [{"parts": 1}]}, r"contents\[0\].parts: expected a list, got 1"),
+        ({"contents": [{"role": ["user"], "parts": []}]}, r"contents\[0\].role: "),
+        ({"contents": [{"parts": [{"fileData": {}}]}]}, r"contents\[0\].parts\[0\].file_data: not served; use text"),
+        ({"contents": [{"parts": [{"text": 5}]}]}, "text: expected a string, got 5"),
+        ({"contents": []}, "contents: give at least one"),
+        ({"contents": [{}], "generationConfig": [1]}, "generation_config: expected an object"),
+        ({"contents": [{}], "generationConfig": {"responseMimeType": "text/x.enum"}}, "'text/x.enum' is not served"),
+        ({"contents": [{}], "tools": [{"functionDeclarations": [{}]}]}, r"declarations\[0\].name is missing"),
+        ({"contents": [{}], "cachedContent": "x"}, "cachedContent are not served"),
+    ],
+)
+def test_mistakes_are_named_in_a_line(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        google.read(body).conversation.since(0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.core import shares
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.loop import _warn_that_it_runs_here
@@ -65,6 +67,16 @@ async def test_a_command_is_recorded(tmp_path: Path) -> None:
     assert trajectory.extra["gateway"] == {"requests": 2, "ledgers": 1}
     del trajectory
     assert not os.path.exists(about["folder"])  # noqa: ASYNC240
+
+
+async def test_each_rollout_worker_has_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv(shares.VARIABLE, "1/2")
+    code = 'ask(sys.argv[1]); print(os.environ["OPENAI_BASE_URL"], sys.argv[2])\n'
+    path = written(tmp_path, code, command="python3 agent.py {prompt} {port}", port=port - 1)
+    output = (await play(path, says("5"))).extra["program"]["output"]
+    assert (f"127.0.0.1:{port}/s/" in output, output.split()[-1]) == (True, str(port))
 
 
 async def test_the_scheduler_runs_many_at_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.gateway import app
 from agentrl.gateway.standalone import OpenGateway
 from agentrl.rollout.loops import loop_class
-from agentrl.trajectory.trajectory import Trajectory
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.docs.pages import section
 from tests.gateway.test_programs import ASK
 from tests.rollout.scripted import environment, row, says
@@ -118,22 +118,35 @@ def box(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.terminate()
 
 
-async def test_an_agent_that_ssh_starts_comes_back_through_the_proxy(
-    tmp_path: Path, proxy: tuple[str, int], box: dict[str, str], monkeypatch: pytest.MonkeyPatch
+AGENT = """
+import ssl, time
+ssl._create_default_https_context = ssl._create_unverified_context
+print(ask(sys.argv[1]))
+open(FOLDER + "/pid", "w").write(str(os.getpid()))
+time.sleep(WAIT)
+"""
+
+
+@pytest.mark.parametrize("wait", [0, 300])
+async def test_an_agent_that_ssh_starts_ends_with_its_rollout(
+    tmp_path: Path, proxy: tuple[str, int], box: dict[str, str], wait: int
 ) -> None:
     files = {block.file: block.text for block in section(PAGE) if block.file}
-    (tmp_path / "agent.py").write_text(
-        ASK
-        + "import ssl\nssl._create_default_https_context = ssl._create_unverified_context\nprint(ask(sys.argv[1]))\n"
-    )
+    agent = AGENT.replace("FOLDER", repr(str(tmp_path))).replace("WAIT", str(wait))
+    (tmp_path / "agent.py").write_text(ASK + agent)
     (tmp_path / "remote.sh").write_text(files["remote.sh"].replace("agent.py", f"{tmp_path}/agent.py"))
     entry = files["agents.yaml"].replace("https://agents.example.org", proxy[0]).replace("agents@box", box["BOX"])
     entry = entry.replace("port: 8100", f"port: {free_port()}").replace("env: {", f'env: {{PATH: "{box["PATH"]}", ')
-    (tmp_path / "agents.yaml").write_text(entry)
+    limit = "  timeout: 10\n  exit_codes: {timeout: model_error}\n" if wait else ""
+    (tmp_path / "agents.yaml").write_text(entry + limit)
     env, _ = environment(says("The answer is 5 ."), model_length=2048)
-    trajectory = Trajectory(row(text='What\'s 2 + 3; "$HOME" ?'), "k", 0)
+    asked = 'What\'s 2 + 3; "$HOME" ?'
+    trajectory = Trajectory(row(text=asked), "k", 0)
     await loop_class("remote", str(tmp_path / "agents.yaml"))(env).run(trajectory, Sampling(64, seed=1))
+    assert trajectory.outcome is (Outcome.MODEL_ERROR if wait else Outcome.OK)
     assert trajectory.extra["program"]["output"].strip() == "The answer is 5 ."
     (ledger,) = trajectory.ledgers
     ledger.check()
-    assert trajectory.messages[0]["content"] == 'What\'s 2 + 3; "$HOME" ?'
+    assert trajectory.messages[0]["content"] == asked
+    process = Path("/proc", (tmp_path / "pid").read_text())
+    assert await until(lambda: not process.exists(), 30)

@@ -33,6 +33,8 @@ def entries(part: str, name: str, folder: Path) -> str:
         if block.file == "agents.yaml" or (block.kind == "yaml" and not block.file):
             found = [entry for entry in yaml.safe_load(block.text) if entry["name"] == name]
             for entry in found:
+                if not Path(programs, entry["command"].split()[0]).exists():
+                    pytest.skip(f"{entry['command'].split()[0]} is not installed")
                 entry["command"] = f"{programs}/{entry['command']}"
             (folder / "agents.yaml").write_text(yaml.safe_dump(found)) if found else None
         elif block.file:

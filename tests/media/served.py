@@ -15,6 +15,7 @@ from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, Server
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.files import FilesTransport
+from agentrl.engines.servers.weights.transport import Link
 from agentrl.tracking import read_metrics
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack_ledgers
@@ -108,7 +109,7 @@ async def check_parts(folder: Path, place: Path, backend: ServerBackend, told: l
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     port, scratch = free_port(), folder / "weights"
     server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
-    transport = FilesTransport(PolicyWeights(module), module.config, folder=scratch, bucket_bytes=1 << 20)
+    transport = FilesTransport(Link(PolicyWeights(module), module.config, scratch, 1 << 20))
     replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     engine = RemoteEngine(backend, [replica], transport, max_model_len=512, start_timeout=600)
     await engine.start()

@@ -13,7 +13,7 @@ from agentrl.core.errors import UserError
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model, load_processor, pack_ledgers
 from agentrl.training.batches.outline import BatchOutline
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.trajectory.ledger import Ledger
@@ -77,4 +77,4 @@ def rank(index: int, port: int, folder: Path, results: Path) -> None:
     torch.set_num_threads(1)
     ranks = join_ranks(CPU)
     torch.save(trained(folder, ranks), results / f"{index}.pt")
-    leave_ranks()
+    torch.distributed.destroy_process_group()

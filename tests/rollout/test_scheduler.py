@@ -18,7 +18,7 @@ from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.tracking import rollout_metrics
+from agentrl.tracking.metrics import rollout_metrics
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Outcome, Trajectory

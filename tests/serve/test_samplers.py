@@ -5,11 +5,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from aiohttp import web
 from peft import PeftModel
 
 from agentrl.config.schema import Config, Model, Rollout
@@ -19,10 +21,14 @@ from agentrl.serve import samplers as module
 from agentrl.serve.samplers import open_samplers
 from agentrl.training.model.handle import ModelHandle
 from tests.engines import tiny
+from tests.engines.test_remote import Fake
 from tests.rollout.scripted import tokenizer
+
+pytestmark = pytest.mark.integration
 
 WORDS = len(tokenizer())
 PROMPT = list(range(40, 80))
+INFO = {"version": "0.5.23", "enable_lora": True}
 LORA: dict[str, Any] = {"target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]}
 ROOM = 10**6
 
@@ -169,7 +175,8 @@ async def test_texts_and_tokens_end_an_answer(folders: list[Path]) -> None:
     words = tokenizer()
     async with samplers_of(folders, base()) as samplers:
         plain = await samplers.generate(None, PROMPT, Sampling(60, seed=3, ignore_eos=True))
-        for stop, found in ((words.decode(plain.token_ids[:2]), True), ("e", True), (" ", True), ("never so", False)):
+        text = words.decode(plain.token_ids[:12])
+        for stop, found in ((text[:1], True), (text[3:5], True), (text[4:9], True), ("never so", False)):
             one = await samplers.generate(None, PROMPT, Sampling(60, seed=3, ignore_eos=True), stop=(stop, "nor this"))
             assert (stop in words.decode(one.token_ids), one.finish_reason == "stop") == (found, found)
             assert stop not in words.decode(one.token_ids[:-1])
@@ -225,3 +232,87 @@ async def test_other_adapters_are_refused(folders: list[Path], tmp_path: Path, c
         with pytest.raises(UserError, match="cannot be read"):
             await samplers.score(tmp_path / "other", PROMPT, 0)
         assert (await samplers.generate(folders[0], PROMPT, Sampling(4))).token_ids
+
+
+class ManyAdapters(Fake):
+    """SGLang with adapters: the tokens of an answer tell which of them drew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[str, str] = {}
+        self.calls: list[str] = []
+
+    async def load(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append(request.path)
+        if request.path == "/unload_lora_adapter":
+            return web.json_response({"success": self.loaded.pop(body["lora_name"], None) is not None})
+        self.loaded[body["lora_name"]] = body["lora_path"]
+        return web.json_response({"success": "refused" not in body["lora_path"]})
+
+    async def generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.asked.append(body)
+        token = int(self.loaded[body["lora_path"]][-1]) if "lora_path" in body else 9
+        entry = [-0.5, token, None]
+        count = body["sampling_params"]["max_new_tokens"]
+        meta = {"output_token_logprobs": [entry] * count, "finish_reason": {"type": "length"}}
+        meta["input_token_logprobs"] = [[None, 0, None], *([-0.25 * token, i, None] for i in body["input_ids"][1:])]
+        meta["input_top_logprobs"] = [None, *([entry, [-1.0, 8, None]] for _ in body["input_ids"][1:])]
+        return web.json_response({"meta_info": meta})
+
+
+@asynccontextmanager
+async def servers_of(count: int) -> AsyncIterator[tuple[Any, list[ManyAdapters]]]:
+    made, runners = [ManyAdapters() for _ in range(count)], []
+    for fake in made:
+        app = web.Application()
+        app.router.add_post("/generate", fake.generate)
+        app.router.add_get("/health", fake.health)
+        for path, answer in (("/server_info", INFO), ("/openapi.json", {"paths": {}})):
+            app.router.add_get(path, lambda _, answer=answer: web.json_response(answer))
+        for path in ("/load_lora_adapter", "/unload_lora_adapter"):
+            app.router.add_post(path, fake.load)
+        for path in ("/flush_cache", "/update_weight_version", "/abort_request"):
+            app.router.add_post(path, lambda _: web.json_response({"success": True}))
+        runners.append(web.AppRunner(app, shutdown_timeout=0.1))
+        await runners[-1].setup()
+        site = web.TCPSite(runners[-1], "127.0.0.1", 0)
+        await site.start()
+        fake.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+    model = base()
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        rollout = Rollout(name="sglang", base_url=[fake.url for fake in made], max_model_len=256, start_timeout=5)
+        samplers = await open_samplers(
+            Config(model=Model(path=folder), rollout=rollout), ModelHandle(model), tokenizer()
+        )
+        try:
+            yield samplers, made
+        finally:
+            await samplers.close()
+            for runner in runners:
+                await runner.cleanup()
+
+
+async def test_servers_have_adapters_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADAPTERS", 2)
+    folders = [Path(f"/adapters/{i}") for i in range(4)]
+    async with servers_of(2) as (samplers, fakes):
+        async with samplers.training():
+            jobs = [(w, i) for i in range(3) for w in (None, *folders[:2])]
+            drawn = await asyncio.gather(*(samplers.generate(w, PROMPT, Sampling(3, seed=i)) for w, i in jobs))
+        assert [one.token_ids[0] for one in drawn] == [9 if w is None else folders.index(w) for w, _ in jobs]
+        scores = await samplers.score(folders[3], [5, 6, 7], 2)
+        np.testing.assert_allclose(scores.logprobs, [np.nan, -0.75, -0.75])
+        assert scores.topk_ids.tolist() == [[0, 0], [3, 8], [3, 8]]
+        assert all([*fake.loaded.values()] == ["/adapters/1", "/adapters/3"] for fake in fakes)
+        with pytest.raises(InfraError):
+            await samplers.generate(Path("/refused/7"), PROMPT, Sampling(3))
+        lost = samplers.engine.pool.replicas[0]
+        fakes[0].loaded.clear()  # it starts again
+        samplers.engine.pool.lost(lost)
+        await samplers.engine.pool.wait_all_serving()
+        assert [*fakes[0].loaded.values()] == ["/adapters/3"]
+        ended = await samplers.generate(folders[3], PROMPT, Sampling(50), stop=(tokenizer().decode([3, 3]),))
+        assert (len(ended.token_ids), ended.finish_reason) == (2, "stop")

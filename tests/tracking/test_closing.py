@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from agentrl.tracking import before_after_table, memory_metrics, summary
 from agentrl.tracking.live import LiveView
-from agentrl.tracking.summary import closing
+from agentrl.tracking.phases import memory_metrics
+from agentrl.tracking.summary import before_after_table, closing, summary
 
 STATUS = Path("/proc/self/status")
 BEFORE = {"val/success": 0.31, "val/reward_mean": 0.2, "val/tools/model_error": 0.4, "val/turns_mean": 2.0}

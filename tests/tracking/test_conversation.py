@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from agentrl.tracking import conversation, trajectory_record
+from agentrl.tracking import conversation
+from agentrl.tracking.dumps.records import trajectory_record
 from agentrl.trajectory.trajectory import Outcome
 
 

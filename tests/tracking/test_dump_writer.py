@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tokenizers import decoders
 
-from agentrl.tracking import load_trajectories, write_trajectories
+from agentrl.tracking import load_trajectories
 from agentrl.tracking.dumps import writer as module
+from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.tracking.dumps.writer import DumpWriter, sendable
 
 pytestmark = pytest.mark.integration

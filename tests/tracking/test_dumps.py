@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.tracking import load_trajectories, write_trajectories
+from agentrl.tracking import load_trajectories
+from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.tracking.dumps.records import token_texts
 from agentrl.trajectory.trajectory import Outcome
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.tracking import write_trajectories
 from agentrl.tracking.dumps.index import KINDS, read_index, read_lines
+from agentrl.tracking.dumps.jsonl import write_trajectories
 
 
 @pytest.fixture

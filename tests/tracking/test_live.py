@@ -8,8 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from agentrl.tracking import LiveView
 from agentrl.tracking.fields import FLAT, SUCCESS
+from agentrl.tracking.live import LiveView
 from agentrl.tracking.panel import panel, sparkline
 from agentrl.tracking.state import State
 

@@ -11,9 +11,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agentrl.core.errors import UserError
-from agentrl.tracking import LiveView, open_loggers, read_metrics
+from agentrl.tracking import read_metrics
 from agentrl.tracking.fields import SUCCESS
-from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
+from agentrl.tracking.live import LiveView
+from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger, open_loggers
 from agentrl.tracking.services.service import RunInfo
 
 pytestmark = pytest.mark.integration
@@ -85,7 +86,7 @@ def test_a_killed_process_loses_no_step(tmp_path):
 
 FULL = """
 import resource, sys
-from agentrl.tracking import open_loggers
+from agentrl.tracking.loggers import open_loggers
 from agentrl.tracking.services.service import RunInfo
 from pathlib import Path
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentrl.tracking import is_wall_clock, rollout_metrics, validation_metrics
 from agentrl.tracking.meanings import meaning_of
+from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, validation_metrics
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.tracking import Phases
+from agentrl.tracking.phases import Phases
 
 
 class Clock:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.tracking import generations, open_loggers
+from agentrl.tracking.generations import generations
+from agentrl.tracking.loggers import open_loggers
 from agentrl.tracking.services.service import RunInfo
 
 pytestmark = pytest.mark.integration

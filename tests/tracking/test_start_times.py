@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config, Trainer
-from agentrl.tracking import is_wall_clock, read_metrics, start_times
+from agentrl.tracking import read_metrics, start_times
+from agentrl.tracking.metrics import is_wall_clock
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.tracking.start_times import StartTimes, process_age, start_line
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl.tracking import Generation
+from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import RunInfo, Service
 from agentrl.tracking.superseded import superseded_records
 

@@ -19,7 +19,7 @@ from agentrl.training import PolicyActor, load_model, save_pretrained
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.export import write_model
 from agentrl.training.model.loading import float32_masters
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from tests.training.test_model import tokenizer
@@ -111,4 +111,4 @@ def rank(index: int, port: int, folder: Path) -> None:
         except Exception:
             found = {"error": traceback.format_exc()}
         torch.save(found, folder / f"{name}-2" / f"sent-{index}.pt")
-    leave_ranks()
+    torch.distributed.destroy_process_group()

@@ -26,7 +26,7 @@ from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.routing_probe import routing_of
 from agentrl.training.model.value_model import load_value_model
-from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.parallel.shards import TensorChunk
@@ -71,12 +71,17 @@ MODELS = {
 }
 
 
+HEAD = ["q_proj", "up_proj", "lm_head"]
+"""Layers with the output layer among them."""
+
+
 @dataclass
 class Case:
     """One way to train."""
 
     model: str = "llama"
     lora_rank: int = 0
+    target_modules: Any = "all-linear"
     target_parameters: str | None = None
     packed: bool = True
     seq_world: int = 1
@@ -105,6 +110,7 @@ class Case:
             model = Model(
                 path=str(models / self.model),
                 lora_rank=self.lora_rank,
+                target_modules=self.target_modules,
                 target_parameters=self.target_parameters,
                 enable_gradient_checkpointing=self.checkpointing,
                 dtype=self.dtype,
@@ -183,7 +189,7 @@ CASES = {
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
     "distilled-sp": Case(seq_world=2, distilled=True),
     "full-kl-shared": Case(actor=FULL, shares=True),
-    "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
+    "full-kl-lora": Case("qwen3", lora_rank=4, target_modules=HEAD, fsdp_config=KEPT, actor=FULL),
     "bfloat16": Case(dtype="bfloat16"),
     "float16": Case(fsdp_config=HALF, rounding=0.06),
     "float32-head": Case(fsdp_config=BFLOAT16, float32_head=True),
@@ -192,7 +198,7 @@ CASES = {
     ),
     "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
-    "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+    "sp-lora": Case("qwen3", lora_rank=4, target_modules=HEAD, seq_world=2),
     "split-experts": Case("qwen3_moe", fsdp_config=SPLIT, checkpointing=True),
     "split-experts-one-by-one": Case("gpt_oss", fsdp_config=SPLIT_KEPT),
     "sp-hybrid": Case("lfm2", seq_world=2, checkpointing=True),
@@ -411,7 +417,7 @@ def rank(
     if world == WORLD:
         keep("critic", attempt(lambda: values(models, ranks)), ranks)
         keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
-    leave_ranks()
+    torch.distributed.destroy_process_group()
 
 
 def attempt(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.tracking import write_trajectories
+from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward

@@ -75,7 +75,7 @@ def same_weights(model: Any, folder: Path) -> bool:
     saved = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
     own = {name.replace(".base_layer", ""): p.data.cpu() for name, p in model.named_parameters() if "lora_" not in name}
     found = as_saved(model, own).items()
-    return all(name in saved and torch.equal(tensor, saved[name].to(tensor.dtype)) for name, tensor in found)
+    return all(name in saved and torch.equal(tensor.to(saved[name]), saved[name]) for name, tensor in found)
 
 
 def _add(a: Tensor, b: Tensor, layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> Tensor:

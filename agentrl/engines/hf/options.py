@@ -41,12 +41,9 @@ def read_options(given: dict[str, Any]) -> Options:
         if name not in known:
             near = get_close_matches(name, known, n=1) or known
             raise UserError(f"rollout.engine_kwargs.hf.{name} does not exist; did you mean {' or '.join(near)}?")
-    options = Options(**given)
-    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < 1:
-        raise UserError("rollout.engine_kwargs.hf.max_num_batched_tokens is below 1; leave it out for the default")
-    if options.kv_cache_gb is not None and options.kv_cache_gb <= 0:
-        raise UserError("rollout.engine_kwargs.hf.kv_cache_gb must be above 0; leave it out for the default")
-    return options
+        if name in ("max_num_batched_tokens", "kv_cache_gb") and given[name] is not None and given[name] <= 0:
+            raise UserError(f"rollout.engine_kwargs.hf.{name} must be above 0; leave it out for the default")
+    return Options(**given)
 
 
 def cache_bytes(device: torch.device, given_gb: float | None) -> int:

@@ -61,6 +61,7 @@ class SlotRunner(SlotAllocator):
     def reload(self) -> None:
         self.clear()
         self.weights.cache_clear()
+        self.cache.shape = self.weights(AS_IS).shape
 
     def stats(self) -> dict[str, float]:
         cache = self.cache

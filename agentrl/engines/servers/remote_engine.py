@@ -16,7 +16,7 @@ from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.http.client import ServerLost, quietly
-from agentrl.tracking import Waiting
+from agentrl.tracking.waiting import Waiting
 from agentrl_sandbox.open_files import allow_open_files
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Gymnasium's environments, and others with the same methods: spaces become text (see `spaces`)."""
+"""Gymnasium's environments, and others with the same methods: spaces become text (see `action_text`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
+from agentrl.environments.action_text import choices_of, parse, text_of, uncoloured
 from agentrl.environments.answers import Observation
 from agentrl.environments.own import EnvironmentKind, fitted, is_own, load_functions, load_own, require
-from agentrl.environments.spaces import choices_of, parse, text_of, uncoloured
 
 RENDER = "render"
 

@@ -11,10 +11,9 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
+from agentrl.environments.action_text import ActionReader, reader_of, text_of, tool_reader, tool_result, tools_of
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, Observation, fetch, field, parsed
 from agentrl.environments.own import EnvironmentKind, load_functions, require
-from agentrl.environments.schema_text import ActionReader, reader_of, tool_reader, tool_result, tools_of
-from agentrl.environments.spaces import text_of
 
 SCHEMA_SECONDS = 10.0
 """Seconds for the server's description of actions."""

@@ -82,7 +82,7 @@ class NemoGymAgent(GymAgent):
         row, entry = trajectory.row, entry_of(trajectory.row)
         line, schemas = row.extra_info["line"], self.prompt_tools(row, self.env.tools)
         names = [schema["function"]["name"] for schema in schemas]
-        async with session(await address_of(row, entry), entry.step_timeout) as server:
+        async with session(await entry.make().address(row), entry.step_timeout) as server:
             tools = ServerTools(server, line, names)
             if row.extra_info["executed"]:
                 await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
@@ -113,7 +113,7 @@ class SteppedAgent(GymAgent):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
-        async with session(await address_of(row, entry), entry.step_timeout) as server:
+        async with session(await entry.make().address(row), entry.step_timeout) as server:
             with episode.span("environment"):
                 observation = await server.ask(RESET, row.extra_info["line"])
             begun = GymLine.of(row.extra_info["line"]).prompt
@@ -155,12 +155,6 @@ EMPTY: list[Message] = [{"role": "user", "content": ""}]
 def entry_of(row: Row) -> EnvironmentEntry:
     """The row's entry."""
     return EnvironmentEntry(**row.extra_info["environment"])
-
-
-async def address_of(row: Row, entry: EnvironmentEntry) -> str:
-    """The address of the row's server. Raises InfraError."""
-    address: str = await entry.make().address(row)
-    return address
 
 
 def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def messages(item: Body, at: str) -> Iterator[Message]:
         return
     results = [(path, block) for path, block in blocks if block.get("type") == "tool_result"]
     for path, block in results:
-        about = {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or "")} | optional(name=block.get("name"))
+        name, id = str(block.get("name") or ""), str(block.get("tool_use_id") or "")
+        about = {"role": "tool", "tool_call_id": id} | optional(name=name)
         yield {**about, "content": reading.content(block.get("content"), _part, path)}
     rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
     if rest or not results:

@@ -33,16 +33,16 @@ def address(model: str, method: str) -> str:
 
 def read(body: Body) -> TurnRequest:
     """`model` and `method` are those of its address. Raises Refused."""
-    given = _snake(body) | _object(_snake(body), "generate_content_request")
-    given |= _object(given, "generation_config")
+    given = _object(_snake(body), "generate_content_request") | _snake(body)
+    given = _object(given, "generation_config") | given
     method, (tools, others) = given.get("method", ""), _tools(given)
     if method not in ("", *METHODS):
         raise Refused(f"{method} is not served; use {', '.join(METHODS)}", "missing")
     if reading.field(given, "candidate_count", int, 1) != 1 or given.get("cached_content"):
         raise Refused("candidateCount above 1 and cachedContent are not served; send whole requests, several times")
     head = [{**_object(given, "system_instruction"), "role": "system"}] if given.get("system_instruction") else []
-    logprobs = bool(given.get("response_logprobs"))
-    shared = given | {"stream": method == METHODS[1], "top_logprobs": given.pop("logprobs", None)}
+    logprobs, top = bool(given.get("response_logprobs")), given.pop("logprobs", None)
+    shared = {**given, "stream": method == METHODS[1], "top_logprobs": top}
     return TurnRequest(
         Conversation(_read_items(head, 0), reading.required(given, HISTORY), _read_items),
         max_tokens=reading.positive(given, "max_output_tokens"),
@@ -103,7 +103,7 @@ def _read_items(given: Sequence[Any], first: int) -> list[Message]:
 
 def _message(item: Body, at: str) -> dict[str, Any]:
     """A message in Anthropic's form, which has parts of the same kinds. Raises Refused."""
-    role = item.get("role") or "user"
+    role = str(item.get("role") or "user")
     if role not in ROLES:
         raise Refused(f"{at}role: {role!r} is unknown; use user or model")
     return {"role": ROLES[role], "content": [_block(part, path) for path, part in _items(item, "parts", at)]}

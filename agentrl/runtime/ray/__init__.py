@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 from agentrl.config.derived import processes
 from agentrl.config.given import given_objects
@@ -22,10 +21,6 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError, one_line
 from agentrl.engines.starting import Start
-from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-
-if TYPE_CHECKING:  # these import PyTorch, and a worker would wait for it
-    from agentrl.runtime.runtime import Runtime
 
 
 @contextmanager
@@ -45,22 +40,6 @@ def starting_workers(config: Config, start: Start) -> Iterator[None]:
         finally:
             if start.workers is not None and start.workers.exception() is None:
                 start.workers.result().stack.close()
-
-
-def open_on_ray(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> "Runtime":
-    """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
-    need_ray(config)
-    from agentrl.runtime.ray.runtime import RayRuntime
-
-    return RayRuntime(config, objects, start)
-
-
-def open_sft_on_ray(config: SftConfig) -> Any:
-    """Supervised training on all ranks. Raises UserError."""
-    need_ray(config)
-    from agentrl.runtime.ray.sft import RaySft
-
-    return RaySft(config)
 
 
 def need_ray(config: Config | SftConfig) -> None:

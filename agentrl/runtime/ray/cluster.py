@@ -12,7 +12,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 
 from agentrl.config.schema import RayInit
 from agentrl.core.errors import UserError
-from agentrl.tracking import Waiting
+from agentrl.tracking.waiting import Waiting
 
 FORWARDED = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
 """Prefixes of environment variables that the controller passes to workers, unless already set there."""

@@ -59,13 +59,8 @@ class TrainingWorker(Worker):
         if world == 1:
             return ALONE
         timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
-        return join_ranks(
-            device,
-            sequence_parallel=sequence_parallel,
-            fsdp_size=fsdp_config.fsdp_size,
-            expert_parallel=fsdp_config.expert_parallel_size,
-            timeout=timeout,
-        )
+        sizes = {"fsdp_size": fsdp_config.fsdp_size, "expert_parallel": fsdp_config.expert_parallel_size}
+        return join_ranks(device, sequence_parallel=sequence_parallel, timeout=timeout, **sizes)
 
 
 class Rank(TrainingWorker, EngineWorker):

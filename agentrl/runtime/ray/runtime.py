@@ -34,7 +34,7 @@ from agentrl.runtime.ray.servers import Workers, start_workers, teacher_launcher
 from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
-from agentrl.tracking import Waiting
+from agentrl.tracking.waiting import Waiting
 from agentrl.training import load_tokenizer
 from agentrl.training.update.advantages import columns_read
 

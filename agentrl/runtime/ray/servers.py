@@ -83,7 +83,7 @@ class RayServers:
 
     def engine(self, vocabulary: int) -> RemoteEngine:
         """The engine over them. `vocabulary`: the policy's vocabulary size."""
-        from agentrl.engines.probe import probe_for
+        from agentrl.engines.sending import probe_for
 
         replicas = [Replica(self.backend, server.url, server) for server in self.servers]
         check = probe_for(self.config.rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary)

@@ -9,7 +9,7 @@ from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
-from agentrl.tracking import Waiting
+from agentrl.tracking.waiting import Waiting
 
 
 class SftRank(TrainingWorker):

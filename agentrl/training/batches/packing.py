@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.batches.batch import Batch, bounds_of
+from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.sources import Source, Sources
 from agentrl.trajectory.column import Column
@@ -63,14 +63,10 @@ def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: S
     outlines = [_outline(trajectories[i].outlines[j]) for i, j in sequences]
     places = zip(sequences, outlines, strict=True)
     counts = torch.tensor([count for outline in outlines for count in outline.counts], dtype=torch.long)
-    batch = Batch(
-        ids=torch.zeros_like(counts),
-        mask=torch.tensor([made for outline in outlines for made in outline.mask], dtype=torch.bool),
-        rollout_logprobs=torch.zeros(len(counts)),
-        rewards=torch.zeros(len(counts)),
-        cu_seqlens=bounds_of([len(outline.counts) for outline in outlines]),
-        trajectory=torch.empty(0),
-        group=torch.empty(0),
+    batch = Batch.of(
+        torch.zeros_like(counts),
+        torch.tensor([made for outline in outlines for made in outline.mask], dtype=torch.bool),
+        [len(outline.counts) for outline in outlines],
         counts=counts,
         sources=Sources(tuple(Source(bodies[i], j, outline) for (i, j), outline in places), version),
     )

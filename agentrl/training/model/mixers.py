@@ -11,7 +11,7 @@ was changed, or fails. `packing_probe` then proves that none was missed.
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -207,6 +207,7 @@ class Search:
 def _mixing(kind: Any) -> Any:
     """The class of a mixer in packed rows. One for all of its kind, which share their compiled code."""
 
+    @wraps(kind.forward)  # who asks for its arguments gets the layer's own
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.layout.call(partial(kind.forward, self), self.packs, *args, **kwargs)
 

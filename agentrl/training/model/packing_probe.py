@@ -82,8 +82,9 @@ def _difference(model: ModelHandle, device: torch.device, search: Search) -> str
     except Exception as error:  # the model's own code, to which packing may be unknown
         model.recover()
         return first_line(error)
-    leak = _nearest([_errors(a, b) for a, b in combinations(copies, 2)]).max()
-    other = _nearest([_errors(copy, alone) for copy in copies]).median()
+    # By the two that are nearest to each other.
+    leak = torch.stack([_errors(a, b) for a, b in combinations(copies, 2)]).amin(0).max()
+    other = torch.stack([_errors(copy, alone) for copy in copies]).amin(0).median()
     if not leak <= limit / 10:
         return f"the sequences of a row change each other's values by {leak:.1%}"
     return None if other <= limit else f"a sequence in a row differs from itself alone by {other:.1%}"
@@ -98,10 +99,6 @@ def _limit(dtype: torch.dtype, device: torch.device) -> float:
 def _errors(output: Tensor, expected: Tensor) -> Tensor:
     """Difference of each token's output over its size."""
     return (output - expected).abs().mean(-1) / expected.abs().mean(-1)
-
-
-def _nearest(errors: list[Tensor]) -> Tensor:
-    return torch.stack(errors).amin(0)
 
 
 class Row:

@@ -58,9 +58,9 @@ class ShardedModel(ModelHandle):
         units: list[tuple[Any, Names]],
         shapes: dict[str, torch.Size],
         ranks: Ranks,
-        *,
         split: Names,
         compute_dtype: torch.dtype | None,
+        *,
         keeps_gathered: bool,
     ) -> None:
         """`whole`: its network has become `root`. `units`: FSDP's modules, inner ones first, each with the names of its
@@ -173,12 +173,9 @@ def wrapper(
 ) -> Any:
     """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
     reduction. `casts`: its inputs are cast to the dtype of computation."""
-    settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
-    settings["mp_policy"] = MixedPrecisionPolicy(
-        param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts
-    )
-    if offload:
-        settings["offload_policy"] = CPUOffloadPolicy()
+    precision = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1], cast_forward_inputs=casts)
+    settings: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if offload else {}
+    settings |= {"mesh": mesh, "mp_policy": precision, "reshard_after_forward": fsdp_config.reshard_after_forward}
     return lambda unit: fully_shard(unit, **settings)
 
 

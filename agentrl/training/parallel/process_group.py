@@ -58,21 +58,12 @@ def join_ranks(
     )
 
 
-def leave_ranks() -> None:
-    """Leave the group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def _check(world: int, sequence_parallel: int, shard: int, expert_parallel: int) -> None:
-    if world % sequence_parallel:
-        raise UserError(
-            f"ulysses_sequence_parallel_size={sequence_parallel} does not divide {world} processes; choose a divisor"
-        )
-    if world % shard:
-        raise UserError(f"fsdp_config.fsdp_size={shard} does not divide {world} processes; choose a divisor")
-    if shard % expert_parallel:
-        raise UserError(
-            f"fsdp_config.expert_parallel_size={expert_parallel} does not divide the {shard} processes that share a "
-            "model; choose a divisor"
-        )
+    sharing = f"the {shard} processes that share a model"
+    for key, size, whole, processes in (
+        ("ulysses_sequence_parallel_size", sequence_parallel, world, f"{world} processes"),
+        ("fsdp_config.fsdp_size", shard, world, f"{world} processes"),
+        ("fsdp_config.expert_parallel_size", expert_parallel, shard, sharing),
+    ):
+        if whole % size:
+            raise UserError(f"{key}={size} does not divide {processes}; choose a divisor")

@@ -79,16 +79,8 @@ def shard(whole: ModelHandle, ranks: Ranks, fsdp_config: Sharding, *, device: to
         loader.read(sharded, names)
         sharded.set_modules_to_forward_prefetch([part for part in unit.modules() if part in layers])
         units.append((sharded, names))
-    return fsdp.ShardedModel(
-        whole,
-        sharded,
-        units,
-        loader.shapes,
-        ranks,
-        split=split,
-        compute_dtype=dtypes[0],
-        keeps_gathered=not resharded,
-    )
+    shapes, dtype = loader.shapes, dtypes[0]
+    return fsdp.ShardedModel(whole, sharded, units, shapes, ranks, split, dtype, keeps_gathered=not resharded)
 
 
 def reshards_after_forward(

@@ -155,13 +155,9 @@ class Run:
 
     def _sft_model(self, size: int) -> SftModel:
         config, trainer, ranks = self.config, self.config.trainer, self.ranks
+        clip, offload = trainer.grad_clip, steps_on_cpu(config.fsdp_config, ranks)
         optimizer = Optimizer(
-            self.model,
-            config.optim,
-            grad_clip=trainer.grad_clip,
-            total_steps=self.total,
-            ranks=ranks,
-            offload=steps_on_cpu(config.fsdp_config, ranks),
+            self.model, config.optim, grad_clip=clip, total_steps=self.total, ranks=ranks, offload=offload
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
         tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]

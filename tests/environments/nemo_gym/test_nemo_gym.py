@@ -257,6 +257,7 @@ def test_a_head_server_has_the_addresses(tmp_path: Path, serve: Serve) -> None:
     assert row.extra_info["url"] == counter
 
 
+SEARCH = {"type": "web_search"}
 WRONG: list[tuple[Json, str]] = [
     ({"wanted": 1}, "it has no responses_create_params: write lines of NeMo Gym"),
     ({"responses_create_params": {}}, "responses_create_params has no input: write the prompts into the file first"),
@@ -271,7 +272,7 @@ WRONG: list[tuple[Json, str]] = [
         "its tool sub is unknown to URL",
     ),
     (
-        {"responses_create_params": {"input": "12", "tools": [{"type": "web_search"}]}, "wanted": 1},
+        {"responses_create_params": {"input": "12", "tools": [SEARCH, {"type": "function", "name": "x"}]}, "wanted": 1},
         "responses_create_params: tool web_search is none that runs here",
     ),
 ]

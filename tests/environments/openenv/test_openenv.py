@@ -16,12 +16,12 @@ from websockets.sync.server import Server, ServerConnection, serve
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.environments.action_text import reader_of, tool_reader, tools_of
 from agentrl.environments.answers import MAX_ANSWER_BYTES, MAX_TEXT_CHARACTERS, Observation
 from agentrl.environments.kinds import openenv
 from agentrl.environments.kinds.openenv import OpenEnvEnvironment
 from agentrl.environments.loop import EnvironmentAgent
 from agentrl.environments.rows import environment_rows
-from agentrl.environments.schema_text import reader_of, tool_reader, tools_of
 from agentrl.rollout.attempt import attempt
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.environments.test_loop import made

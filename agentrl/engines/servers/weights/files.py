@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
 
@@ -13,22 +12,15 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import weight_transport
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import buckets
-from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
 
 
 @weight_transport("files")
-def files_transport(link: Link) -> Transport:
-    """Files in a folder that trainer and servers see."""
-    return FilesTransport(link.weights, link.model_config, folder=link.folder, bucket_bytes=link.bucket_bytes)
-
-
 class FilesTransport(Transport):
-    """Writes one safetensors file a bucket, and has servers read the folder."""
+    """Writes one safetensors file a bucket into a folder that servers see, and has them read it."""
 
-    def __init__(self, weights: PolicyWeights, config: Any, *, folder: Path, bucket_bytes: int) -> None:
-        """`config`: the model's, which servers look at. `folder`: made where needed."""
-        self.weights, self.config, self.folder, self.bucket_bytes = weights, config, folder, bucket_bytes
+    def __init__(self, link: Link) -> None:
+        self.link, self.folder = link, link.folder
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights. Raises UserError where there is no room."""
@@ -37,7 +29,7 @@ class FilesTransport(Transport):
 
     def _write(self) -> Path:
         self._prepare()
-        for i, bucket in enumerate(buckets(self.weights.tensors(), self.bucket_bytes)):
+        for i, bucket in enumerate(buckets(self.link.weights.tensors(), self.link.bucket_bytes)):
             file = self.folder / f"model-{i:05d}.safetensors"
             tensors = {name: tensor.cpu() for name, tensor in bucket.tensors()}
             # A new file under the old name: a server may still have the old one mapped.
@@ -49,8 +41,12 @@ class FilesTransport(Transport):
         if (self.folder / "config.json").exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        needed = self.weights.num_bytes + self.bucket_bytes
+        needed = self.link.weights.num_bytes + self.link.bucket_bytes
         if shutil.disk_usage(self.folder).free < needed:
             gib = needed / 2**30
             raise UserError(f"{self.folder} has less than {gib:.1f} GiB for weights: set rollout.weight_dir")
-        self.config.save_pretrained(self.folder)
+        self.link.model_config.save_pretrained(self.folder)
+
+
+files_transport = FilesTransport
+"""The transport as a function of a link, for transports of users."""

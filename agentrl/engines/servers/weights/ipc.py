@@ -14,9 +14,7 @@ import torch.multiprocessing  # registers tensors with ForkingPickler
 from agentrl.core.points import weight_transport
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
-from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
-from agentrl.training.parallel.ranks import Ranks
 
 DEVICE = 6
 """Index of the GPU among the arguments of PyTorch's function that opens memory; SGLang also takes its name there."""
@@ -25,20 +23,18 @@ DEVICE = 6
 @weight_transport("ipc")
 def ipc_transport(link: Link) -> Transport:
     """CUDA IPC, between processes on one GPU."""
-    if link.ranks.world > 1 and link.tensor_parallel > 1:
-        return JointIpcTransport(link.weights, link.ranks, bucket_bytes=link.bucket_bytes)
-    return IpcTransport(link.weights, bucket_bytes=link.bucket_bytes)
+    return JointIpcTransport(link) if link.ranks.world > 1 and link.tensor_parallel > 1 else IpcTransport(link)
 
 
 class IpcTransport(Transport):
     """Shares buckets of GPU memory with servers on the same GPU."""
 
-    def __init__(self, weights: PolicyWeights, *, bucket_bytes: int) -> None:
-        self.weights, self.bucket_bytes = weights, bucket_bytes
+    def __init__(self, link: Link) -> None:
+        self.link = link
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Send the current weights to the replicas; they have copied each bucket before the next one is made."""
-        for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
+        for bucket in buckets(self.link.weights.tensors(), self.link.bucket_bytes):
             if bucket.flat.is_cuda:
                 torch.cuda.synchronize(bucket.flat.device)
             await self._load(bucket, replicas)
@@ -54,19 +50,16 @@ class JointIpcTransport(IpcTransport):
     """For SGLang servers that span the GPUs of several processes of a sharded model: each process shares the copy on
     its own GPU, and the one on a server's first GPU tells the server of all. Every process pushes, in step."""
 
-    def __init__(self, weights: PolicyWeights, ranks: Ranks, *, bucket_bytes: int) -> None:
-        super().__init__(weights, bucket_bytes=bucket_bytes)
-        self.ranks = ranks
-
     async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
-        handles = self.ranks.merge({str(self.ranks.rank): serialize(bucket)})
+        ranks = self.link.ranks
+        handles = ranks.merge({str(ranks.rank): serialize(bucket)})
         calls: list[Any] = []
         for replica in replicas:
             backend: Any = replica.backend
-            own = [handles[str(self.ranks.rank + i)] for i in range(backend.tensor_parallel)]
+            own = [handles[str(ranks.rank + i)] for i in range(backend.tensor_parallel)]
             calls.append(backend.load_handles(replica.http, own))
         results = await asyncio.gather(*calls, return_exceptions=True)
-        self.ranks.attempt(lambda: _raise(results))  # a barrier: until then all ranks keep their memory
+        ranks.attempt(lambda: _raise(results))  # a barrier: until then all ranks keep their memory
 
 
 def _raise(results: Sequence[Any]) -> None:

@@ -18,24 +18,17 @@ from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT, BroadcastGrou
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
-from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
 
 TIMEOUT = timedelta(minutes=5)
 
 
 @weight_transport("nccl")
-def broadcast_transport(link: Link) -> Transport:
-    """A broadcast from the trainer to the servers, by NCCL or, on CPUs, gloo."""
-    backend = "nccl" if link.device.type == "cuda" else "gloo"
-    return BroadcastTransport(link.weights, bucket_bytes=link.bucket_bytes, backend=backend)
-
-
-class BroadcastTransport:
+class BroadcastTransport(Transport):
     """One process group of the trainer (rank 0) and every worker of every replica; made again after a restart."""
 
-    def __init__(self, weights: PolicyWeights, *, bucket_bytes: int, backend: str = "nccl") -> None:
-        self.weights, self.bucket_bytes, self.backend = weights, bucket_bytes, backend
+    def __init__(self, link: Link) -> None:
+        self.link = link
         self._group: BroadcastGroup | None = None
         self._members: dict[Replica, int] = {}
         self._process_group: Any = None
@@ -50,7 +43,7 @@ class BroadcastTransport:
             self._members = members
         group = self._group
         assert group is not None
-        for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
+        for bucket in buckets(self.link.weights.tensors(), self.link.bucket_bytes):
             calls = [replica.backend.receive(replica.http, group, bucket) for replica in replicas]
             await asyncio.gather(asyncio.to_thread(self._broadcast, bucket), *calls)
 
@@ -66,7 +59,8 @@ class BroadcastTransport:
             ranks.append(size)
             size += replica.backend.tensor_parallel
         name = f"agentrl-{secrets.token_hex(4)}"
-        group = self._group = BroadcastGroup(name, _address(replicas), free_port(), size, self.backend)
+        backend = "nccl" if self.link.device.type == "cuda" else "gloo"
+        group = self._group = BroadcastGroup(name, _address(replicas), free_port(), size, backend)
         calls = [r.backend.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
         self._process_group, *_ = await asyncio.gather(asyncio.to_thread(process_group, group), *calls)
 

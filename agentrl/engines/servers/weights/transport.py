@@ -1,7 +1,7 @@
 """The protocol of the ways to send weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ import torch
 
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.training.parallel.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class Link:
     """Made where needed; servers see it."""
     bucket_bytes: int
     """Most bytes on their way at once."""
-    device: torch.device
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """The trainer's device."""
-    ranks: Any
-    """`agentrl.training.parallel.ranks.Ranks`: the processes that have the model, each with one GPU."""
-    tensor_parallel: int
+    ranks: Ranks = ALONE
+    """The processes that have the model, each with one GPU."""
+    tensor_parallel: int = 1
     """Processes of a server."""
 
 

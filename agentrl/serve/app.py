@@ -1,0 +1,74 @@
+"""Tinker's API over HTTP: its addresses, keys, and errors in its form."""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agentrl.core.errors import UserError
+from agentrl.gateway.bodies import parse
+from agentrl.http.refusals import Refused
+from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response
+from agentrl.serve.service import Call, Service
+from agentrl.serve.wire import PROTOBUF
+
+BAD = (DecodeError, LookupError, TypeError, ValueError, AttributeError)
+"""Errors of reading what has another form."""
+STATUS = {"key": 401, "missing": 404, "lost": 410, "large": 413, "slow": 408, "busy": 429}
+
+
+class App:
+    """The application around a service."""
+
+    def __init__(self, service: Service, token: str) -> None:
+        """`token`: what keys have to begin with."""
+        self.service, self.token, self.bodies = service, token, BodyReader()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(Request(scope, receive))
+            response = Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
+        except (*BAD, Refused, UserError, asyncio.CancelledError) as error:  # the last one: the server stops
+            status = STATUS.get(getattr(error, "fault", ""), 400 if isinstance(error, Exception) else 503)
+            response = json_response({"detail": str(error) or "the server stops", "queue_state": "active"}, status)
+        await response(scope, receive, send)
+
+    async def _answer(self, http: Request) -> Any:
+        """The answer to a request. Raises Refused."""
+        path, headers = http.url.path.removeprefix("/api/v1/"), http.headers
+        owner, raw = self._owner(headers.get("x-api-key", "")), await self.bodies.read(http)
+        name, *rest = path.split("/")
+        if (do := getattr(self.service, f"{http.method.lower()}_{name}", None)) is None:
+            raise Refused(f"{http.method} /api/v1/{path[:200]} is not served: see docs/serve.md", "missing")
+        body = parse(raw) if raw and headers.get("content-type") != PROTOBUF else {}
+        answer = do(Call(owner, name, rest, body, raw, protobuf=PROTOBUF in headers.get("accept", "")))
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    def _owner(self, key: str) -> str:
+        """The owner of a key. Raises Refused."""
+        if not key or not hmac.compare_digest(key[: len(self.token)].encode(), self.token.encode()):
+            raise Refused("X-API-Key: set TINKER_API_KEY to the key that agentrl serve prints", "key")
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+async def serve(service: Service, token: str, host: str, port: int, ready: Callable[[str], object]) -> None:
+    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, and UserError for a bad port."""
+    guarded = Guarded(App(service, token), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
+    try:
+        server = HttpServer(guarded, host, port)
+    except OSError as error:
+        raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
+    await service.start()
+    await server.start()
+    ready(server.url)
+    try:
+        await service.training
+    finally:
+        await server.stop()
+        await service.close()

@@ -1,0 +1,310 @@
+"""What the addresses of the API do: sessions, the models that they train in turn, and samples.
+
+Invariants: no model waits for more than one turn of each other; a session, its models and their checkpoints belong to
+the key that made them; an answer can be fetched again.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
+from agentrl.engines.engine import Sampling
+from agentrl.http.refusals import Refused
+from agentrl.serve.contract import Samplers, Trainer
+from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
+from agentrl.serve.wire import MESSAGES, Answer, Body, field, prompt_ids, sample_message, scores_answer
+
+log = logging.getLogger(__name__)
+
+SESSION_SECONDS, POLL_SECONDS = 1800.0, 25.0
+"""Seconds without a heartbeat after which a session ends, and those that a request for an answer takes."""
+MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
+"""Models of a key; its commands that wait, and their bytes; its prompts that wait, and the answers to one."""
+MAX_TOPK, MAX_ANSWERS = 128, 20_000
+"""Likeliest tokens in place of one, and prompts whose answers can be fetched again."""
+SEEDS = 1_000_003
+"""Distance of the seeds of two answers to a prompt."""
+SAMPLER = re.compile(r"s-\w+:sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
+NAME = re.compile(r"s-([0-9a-f]{16})_[0-9a-f]{16}[\w:~.-]*(/\d+)?", re.ASCII)
+UNSERVED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs", "record_stability_info")
+
+
+class Call(NamedTuple):
+    """A request of a key's owner."""
+
+    owner: str
+    path: str
+    rest: list[str]
+    """Parts of the address after `path`."""
+    body: Body
+    raw: bytes
+    protobuf: bool
+    """Whether the client reads protobuf."""
+
+
+class Service:
+    """Sessions, models and samples. Its methods VERB_NAME are addresses; they raise Refused."""
+
+    def __init__(
+        self, trainer: Trainer, samplers: Samplers, model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
+    ) -> None:
+        """`model`: where clients load the tokenizer; `ends`: tokens that end an answer; `folder`: for restarts."""
+        self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends
+        # The SDK leaves out the last part of a name with two slashes.
+        self._model = f"/.{model}" if str(model).count("/") == 2 else str(model)
+        self._folder = folder
+        self._runs: dict[str, TrainingRun] = {}
+        self._seen: dict[str, float] = {}
+        """When a session was last heard of."""
+        self._samples: dict[str, asyncio.Future[Answer]] = {}
+        self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
+
+    async def start(self) -> None:
+        paths = [path.parent for path in self._folder.glob("s-*/commands")]
+        self._runs = {path.name: TrainingRun(path, self._trainer) for path in paths}
+        self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
+        self.training = asyncio.create_task(self._train())
+        self._wake.set()
+
+    async def close(self) -> None:
+        self.training.cancel()
+        await asyncio.to_thread(self._thread.shutdown)
+        await self._samplers.close()
+
+    async def _train(self) -> None:
+        """Run one command of each model in turn, and end what its client has left."""
+        while await self._wake.wait():
+            self._wake.clear()
+            while ready := [run for run in self._runs.values() if run.ready]:
+                async with self._samplers.training():
+                    for run, command in [(run, run.ready) for run in ready if run.ready]:
+                        run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
+                        await self._in_thread(run.take_snapshot)
+            for name in [name for name, seen in self._seen.items() if time.monotonic() - seen > SESSION_SECONDS]:
+                self._finish(name)
+            for run in [run for run in self._runs.values() if run.closing]:
+                self._runs.pop(run.id).close()
+                await answered(self._in_thread(self._trainer.remove, run.id))
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+    def post_client(self, call: Call) -> Answer:
+        """Settings of the SDK: the static and the dynamic ones."""
+        return {"pjwt_auth_enabled": False, "proto_write_fwdbwd": True, "refresh_interval_sec": 300}
+
+    def post_telemetry(self, call: Call) -> Answer:
+        return {"status": "accepted"}
+
+    def post_create_session(self, call: Call) -> Answer:
+        return {"type": "create_session", "session_id": f"s-{call.owner}_{secrets.token_hex(8)}"}
+
+    def post_session_heartbeat(self, call: Call) -> Answer:
+        self._wake.set()
+        return {"type": "session_heartbeat", "session_id": self._owned(call, field(call.body, "session_id", str))}
+
+    def _owned(self, call: Call, name: str) -> str:
+        """The name of something of the caller's, whose session lives by this."""
+        if not (found := NAME.fullmatch(name)) or found[1] != call.owner:
+            raise Refused(f"{name[:100]!r} is unknown, or belongs to another key", "missing")
+        self._seen[name.partition(":")[0]] = time.monotonic()
+        return name
+
+    def post_sessions(self, call: Call) -> Answer:
+        self._finish(self._owned(call, call.rest[0]))
+        return {}
+
+    def _finish(self, name: str) -> None:
+        """End a session: its models go once their commands have run; checkpoints stay."""
+        self._seen.pop(name, None)
+        for run in self._runs.values():
+            run.closing |= run.id.startswith(f"{name}:")
+        self._wake.set()
+
+    async def post_create_model(self, call: Call) -> Answer:
+        """A new model, that of a checkpoint where the body has a path."""
+        session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
+        folder = self._folder / f"{self._owned(call, session)}:train:{number}"
+        if folder.name not in self._runs:
+            if sum(name.startswith(f"s-{call.owner}_") for name in self._runs) >= MAX_MODELS:
+                raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
+            info = {"training_run_id": folder.name, "model_owner": call.owner, "last_request_time": time.time()}
+            write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
+            for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
+                (folder / name).mkdir(exist_ok=True)
+            self._runs[folder.name] = TrainingRun(folder, self._trainer)
+        return await self._submit(call, folder.name, 0)
+
+    def _adapter(self, call: Call) -> dict[str, Any]:
+        """The adapter of a new model, in the protocol's words."""
+        if "path" in call.body:
+            return facts_in(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
+        self._check_base(call)
+        lora = {"rank": 32, "seed": None, **dict.fromkeys(PARTS.values(), True), **call.body.get("lora_config", {})}
+        return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
+
+    def _check_base(self, call: Call) -> None:
+        name = field(call.body, "base_model", str)
+        if Path(name).name.lower() != Path(self._model).name.lower():
+            raise Refused(f"base_model={name[:200]!r} is not served here: use {self._model}")
+
+    async def post_load_weights(self, call: Call) -> Answer:
+        return await (self.post_optim_step if "model_id" in call.body else self.post_create_model)(call)
+
+    async def post_optim_step(self, call: Call) -> Answer:
+        return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
+
+    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_optim_step
+
+    async def post_forward_backward(self, call: Call) -> Answer:
+        message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
+        return await self._submit(call, message.model_id, message.seq_id or None)
+
+    async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
+        run, mine = self._run(call, name), f"s-{call.owner}_"
+        waiting = [one for run in self._runs.values() if run.id.startswith(mine) for one in run.pending]
+        if len(waiting) >= MAX_COMMANDS or sum(len(command.body) for command in waiting) > MAX_BYTES:
+            raise Refused("too many commands wait: get answers first", "busy")
+        command = await run.submit(seq, call.path, call.raw)
+        self._wake.set()
+        return {"request_id": f"{name}/{command.seq}", "model_id": name}
+
+    def _run(self, call: Call, name: str) -> TrainingRun:
+        """An open model of the caller."""
+        if self._owned(call, name) not in self._runs:
+            raise Refused(f"model {name[:100]!r} is not open: create it anew, or from a checkpoint", "missing")
+        return self._runs[name]
+
+    async def post_retrieve_future(self, call: Call) -> Answer:
+        name = self._owned(call, field(call.body, "request_id", str))
+        model, _, seq = name.rpartition("/")
+        found: Any = self._samples.get(name)
+        if model in self._runs and (command := self._runs[model].commands.get(int(seq))):
+            found = command.answer
+        if found is None:
+            raise Refused(f"the answer {name[:100]!r} is no longer there: ask anew", "lost")
+        if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
+            raise Refused("the request still waits or runs: ask again", "slow")
+        answer: Any = found.result()
+        return sample_message(answer) if call.protobuf and isinstance(answer, Samples) else answer
+
+    def post_create_sampling_session(self, call: Call) -> Answer:
+        session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
+        name = f"{self._owned(call, session)}:sample:{number}~"
+        if path := field(call.body, "model_path", str, ""):
+            name += "~".join(folder_of(self._folder, path, call.owner).parts[-3:])
+            self._weights(call, name)
+        else:
+            self._check_base(call)
+        return {"type": "create_sampling_session", "sampling_session_id": name}
+
+    def _weights(self, call: Call, name: str) -> Path | None:
+        """Folder of a sampler's weights; None: the base."""
+        found = SAMPLER.fullmatch(name)
+        if not found:
+            raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
+        if not found[1]:
+            return None
+        folder = self._folder / self._owned(call, found[1]) / found[2] / found[3]
+        if not folder.is_dir():
+            raise Refused("these weights are gone: give weights a name to have them longer", "missing")
+        os.utime(folder)
+        return folder
+
+    async def post_asample(self, call: Call) -> Answer:
+        sampler = self._owned(call, field(call.body, "sampling_session_id", str))
+        count = field(call.body, "num_samples", int, 1)
+        name = f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
+        if name not in self._samples:
+            mine = [one for key, one in self._samples.items() if key.startswith(f"s-{call.owner}_")]
+            if sum(not one.done() for one in mine) >= MAX_SAMPLES:
+                raise Refused("too many samples wait: ask again later", "busy")
+            if not 1 <= count <= MAX_DRAWS or any(call.body.get(name) for name in UNSERVED):
+                raise Refused(f"num_samples: ask for 1 to {MAX_DRAWS}; {', '.join(UNSERVED)} are not served")
+            draws = self._drawn(self._weights(call, sampler), count, call.body)
+            self._samples[name] = asyncio.ensure_future(answered(draws))
+            for old in [key for key, one in self._samples.items() if one.done()][:-MAX_ANSWERS]:
+                del self._samples[old]
+        return {"request_id": name, "sample_sequence_ids": [f"{name}/{i}" for i in range(count)]}
+
+    async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
+        ids, (sampling, texts) = prompt_ids(field(body, "prompt", dict)), self._sampling(body)
+        seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
+        draws = [self._samplers.generate(weights, ids, replace(sampling, seed=seed), stop=texts) for seed in seeds]
+        drawn = await asyncio.gather(*draws)
+        ends = ["length" if one.finish_reason == "length" else "stop" for one in drawn]
+        found = [{"tokens": one.token_ids, "logprobs": one.logprobs} for one in drawn]
+        sequences = [one | {"stop_reason": end} for one, end in zip(found, ends, strict=True)]
+        k, scores = min(field(body, "topk_prompt_logprobs", int, 0), MAX_TOPK), {}
+        if k or field(body, "prompt_logprobs", bool, False):
+            scores = scores_answer(await self._samplers.score(weights, ids, k))
+        return Samples(type="sample", sequences=sequences, **scores)
+
+    def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:
+        """How to sample, and the texts that end it."""
+        given = field(body, "sampling_params", dict, {})
+        stops = [stop] if isinstance(stop := given.get("stop"), str) else stop
+        ids = self._ends if stops is None else tuple(stop for stop in stops if type(stop) is int)
+        temperature, top_p = (field(given, name, float, 1.0) for name in ("temperature", "top_p"))
+        length, top_k = field(given, "max_tokens", int, self._max_tokens), max(field(given, "top_k", int, -1), 0)
+        seed = field(given, "seed", int, None)
+        sampling = Sampling(length, temperature, top_p, top_k, seed=seed, stop_token_ids=ids, ignore_eos=not ids)
+        return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
+
+    def post_get_info(self, call: Call) -> Answer:
+        run, names = self._run(call, field(call.body, "model_id", str)), {"model_name": self._model}
+        data = {"model_data": names | {"tokenizer_id": self._model}, "model_id": run.id}
+        return {"type": "get_info"} | names | data | run.info
+
+    def post_weights_info(self, call: Call) -> Answer:
+        return facts_in(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
+
+    def get_get_server_capabilities(self, call: Call) -> Answer:
+        return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
+
+    def get_samplers(self, call: Call) -> Answer:
+        weights = self._weights(call, self._owned(call, call.rest[0]))
+        path = weights and "tinker://" + "/".join(weights.parts[-3:])
+        return {"sampler_id": call.rest[0], "base_model": self._model, "model_path": path}
+
+    def get_training_runs(self, call: Call) -> Answer:
+        """All training runs, one of them, or its checkpoints."""
+        if call.rest:
+            folder = self._folder / self._owned(call, call.rest[0])
+            notes = [facts_in(note) for note in folder.glob("*weights/*/checkpoint.json")]
+            return {"checkpoints": notes} if call.rest[1:] else facts_in(folder / INFO)
+        runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
+        return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+
+    def delete_training_runs(self, call: Call) -> Answer:
+        """Delete a checkpoint."""
+        name, _, *rest = call.rest
+        delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest]), call.owner))
+        return {}
+
+
+class Samples(dict[str, Any]):
+    """An answer with samples."""
+
+
+async def answered(work: Awaitable[Answer]) -> Answer:
+    """The answer that `work` gives, or its error as one."""
+    try:
+        return await work
+    except (UserError, Refused) as error:
+        return {"error": str(error), "category": "user"}
+    except Exception as error:
+        log.exception("a request failed")
+        return {"error": f"{type(error).__name__}: {error}", "category": "server"}

@@ -1,0 +1,356 @@
+"""Order, repeats, restarts, keys and hostile bodies, over HTTP and fakes in memory."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from agentrl.serve import runs as runs_module
+from agentrl.serve import service as service_module
+from agentrl.serve.app import App
+from agentrl.serve.service import Service
+from agentrl.serve.wire import MESSAGES, PROTOBUF
+from tests.serve.fakes import FakeSamplers, FakeTrainer
+
+MODEL = Path("/models/of/tiny")
+
+
+class Client:
+    """One key's requests."""
+
+    def __init__(self, http, key="tml-a"):
+        self.http, self.headers = http, {"x-api-key": key}
+
+    async def post(self, path, body=None, status=200, verb="POST", accept="application/json"):
+        headers = self.headers | {"accept": accept}
+        raw = isinstance(body, bytes)
+        given = {"content": body} if raw else {"json": body or {}}
+        if raw:
+            headers["content-type"] = PROTOBUF
+        answer = await self.http.request(verb, f"/api/v1/{path}", headers=headers, **given)
+        assert answer.status_code == status, answer.text
+        return answer.content if answer.headers["content-type"] == PROTOBUF else answer.json()
+
+    async def open(self):
+        self.session = (await self.post("create_session"))["session_id"]
+        body = {"session_id": self.session, "model_seq_id": 0, "base_model": str(MODEL), "lora_config": {"rank": 4}}
+        answer = await self.post("create_model", body)
+        self.model = (await self.result(answer))["model_id"]
+        assert self.model == f"{self.session}:train:0"
+        return self
+
+    async def result(self, submitted, accept="application/json"):
+        return await self.post("retrieve_future", {"request_id": submitted["request_id"]}, accept=accept)
+
+    async def forward(self, seq, *ids, loss="cross_entropy", **more):
+        return await self.post("forward_backward", pass_body(self.model, seq, ids, loss, **more))
+
+    async def step(self, seq):
+        return await self.post("optim_step", {"model_id": self.model, "seq_id": seq, "adam_params": {}})
+
+
+def pass_body(model, seq, ids, loss="cross_entropy", **more):
+    message = MESSAGES["ForwardBackwardRequest"](model_id=model, seq_id=seq, loss_fn=loss, **more)
+    datum = message.data.add()
+    datum.model_input.add().encoded_text.tokens = np.array(ids, "<i4").tobytes()
+    datum.loss_fn_inputs["target_tokens"].dense = np.array(ids, "<i8").tobytes()
+    datum.loss_fn_inputs["target_tokens"].dtype = 2
+    return message.SerializeToString()
+
+
+@asynccontextmanager
+async def serving(folder, trainer=None, samplers=None, token=""):
+    service = Service(trainer or FakeTrainer(), samplers or FakeSamplers(), MODEL, 64, (2,), folder)
+    await service.start()
+    try:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(App(service, token)), base_url="http://127.0.0.1"
+        ) as http:
+            yield http
+    finally:
+        await service.close()
+
+
+async def test_commands_that_come_out_of_order_run_in_order(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        third = await client.step(3)
+        second = await client.forward(2, 10)
+        assert trainer.calls[1:] == []
+        await client.forward(1, 1, 2)
+        assert (await client.result(third))["metrics"]["weights:mean"] == 13.0
+        message = MESSAGES["ForwardBackwardOutput"].FromString(await client.result(second))
+        assert message.metrics == {"loss:sum": 10.0}
+        assert np.frombuffer(message.loss_fn_outputs[0].fields["logprobs"].data, "<f4").tolist() == [-0.5]
+
+
+async def test_a_repeated_command_runs_once(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        first, again = await client.forward(1, 5), await client.forward(1, 5)
+        assert first == again
+        await client.step(2)
+        step = await client.step(2)
+        assert (await client.result(step))["metrics"]["weights:mean"] == 5.0
+        assert await client.result(step) == await client.result(step)
+
+
+async def test_a_refused_command_counts_and_changes_nothing(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        answer = await client.result(await client.forward(1, 5, loss="stable_reinforce"))
+        assert answer == {"error": "loss stable_reinforce is not served: use importance_sampling", "category": "user"}
+        await client.forward(2, 7)
+        assert (await client.result(await client.step(3)))["metrics"]["weights:mean"] == 7.0
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 2, 100])
+async def test_a_restart_goes_on_from_what_was_acknowledged(tmp_path, monkeypatch, snapshot_every):
+    monkeypatch.setattr(runs_module, "SNAPSHOT_STEPS", snapshot_every)
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        for seq in range(1, 9, 2):
+            await client.forward(seq, seq)
+            done = await client.result(last := await client.step(seq + 1))
+        await client.result(await client.forward(9, 100))
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client.http = http
+        assert await client.result(last) == done
+        assert (await client.step(8))["request_id"] == last["request_id"]
+        expected = 0
+        for seq in (1, 3, 5, 7, 100):
+            expected = expected * 2 + seq
+        assert (await client.result(await client.step(10)))["metrics"] == {"weights:mean": expected, "steps:max": 5}
+        assert len([call for call in trainer.calls if call[0] == "step"]) <= snapshot_every + 1
+
+
+async def test_commands_that_have_not_run_run_after_the_restart(tmp_path):
+    async with serving(tmp_path, FakeTrainer(delay=0.05)) as http:
+        client = await Client(http).open()
+        waiting = [await client.forward(seq, seq) for seq in range(1, 6)]
+        step = await client.step(6)
+    async with serving(tmp_path) as http:
+        client.http = http
+        assert (await client.result(step))["metrics"]["weights:mean"] == 15.0
+        assert len(await client.result(waiting[0])) > 10
+
+
+async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        body = {"model_id": client.model, "path": "one"}
+        await client.forward(1, 4)
+        await client.step(2)
+        path = (await client.result(await client.post("save_weights", body | {"seq_id": 3})))["path"]
+        assert path == f"tinker://{client.model}/weights/one"
+        again = await client.result(await client.post("save_weights", body | {"seq_id": 4}))
+        assert "is there already" in again["error"]
+        bad = await client.result(await client.post("save_weights", body | {"seq_id": 5, "path": "../../x"}))
+        assert bad["category"] == "user"
+        loaded = {"session_id": client.session, "model_seq_id": 1, "path": path, "optimizer": True}
+        copy = await client.result(await client.post("load_weights", loaded))
+        client.model = copy["model_id"]
+        assert (await client.result(await client.step(1)))["metrics"] == {"weights:mean": 8.0, "steps:max": 2}
+        trainer.refuses = True  # another model
+        refused = await client.result(await client.post("load_weights", loaded | {"model_seq_id": 2}))
+        assert refused == {"error": "no room", "category": "user"}
+        trainer.refuses = False
+        stolen = {"session_id": other.session, "model_seq_id": 1, "path": path, "optimizer": True}
+        assert "another key" in (await other.post("load_weights", stolen, 404))["detail"]
+        info = await client.post("weights_info", {"tinker_path": path})
+        assert (info["is_lora"], info["lora_rank"]) == (True, 4)
+        listed = await client.post(f"training_runs/{client.session}:train:0/checkpoints", verb="GET")
+        assert [one["checkpoint_id"] for one in listed["checkpoints"]] == ["weights/one"]
+        await other.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE", status=404)
+        await client.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE")
+        assert "no such checkpoint" in (await client.post("weights_info", {"tinker_path": path}, 404))["detail"]
+
+
+async def test_samples_have_the_weights_of_their_session(tmp_path):
+    samplers = FakeSamplers()
+    async with serving(tmp_path, samplers=samplers) as http:
+        client = await Client(http).open()
+        await client.forward(1, 9)
+        await client.step(2)
+        save = {"model_id": client.model, "seq_id": 3, "sampling_session_seq_id": 0}
+        saved = await client.result(await client.post("save_weights_for_sampler", save))
+        base = {"session_id": client.session, "sampling_session_seq_id": 1, "base_model": str(MODEL)}
+        frozen = await client.post("create_sampling_session", base)
+        await client.forward(4, 1)
+        await client.result(await client.step(5))
+        body = {"prompt": {"chunks": [{"tokens": [1, 2]}]}, "num_samples": 2, "seq_id": 0, "prompt_logprobs": True}
+        body["sampling_params"] = {"max_tokens": 2, "seed": 5, "stop": ["\n", "###"]}
+        for session, token in ((saved, 9), (frozen, 7)):
+            sampler = session["sampling_session_id"]
+            asked = await client.post("asample", body | {"sampling_session_id": sampler})
+            assert len(asked["sample_sequence_ids"]) == 2
+            assert await client.post("asample", body | {"sampling_session_id": sampler}) == asked
+            found = await client.result(asked)
+            assert [one["tokens"] for one in found["sequences"]] == [[token] * 2] * 2
+            assert found["prompt_logprobs"] == [None, -0.75]
+            shown = await client.post(f"samplers/{sampler}", verb="GET")
+            assert shown["base_model"] == str(MODEL)
+        first, second = samplers.calls[0], samplers.calls[1]
+        assert first[2].seed == 5
+        assert second[2].seed != 5
+        assert list(first[3]) == ["\n", "###"]
+        assert first[2].ignore_eos
+        await Client(http, "tml-b").post("asample", body | {"sampling_session_id": sampler}, 404)
+
+
+@pytest.mark.parametrize(
+    ("stop", "ids", "texts", "endless"),
+    [
+        (None, (2,), [], False),
+        ([], (), [], True),
+        ("x", (), ["x"], True),
+        ([7, 8], (7, 8), [], False),
+    ],
+)
+async def test_stops_are_end_of_text_nothing_texts_or_tokens(tmp_path, stop, ids, texts, endless):
+    service = Service(FakeTrainer(), FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    sampling, found = service._sampling({"sampling_params": {"stop": stop}})
+    assert (sampling.stop_token_ids, found, sampling.ignore_eos, sampling.max_new_tokens) == (ids, texts, endless, 64)
+
+
+async def test_finish_ends_what_waits_for_commands_that_never_come(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        await client.result(await client.forward(1, 1))
+        waits = await client.step(4)
+        asking = asyncio.create_task(client.result(waits))
+        await asyncio.sleep(0.05)
+        await client.post(f"sessions/{client.session}/finish", {"reason": {"type": "success"}})
+        assert (await asking)["category"] == "user"
+        await client.post(f"sessions/{client.session}/finish", {"reason": {"type": "success"}})
+        await client.post("optim_step", {"model_id": client.model, "seq_id": 9}, 404)
+
+
+async def test_an_answer_that_takes_long_is_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        answer = await client.post("retrieve_future", {"request_id": (await client.step(2))["request_id"]}, 408)
+        assert answer["queue_state"] == "active"
+        await client.post("retrieve_future", {"request_id": f"{client.model}/77"}, 410)
+
+
+async def test_models_are_trained_in_turn(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        first, second = await Client(http).open(), await Client(http, "tml-b").open()
+        trainer.gate.clear()
+        firsts = [await first.forward(seq, 1) for seq in range(1, 7)]
+        seconds = [await second.forward(seq, 1) for seq in range(1, 4)]
+        trainer.gate.set()
+        await asyncio.gather(first.result(firsts[-1]), second.result(seconds[-1]))
+    order = [call[1] == first.model for call in trainer.calls if call[0] == "pass"]
+    assert order == [True, True, False, True, False, True, False, True, True]
+
+
+async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "MAX_COMMANDS", 2)
+    monkeypatch.setattr(service_module, "MAX_MODELS", 1)
+    async with serving(tmp_path) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        await client.step(5)
+        await client.step(6)
+        await client.post("optim_step", {"model_id": client.model, "seq_id": 7}, 429)
+        body = {"session_id": client.session, "model_seq_id": 1, "base_model": str(MODEL)}
+        assert "models are open" in (await client.post("create_model", body, 400))["detail"]
+        await other.result(await other.step(1))
+
+
+async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
+    async with serving(tmp_path, token="tml-secret.") as http:
+        await Client(http, "tml-a").post("create_session", status=401)
+        client = await Client(http, "tml-secret.a").open()
+        thief = Client(http, "tml-secret.b")
+        await thief.post("optim_step", {"model_id": client.model, "seq_id": 1}, 404)
+        await thief.post("get_info", {"model_id": client.model}, 404)
+        await thief.post("session_heartbeat", {"session_id": client.session}, 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("create_model", {}, 400),
+        ("create_model", {"session_id": 5, "model_seq_id": 0}, 400),
+        ("forward_backward", b"\xff\xff\xff", 400),
+        ("asample", {"sampling_session_id": "../../etc"}, 404),
+        ("asample", {"sampling_session_id": "x" * 10_000}, 404),
+        ("retrieve_future", {"request_id": "x/y"}, 404),
+        ("retrieve_future", {"request_id": "MINE/../../x/7"}, 404),
+        ("create_model", {"session_id": "MINE/../../x", "model_seq_id": 0}, 404),
+        ("create_sampling_session", {"session_id": "MINE/..", "sampling_session_seq_id": 0}, 404),
+        ("get_info", {"model_id": "../x"}, 404),
+        ("sessions", {}, 400),
+        ("create_model", {"session_id": "MINE", "model_seq_id": 0, "base_model": "tiny", "lora_config": 5}, 400),
+        ("save_weights_external", {}, 404),
+        ("nothing/at/all", {}, 404),
+    ],
+)
+async def test_bad_requests_have_one_line(tmp_path, path, body, status):
+    async with serving(tmp_path) as http:
+        client = Client(http)
+        mine = (await client.post("create_session"))["session_id"]
+        if isinstance(body, dict):
+            body = {
+                name: value.replace("MINE", mine) if isinstance(value, str) else value for name, value in body.items()
+            }
+        detail = (await client.post(path, body, status))["detail"]
+    assert "\n" not in detail
+    assert len(detail) < 400
+
+
+def hostile(**tensor):
+    message = MESSAGES["ForwardBackwardRequest"](seq_id=1, loss_fn="cross_entropy")
+    datum = message.data.add()
+    datum.model_input.add().encoded_text.tokens = np.array([1, 2], "<i4").tobytes()
+    sparse = tensor.pop("sparse", None)
+    given = MESSAGES["Tensor"](**tensor)
+    if sparse is not None:
+        given.sparse_csr.MergeFrom(
+            MESSAGES["SparseCsr"](**{n: np.array(v, "<i8").tobytes() for n, v in sparse.items()})
+        )
+    datum.loss_fn_inputs["target_tokens"].MergeFrom(given)
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        hostile(dtype=2, shape=[2**40, 2**20], sparse={"crow_indices": [0], "col_indices": []}),
+        hostile(dtype=2, shape=[2, 2], sparse={"crow_indices": [0, 9, 1], "col_indices": [0]}),
+        hostile(dtype=2, shape=[2, 2], sparse={"crow_indices": [0, 1, 1], "col_indices": [7], "values": [1]}),
+        hostile(dtype=2, shape=[2, 2], sparse={"crow_indices": [0, 1, 1], "col_indices": [-1], "values": [1]}),
+        hostile(dtype=2, shape=[3], dense=b"12345678"),
+        hostile(dtype=9, dense=b"12345678"),
+        hostile(dtype=2, dense=b"123"),
+    ],
+)
+async def test_hostile_tensors_are_the_users_fault(tmp_path, message):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        message.model_id = client.model
+        answer = await client.result(await client.post("forward_backward", message.SerializeToString()))
+        assert answer["category"] == "user"
+
+
+async def test_sparse_columns_are_read(tmp_path):
+    trainer = FakeTrainer()
+    message = hostile(
+        dtype=2, shape=[2, 3], sparse={"crow_indices": [0, 2, 3], "col_indices": [0, 2, 1], "values": [5, 6, 7]}
+    )
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        message.model_id = client.model
+        await client.result(await client.post("forward_backward", message.SerializeToString()))
+    (call,) = [call for call in trainer.calls if call[0] == "pass"]
+    assert call[5][0].columns["target_tokens"].tolist() == [[5, 0, 6], [0, 7, 0]]
