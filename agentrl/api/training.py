@@ -61,16 +61,7 @@ def train(
         result = agentrl.train({"model.path": "models/warm"}, rows=[{"prompt": "2 + 3?", "answer": "5"}], reward=score)
         print(result.metrics["rollout/reward_mean"], result.checkpoint)
     """
-    run = training(
-        config,
-        preset=preset,
-        config_dir=config_dir,
-        tools=tools,
-        interactions=interactions,
-        reward=reward,
-        rows=rows,
-        validation_rows=validation_rows,
-    )
+    run = _run(config, preset, config_dir, Given(tools, interactions, reward, rows, validation_rows))
     for step in run.steps(pauses=False):
         if on_step is not None:
             on_step(step)
@@ -97,8 +88,12 @@ def training(
         for step in agentrl.training("model.path=models/warm", rows=rows, reward=score):
             print(step.number, step.metrics["rollout/reward_mean"])
     """
+    return _run(config, preset, config_dir, Given(tools, interactions, reward, rows, validation_rows))
+
+
+def _run(config: Overrides, preset: str, config_dir: str | Path | None, given: Given) -> TrainingRun:
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
-    parts = experiment(settled, Given(tools, interactions, reward, rows, validation_rows), RUN)
+    parts = experiment(settled, given, RUN)
     log_notes(preflight_training(settled))
     if parts.rows is not None and not settled.trainer.val_only:
         check_enough_rows(settled, len(parts.rows))

@@ -63,15 +63,13 @@ else:
         """
 
         def __init__(self, **sections: Any) -> None:
-            super().__init__(Config, "", {})
-            self._given.update(sections)
+            super().__init__(Config, "", sections)
 
     class SftSettings(Section):
         """Settings of `sft`, otherwise as `Settings`."""
 
         def __init__(self, **sections: Any) -> None:
-            super().__init__(SftConfig, "", {})
-            self._given.update(sections)
+            super().__init__(SftConfig, "", sections)
 
 
 def given_keys(settings: Any) -> Mapping[str, Any] | None:

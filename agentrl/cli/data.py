@@ -51,15 +51,15 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.core.outputs import check_folder
     from agentrl.tasks.demo import TASKS, make_task, task_class
-    from agentrl.tasks.generate import Sizes, generate
+    from agentrl.tasks.generate import generate
 
     known = {key for name in TASKS for key in task_class(name).OPTIONS}
     given = {key: value for key, value in vars(args).items() if key in known}
     task = make_task(args.task, given | dict(_own_option(args.task, text) for text in args.set))
     check_folder(args.out, "--out")
-    sizes = Sizes(train=args.train, val=args.val, demos=args.demos)
+    sizes = {"train": args.train, "val": args.val, "demos": args.demos}
     console = Console(soft_wrap=True, highlight=False)
-    for file, count in generate(task, args.out, sizes, args.seed).items():
+    for file, count in generate(task, args.out, **sizes, seed=args.seed).items():
         console.print(f"{file}: {plural(count, 'row')}")
     console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
     return 0

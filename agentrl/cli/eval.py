@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, row_count
 from agentrl.cli.generate import answer, load
+from agentrl.cli.generate import configure as configure_rows
 from agentrl.config.checks.files import inputs
 from agentrl.core.errors import UserError, plural
 from agentrl.core.outputs import check_apart, check_file, writing
@@ -38,8 +38,7 @@ EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
-    add_config_arguments(parser)
-    parser.add_argument("--rows", type=row_count, metavar="N", help="use the first N rows only (default: all)")
+    configure_rows(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 
 
@@ -72,13 +71,11 @@ def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
         from agentrl.evaluation.stored import read_answers, scored
 
         return scored(config, read_answers(config.data)[:limit])
-    if not config.data.output_path:
-        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
     from agentrl.evaluation.settings import scoring_something
 
     if scoring_something(config) is not config:
         raise UserError("nothing scores the answers: set reward.custom_reward_function.path or .name")
-    generator, rows = answer(config, Path(config.data.output_path), limit)
+    generator, rows = answer(config, limit)
     return generator.scores(rows)
 
 

@@ -42,9 +42,7 @@ def run(args: argparse.Namespace) -> int:
     config = load(args)
     if not config.data.path:
         raise UserError("data.path is not set: set it to the rows to answer, .parquet or .jsonl")
-    if not config.data.output_path:
-        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
-    generator, rows = answer(config, Path(config.data.output_path), args.rows)
+    generator, rows = answer(config, args.rows)
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -69,11 +67,14 @@ def load(args: argparse.Namespace) -> "EvalConfig":
     return replace(config, data=replace(config.data, train_files=config.data.path))
 
 
-def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
-    """Answer the rows of `data.path`; without a reward, the answers have no score."""
+def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequence[Row]]":
+    """Answer the rows of `data.path`; without a reward, the answers have no score. Raises UserError."""
     from agentrl.core.outputs import check_file
     from agentrl.doctor.preflight import preflight
 
+    if not config.data.output_path:
+        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
+    out = Path(config.data.output_path)
     check_file(out, "data.output_path")
     print_notes(preflight(config))
     from agentrl.data import load_dataset

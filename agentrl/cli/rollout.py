@@ -7,16 +7,14 @@ It takes the settings of `agentrl train`.
 """
 
 import argparse
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
-    from agentrl.trajectory.row import Row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     print_notes(preflight(config))
     from rich.console import Console
 
+    from agentrl.data import load_dataset
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation
     from agentrl.tracking.dumps.jsonl import write_trajectories
@@ -54,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console()
     with closing(LocalRuntime(untrained(config))) as runtime:
-        rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
+        files = config.data.train_files if args.split == "train" else config.data.val_files
+        rows = load_dataset(config.data, files, runtime.tokenizer)[: args.rows]
         runtime.publish_weights(0)
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
@@ -69,11 +69,3 @@ def run(args: argparse.Namespace) -> int:
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
     return 0
-
-
-def first_rows(config: "Config", split: str, tokenizer: Any) -> "Sequence[Row]":
-    """The rows of a split, in file order."""
-    from agentrl.data import load_dataset
-
-    data = config.data
-    return load_dataset(data, data.train_files if split == "train" else data.val_files, tokenizer)

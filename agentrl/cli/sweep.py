@@ -12,8 +12,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.cli.common import chosen_file
 from agentrl.core.errors import InfraError, UserError
@@ -58,7 +59,8 @@ def jobs(overrides: Sequence[str]) -> list[Job]:
     swept = [override.get_key_element().lstrip("+~") for override in parsed if override.is_sweep_override()]
     if not swept:
         raise UserError("-m: no setting has several values; write KEY=A,B")
-    short = _short_names(swept)
+    ends = Counter(key.rpartition(".")[2] for key in swept)  # a folder has the last part of a key, or all of it
+    short = {key: last if ends[last := key.rpartition(".")[2]] == 1 else key for key in swept}
     values = [_values(text, override) for text, override in zip(overrides, parsed, strict=True)]
     found = [_job(combination, short) for combination in itertools.product(*values)]
     same = Counter(job.name for job in found)
@@ -72,11 +74,9 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
     """
     from agentrl.config import resolve
 
-    def trainer_of(job: Job) -> Any:
-        file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.program}
-        return resolve(job.overrides, config_name=file, schema=schema, checks=checks, **where).config.trainer
-
-    planned = [(job, trainer_of(job)) for job in jobs(args.overrides)]
+    file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.program}
+    resolved = partial(resolve, config_name=file, schema=schema, checks=checks, **where)
+    planned = [(job, resolved(job.overrides).config.trainer) for job in jobs(args.overrides)]
     codes: dict[str, int] = {}
     for i, (job, trainer) in enumerate(planned):
         place = f"{getattr(trainer, folder_key)}/{job.name}"
@@ -93,11 +93,7 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    named = {
-        "--config-name": args.config_name,
-        "--config-dir": args.config_dir,
-        "--program": args.program,
-    }
+    named = {"--config-name": args.config_name, "--config-dir": args.config_dir, "--program": args.program}
     return [part for option, value in named.items() if value is not None for part in (option, value)]
 
 
@@ -157,9 +153,3 @@ def _job(combination: Sequence[tuple[str, str | None]], short: dict[str, str]) -
         f"{short[text.partition('=')[0].lstrip('+~')]}-{value}" for text, value in combination if value is not None
     ]
     return Job(PLAIN.sub("-", "_".join(parts))[:LONGEST], [text for text, _ in combination])
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key, or the whole key if two end alike."""
-    last = Counter(key.rpartition(".")[2] for key in keys)
-    return {key: key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key for key in keys}

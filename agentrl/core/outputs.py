@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -172,6 +172,27 @@ def write_atomic(path: Path, chunks: Iterable[str]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Replace `path` by the rows: all of them or, when anything fails, none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_of(path, os.getpid())
+    try:
+        pq.write_table(pa.Table.from_pylist(rows), draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def tail(file: Path, size: int) -> str:
+    """The text of the last `size` bytes. Raises OSError."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - size))
+        return stream.read().decode(errors="replace")
 
 
 def draft_of(path: Path, pid: int) -> Path:

@@ -70,6 +70,13 @@ def check_method(kind: type, name: str, given: tuple[str, ...], where: str, exam
         ) from None
 
 
+def check_has(made: Any, methods: Iterable[str], where: str, base: str) -> None:
+    """Raises UserError where an object lacks methods, which it would inherit from `base`."""
+    missing = [name for name in methods if not callable(getattr(made, name, None))]
+    if missing:
+        raise UserError(f"{where} lacks {', '.join(missing)}: derive it from {base}")
+
+
 def check_answers(fn: Any, where: str, what: str) -> None:
     """Raises UserError where a function never returns anything; `what` it should return."""
     if returns_nothing(fn):

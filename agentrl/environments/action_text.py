@@ -46,16 +46,9 @@ def _number_reader(name: str, *, whole: bool) -> ActionReader:
 
 
 def _choice_reader(name: str, values: list[Any]) -> ActionReader:
-    choices = {str(value): value for value in values}
+    choices = list(map(str, values))
     hint = f"Answer with one of {', '.join(choices)}."
-
-    def read(text: str) -> Json:
-        found = [word for word in choices if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)]
-        if len(found) != 1:
-            raise ValueError(hint)
-        return {name: choices[found[0]]}
-
-    return ActionReader(hint, read)
+    return ActionReader(hint, lambda text: {name: values[_chosen(text, choices)]})
 
 
 def _object_reader(outlines: dict[str, Json]) -> ActionReader:

@@ -68,6 +68,12 @@ def field(answer: Mapping[str, Any], name: str, kind: type, who: str) -> Any:
     return kind() if value is None else value
 
 
+def complaint(error: Mapping[str, Any]) -> str:
+    """An error of pydantic in a few words."""
+    place = ".".join(str(part) for part in error.get("loc", ()) if part != "body")
+    return ": ".join(filter(None, (place, str(error.get("msg", "")))))
+
+
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers among the values, as metrics."""
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and is_reward(value)}

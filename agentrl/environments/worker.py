@@ -21,6 +21,7 @@ from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError, last_line
+from agentrl.core.outputs import tail
 from agentrl.engines.servers import watchdog
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 
@@ -214,9 +215,7 @@ class ProgramProcess:
     def last_words(self) -> str:
         """The last line of its output."""
         try:
-            with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 10_000))
-                return last_line(file.read().decode(errors="replace")) or "it wrote nothing"
+            return last_line(tail(self.log, 10_000)) or "it wrote nothing"
         except OSError:
             return "it wrote nothing"
 

@@ -12,15 +12,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.outputs import append_line, superseded_path, write_atomic, writing
+from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 CHUNK = 1024
 """Rows that are sent to the engine together."""
 
+DEPENDS_ON = (
+    *("model.path", "model.chat_template", "data.path", "data.prompt_key", "data.max_response_length"),
+    *("rollout.n", "rollout.do_sample", "rollout.temperature", "trainer.seed"),
+)
 Answer = dict[str, Any]
 OnRow = Callable[[int, int], None]
 """Called with (rows done, all rows)."""
@@ -102,22 +106,12 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def depends_on(config: Config) -> dict[str, Any]:
+def depends_on(config: EvalConfig) -> dict[str, Any]:
     """The settings that answers depend on, by key."""
-    model, data, rollout = config.model, config.data, config.rollout
+    rollout = config.rollout
     multi_turn = {f"rollout.multi_turn.{key}": value for key, value in asdict(rollout.multi_turn).items()}
-    return multi_turn | {
-        "model.path": model.path,
-        "model.chat_template": model.chat_template,
-        "data.path": getattr(data, "path", None),
-        "data.prompt_key": data.prompt_key,
-        "data.max_response_length": data.max_response_length,
-        "rollout.n": rollout.n,
-        "rollout.do_sample": rollout.do_sample,
-        "rollout.temperature": rollout.temperature,
-        **{f"rollout.{name}": getattr(rollout, name) for name in FILTERS},
-        "trainer.seed": config.trainer.seed,
-    }
+    filters = {f"rollout.{name}": getattr(rollout, name) for name in FILTERS}
+    return multi_turn | {key: attrgetter(key)(config) for key in DEPENDS_ON} | filters
 
 
 class Generator:
@@ -230,22 +224,8 @@ def set_aside(out: Path) -> None:
 def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     """Rows as jsonl, or as parquet with everything nested as JSON text: rows need not be alike. Raises InfraError."""
     with writing(str(out)):
-        _write(out, records)
-
-
-def _write(out: Path, records: Sequence[dict[str, Any]]) -> None:
-    if out.suffix == ".jsonl":
-        write_atomic(out, (to_json(record, str) + "\n" for record in records))
-        return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.new")
-    nested = ("reward_model", "extra_info", "messages", "tools")
-    flat = [r | {key: to_json(r[key], str) for key in nested if key in r} for r in records]
-    try:
-        pq.write_table(pa.Table.from_pylist(flat), draft)
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+        if out.suffix == ".jsonl":
+            write_atomic(out, (to_json(record, str) + "\n" for record in records))
+        else:
+            nested = ("reward_model", "extra_info", "messages", "tools")
+            write_parquet(out, [r | {key: to_json(r[key], str) for key in nested if key in r} for r in records])

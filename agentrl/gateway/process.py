@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import last_line
+from agentrl.core.outputs import tail
 from agentrl.engines.servers import watchdog
 
 PASSED_VARIABLES = (
@@ -65,7 +66,7 @@ async def run_command(
         for wait in waits:
             wait.cancel()
         await _stop(process)
-    return Ended(_signed(process.returncode) if ended else None, _tail(log))
+    return Ended(_signed(process.returncode) if ended else None, tail(log, KEPT_OUTPUT_BYTES))
 
 
 async def _stop(process: Process) -> None:
@@ -80,9 +81,3 @@ async def _stop(process: Process) -> None:
 def _signed(code: int | None) -> int | None:
     """The watchdog passes on -9, say, which a shell reads as 247."""
     return code - 256 if code is not None and code > 192 else code
-
-
-def _tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - KEPT_OUTPUT_BYTES))
-        return file.read().decode(errors="replace")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError, reported_as
-from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
+from agentrl.core.plugin_checks import check_answers, check_has, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
 from agentrl.core.user_code import Cleanup, UserFunction, construct
 from agentrl.interactions.base import BaseInteraction
@@ -137,12 +137,8 @@ def _check_class(entry: Entry, kind: type) -> ToolOptions:
 
 
 def _runner(interaction: Any, name: str, entry: Entry, options: ToolOptions) -> MethodRunner:
-    missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
-    if missing:
-        raise UserError(
-            f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: "
-            "derive it from agentrl.interactions.BaseInteraction"
-        )
+    base = "agentrl.interactions.BaseInteraction"
+    check_has(interaction, METHODS, f"{entry.where}: {entry.class_name}", base)
     return MethodRunner("interaction", name, interaction, METHODS, options)
 
 

@@ -10,12 +10,11 @@ import json
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.core.outputs import superseded_path, write_atomic, writing
+from agentrl.core.outputs import superseded_path, write_atomic, write_parquet, writing
 from agentrl.tasks.demo.base import Problem, Task, row
 from agentrl.tasks.demo.stage import Script, Stage
 
@@ -26,34 +25,27 @@ FILES = ("train.parquet", "val.parquet", "sft.jsonl")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Rows per split, and demonstrations."""
-
-    train: int
-    val: int
-    demos: int = 0
-
-
-def generate(task: Task, out: Path, sizes: Sizes, seed: int) -> dict[Path, int]:
+def generate(task: Task, out: Path, *, train: int, val: int, demos: int = 0, seed: int) -> dict[Path, int]:
     """Write train.parquet, val.parquet, sft.jsonl (each where its size is not 0) and the task's own files to `out`.
 
     Returns the files written with their numbers of rows. Raises UserError when the task runs out of questions.
     """
-    val = distinct(task, sizes.val, random.Random(f"{seed}/val"), taken=set())
-    asked = {problem.question for problem in val}
-    train = distinct(task, sizes.train, random.Random(f"{seed}/train"), taken=asked)
+    held_out = distinct(task, val, random.Random(f"{seed}/val"), taken=set())
+    asked = {problem.question for problem in held_out}
+    trained = distinct(task, train, random.Random(f"{seed}/train"), taken=asked)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in task.files(out).items():
         (out / name).write_text(text, encoding="utf-8")
     written: dict[Path, int] = {}
-    for split, problems in (("train", train), ("val", val)):
+    for split, problems in (("train", trained), ("val", held_out)):
         if problems:
             written[out / f"{split}.parquet"] = len(problems)
-            _write_rows(_draft(out / f"{split}.parquet"), [row(task, p, split, i) for i, p in enumerate(problems)])
-    if sizes.demos:
+            with writing(str(out / f"{split}.parquet")):
+                rows = [row(task, problem, split, i) for i, problem in enumerate(problems)]
+                write_parquet(_draft(out / f"{split}.parquet"), rows)
+    if demos:
         rng = random.Random(f"{seed}/demos")
-        shown = distinct(task, sizes.demos, rng, taken=asked)
+        shown = distinct(task, demos, rng, taken=asked)
         written[out / "sft.jsonl"] = len(shown)
         messages = asyncio.run(demonstrations(task, shown, rng, out))
         with writing(str(out / "sft.jsonl")):
@@ -125,15 +117,3 @@ async def demonstrations(task: Task, problems: list[Problem], rng: random.Random
     finally:
         await stage.close()
         await tools.close()
-
-
-def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with writing(str(file)):
-        try:
-            pq.write_table(pa.Table.from_pylist(rows), file)
-        except BaseException:
-            file.unlink(missing_ok=True)
-            raise

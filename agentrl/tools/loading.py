@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError, reported_as
-from agentrl.core.plugin_checks import check_keys
+from agentrl.core.plugin_checks import check_has, check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
@@ -142,11 +142,7 @@ def _object(entry: Entry, construct_tool: Callable[..., Any]) -> Definition:
 
 
 def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
-    missing = [name for name in METHODS if not callable(getattr(tool, name, None))]
-    if missing:
-        raise UserError(
-            f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: derive it from agentrl.tools.BaseTool"
-        )
+    check_has(tool, METHODS, f"{entry.where}: {entry.class_name}", "agentrl.tools.BaseTool")
     with reported_as(f"{entry.where}: {entry.class_name}"):
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)

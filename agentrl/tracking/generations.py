@@ -1,16 +1,13 @@
 """Some conversations of a validation as a table, for loggers that have tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentrl.tracking.dumps.text import Decode
 from agentrl.trajectory.trajectory import Trajectory
 
-COLUMNS = ("step", "row", "prompt", "response", "reward", "outcome")
 
-
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """One line of the table."""
 
     step: int
@@ -20,10 +17,6 @@ class Generation:
     """Everything after the prompt, tool replies included, with special tokens."""
     reward: float | None
     outcome: str
-
-    def values(self) -> list[int | float | str | None]:
-        """In the order of COLUMNS."""
-        return [getattr(self, name) for name in COLUMNS]
 
 
 def generations(step: int, trajectories: Sequence[Trajectory], count: int, decode: Decode) -> list[Generation]:

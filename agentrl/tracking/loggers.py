@@ -15,7 +15,7 @@ from agentrl.core.errors import UserError, needing
 from agentrl.core.inside import inside
 from agentrl.core.outputs import append_line, write_atomic
 from agentrl.core.points import LOGGERS, run_logger
-from agentrl.tracking.generations import COLUMNS, Generation
+from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.services.service import RunInfo
 
@@ -120,9 +120,9 @@ class TensorBoardLogger(Logger):
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         for row in rows:
-            facts = zip(COLUMNS, row.values(), strict=True)
             # Four spaces: as code, for the text is not Markdown.
-            lines = ["**{}**\n\n    {}".format(name, str(value).replace("\n", "\n    ")) for name, value in facts]
+            facts = {name: str(value).replace("\n", "\n    ") for name, value in row._asdict().items()}
+            lines = [f"**{name}**\n\n    {text}" for name, text in facts.items()]
             self._writer.add_text(f"generations/{row.row}", "\n\n".join(lines), global_step=step)
 
     def close(self) -> None:

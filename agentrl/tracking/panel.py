@@ -135,16 +135,15 @@ def _trends(state: State, width: int) -> Table:
     """Reward and success: first value, the way here and the steps to come, value now."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     room = max(10, width - LABEL_WIDTH - 25)
-    if state.rewards:
-        now = Text(figure(state.rewards[-1]), "bold")
-        if "rollout/reward_std" in state.metrics:
-            now.append(f" ±{state.metrics['rollout/reward_std']:.2f}", "dim not bold")
-        way = _way(state, state.rewards, room)
-        grid.add_row(Text("reward".ljust(LABEL_WIDTH), "dim"), Text(figure(state.rewards[0]), "dim"), way, now)
-    if state.successes:
-        way = _way(state, state.successes, room, low=0.0, high=1.0)
-        now = Text(share(state.successes[-1]), "bold")
-        grid.add_row(Text("success".ljust(LABEL_WIDTH), "dim"), Text(share(state.successes[0]), "dim"), way, now)
+    spread = state.metrics.get("rollout/reward_std")
+    rows = (("reward", state.rewards, figure, None, None), ("success", state.successes, share, 0.0, 1.0))
+    for label, values, show, low, high in rows:
+        if values:
+            now = Text(show(values[-1]), "bold")
+            if label == "reward" and spread is not None:
+                now.append(f" ±{spread:.2f}", "dim not bold")
+            way = _way(state, values, room, low, high)
+            grid.add_row(Text(label.ljust(LABEL_WIDTH), "dim"), Text(show(values[0]), "dim"), way, now)
     return grid
 
 

@@ -83,13 +83,16 @@ def test_a_known_data_set_needs_no_function(home: Path, tmp_path: Path) -> None:
     assert found["openai/gsm8k"]["mean"]["value"] == 0.5
 
 
+SCORED = "reward.custom_reward_function.name=agentrl.rewards.scorers:exact_match"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ([], "data.path is not set"),
         (["data.path=PATH", "data.response_key=none"], "'none' holds no answers"),
         (["data.path=PATH", "rollout.tempreature=1"], "did you mean rollout.temperature"),
-        (["data.path=PATH", "model.path=MODEL"], "data.output_path is not set"),
+        (["data.path=PATH", "model.path=MODEL", SCORED], "data.output_path is not set"),
     ],
 )
 def test_mistakes(

@@ -21,7 +21,7 @@ from agentrl.rewards.code import compute_score
 from agentrl.tasks.demo import TASKS, Task, make_task, task_class
 from agentrl.tasks.demo.stage import Stage
 from agentrl.tasks.demo.terminal import CHORES
-from agentrl.tasks.generate import Sizes, distinct, generate
+from agentrl.tasks.generate import distinct, generate
 from agentrl.tasks.models import tiny
 from agentrl.tasks.plain import PlainContainer
 from agentrl.tools import load_tools
@@ -51,7 +51,7 @@ def stage(task: Task, folder: Path) -> Stage:
 def test_same_seed_same_files_and_splits_are_disjoint(tmp_path: Path, name: str) -> None:
     shown = 20 if name in WITH_DEMOS else 0
     for folder, seed in (("a", 5), ("b", 5), ("c", 6)):
-        generate(make_task(name, {}), tmp_path / folder, Sizes(60, 30, shown), seed)
+        generate(make_task(name, {}), tmp_path / folder, train=60, val=30, demos=shown, seed=seed)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
     assert digest(tmp_path / "a") != digest(tmp_path / "c")
     train, val = (read_rows(tmp_path / "a" / f"{split}.parquet") for split in ("train", "val"))
@@ -63,18 +63,18 @@ def test_same_seed_same_files_and_splits_are_disjoint(tmp_path: Path, name: str)
 
 
 def test_validation_rows_stay_when_the_rest_changes(tmp_path: Path) -> None:
-    for folder, sizes in (("a", Sizes(10, 20, 0)), ("b", Sizes(40, 20, 15))):
-        generate(make_task("arithmetic", {}), tmp_path / folder, sizes, 1)
+    for folder, sizes in (("a", {"train": 10}), ("b", {"train": 40, "demos": 15})):
+        generate(make_task("arithmetic", {}), tmp_path / folder, **sizes, val=20, seed=1)
     assert (tmp_path / "a/val.parquet").read_bytes() == (tmp_path / "b/val.parquet").read_bytes()
 
 
 def test_files_of_other_rows_are_set_aside_together(tmp_path: Path) -> None:
     task = make_task("arithmetic", {})
-    generate(task, tmp_path, Sizes(10, 5), 1)
-    generate(task, tmp_path, Sizes(10, 5, 4), 1)  # the same rows, and demonstrations
+    generate(task, tmp_path, train=10, val=5, seed=1)
+    generate(task, tmp_path, train=10, val=5, demos=4, seed=1)  # the same rows, and demonstrations
     assert not (tmp_path / "superseded_1").exists()
     old = {name: (tmp_path / name).read_bytes() for name in ("train.parquet", "val.parquet", "sft.jsonl")}
-    generate(make_task("reasoning_gym:chain_sum", {}), tmp_path, Sizes(10, 5), 1)
+    generate(make_task("reasoning_gym:chain_sum", {}), tmp_path, train=10, val=5, seed=1)
     assert not (tmp_path / "sft.jsonl").exists()
     assert all((tmp_path / "superseded_1" / name).read_bytes() == data for name, data in old.items())
 
@@ -82,7 +82,7 @@ def test_files_of_other_rows_are_set_aside_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_in_verls_layout(tmp_path: Path, name: str) -> None:
     task = make_task(name, {})
-    generate(task, tmp_path, Sizes(5, 0), 0)
+    generate(task, tmp_path, train=5, val=0, seed=0)
     assert not (tmp_path / "val.parquet").exists()
     row = read_rows(tmp_path / "train.parquet")[2]
     assert row.data_source == task.DATA_SOURCE
@@ -135,7 +135,7 @@ def test_sloppiness_is_what_it_says(tmp_path: Path) -> None:
 
 
 def test_demonstrations_teach_what_the_parser_reads(tmp_path: Path) -> None:
-    generate(make_task("arithmetic", {}), tmp_path, Sizes(0, 0, 40), 0)
+    generate(make_task("arithmetic", {}), tmp_path, train=0, val=0, demos=40, seed=0)
     tiny.prepare(tmp_path / "model", [tmp_path / "sft.jsonl"])
     chat = Chat(AutoTokenizer.from_pretrained(tmp_path / "model"), format="hermes")
     for demo in demos(tmp_path):
@@ -150,7 +150,12 @@ def test_demonstrations_teach_what_the_parser_reads(tmp_path: Path) -> None:
 
 def test_second_attempts_follow_the_checkers_own_words(tmp_path: Path) -> None:
     generate(
-        make_task("arithmetic", {"sloppiness": 1.0, "slips": "copy", "retries": 1.0}), tmp_path, Sizes(0, 0, 20), 0
+        make_task("arithmetic", {"sloppiness": 1.0, "slips": "copy", "retries": 1.0}),
+        tmp_path,
+        train=0,
+        val=0,
+        demos=20,
+        seed=0,
     )
     for demo in demos(tmp_path):
         roles = [message["role"] for message in demo["messages"]]
@@ -185,7 +190,7 @@ def test_bank_demonstrations_earn_the_tools_own_reward(tmp_path: Path) -> None:
 
 def test_lookup_answers_stand_in_what_the_search_finds(tmp_path: Path) -> None:
     task = make_task("lookup", {"towns": 150})
-    generate(task, tmp_path, Sizes(50, 10, 60), 0)
+    generate(task, tmp_path, train=50, val=10, demos=60, seed=0)
     for demo in demos(tmp_path):
         answer = demo["messages"][-1]["content"]
         found = [message["content"] for message in demo["messages"] if message["role"] == "tool"]
@@ -199,7 +204,7 @@ def test_lookup_answers_stand_in_what_the_search_finds(tmp_path: Path) -> None:
 def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, corrections: float) -> None:
     """The real interpreter tells a draft from what the example asks for; the real scorer agrees with it."""
     task = make_task("programs", {"corrections": corrections})
-    generate(task, tmp_path, Sizes(30, 0, 30), 0)
+    generate(task, tmp_path, train=30, val=0, demos=30, seed=0)
     problems = distinct(task, 30, random.Random("0/demos"), taken=set())
     shown = [[m["content"].strip() for m in demo["messages"] if m["role"] == "tool"] for demo in demos(tmp_path)]
 
@@ -254,7 +259,7 @@ def test_mistakes_in_chores_forget_the_file() -> None:
 
 
 def test_terminal_demonstrations_run_in_containers(tmp_path: Path) -> None:
-    generate(make_task("terminal", {"mistakes": 0.0}), tmp_path, Sizes(0, 0, 4), 0)
+    generate(make_task("terminal", {"mistakes": 0.0}), tmp_path, train=0, val=0, demos=4, seed=0)
     for demo in demos(tmp_path):
         assert [message["role"] for message in demo["messages"]] == ["user", "assistant", "tool", "assistant"]
         assert demo["messages"][2]["content"] == "(no output)"
@@ -262,7 +267,7 @@ def test_terminal_demonstrations_run_in_containers(tmp_path: Path) -> None:
 
 
 def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> None:
-    generate(make_task("reasoning_gym:gcd", {"settings": '{"min_value": 10}'}), tmp_path, Sizes(10, 5), 0)
+    generate(make_task("reasoning_gym:gcd", {"settings": '{"min_value": 10}'}), tmp_path, train=10, val=5, seed=0)
     for row in read_rows([tmp_path / "train.parquet", tmp_path / "val.parquet"]):
         said = f"<answer>{row.ground_truth}</answer>"
         assert scorers.reasoning_gym(row.data_source, said, row.ground_truth, row.extra_info) == 1.0
@@ -291,12 +296,12 @@ def test_mistakes(name: str, options: dict[str, Any], message: str) -> None:
 
 def test_a_task_that_runs_out_of_questions(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"only about 9 questions; ask for fewer rows"):
-        generate(make_task("lookup", {"towns": 1}), tmp_path, Sizes(8, 4), 0)
+        generate(make_task("lookup", {"towns": 1}), tmp_path, train=8, val=4, seed=0)
 
 
 def test_demonstrations_where_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ReasoningGym has no demonstrations; leave out --demos"):
-        generate(make_task("reasoning_gym:gcd", {}), tmp_path, Sizes(1, 1, 1), 0)
+        generate(make_task("reasoning_gym:gcd", {}), tmp_path, train=1, val=1, demos=1, seed=0)
 
 
 def test_no_two_tasks_share_an_option() -> None:

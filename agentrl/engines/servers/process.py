@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agentrl.core.errors import UserError
 from agentrl.core.inside import inside
+from agentrl.core.outputs import tail
 from agentrl.engines.servers import watchdog
 
 # Some servers say before each line which of their processes wrote it.
@@ -89,10 +90,7 @@ class ServerProcess:
         """The last lines of its log since it was last started."""
         if not self.log.exists():
             return []
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 64_000))
-            text = file.read().decode(errors="replace")
-        own = text.rpartition("\n$ ")[2].splitlines()[1:]
+        own = tail(self.log, 64_000).rpartition("\n$ ")[2].splitlines()[1:]
         return [line for line in own if line.strip()][-lines:]
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:

@@ -12,7 +12,15 @@ from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
 from agentrl.environments.action_text import ActionReader, reader_of, text_of, tool_reader, tool_result, tools_of
-from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, Observation, fetch, field, parsed
+from agentrl.environments.answers import (
+    MAX_ANSWER_BYTES,
+    SHOWN_CHARACTERS,
+    Observation,
+    complaint,
+    fetch,
+    field,
+    parsed,
+)
 from agentrl.environments.own import EnvironmentKind, load_functions, require
 
 SCHEMA_SECONDS = 10.0
@@ -144,7 +152,7 @@ class OpenEnvEnvironment(EnvironmentKind):
         if code == "CAPACITY_REACHED":
             return Full(message)
         if code == "VALIDATION_ERROR" and acted:
-            errors = [_about(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
+            errors = [complaint(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
             return Invalid("; ".join(errors) or message)
         return InfraError(f"{self.url}: {code}: {message}")
 
@@ -185,8 +193,3 @@ class _Empty(dict[str, Any]):
 
     def __missing__(self, name: str) -> str:
         return ""
-
-
-def _about(error: dict[str, Any]) -> str:
-    """An error of pydantic in a few words."""
-    return " ".join(filter(None, (".".join(map(str, error.get("loc", ()))), str(error.get("msg", "")))))

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentrl.core.errors import InfraError
-from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, parsed
-from agentrl.environments.nemo_gym.server import about
+from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, complaint, parsed
 
 KEEPALIVE_SECONDS = 3.0
 """Seconds that an idle connection is kept. Servers close theirs after 5, and lose a request of that moment."""
@@ -77,6 +76,6 @@ async def _text_of(answer: Any, who: str) -> str:
 def _complaint(text: str) -> str:
     """The first error of pydantic in a few words, or the text as it is."""
     try:
-        return about(json.loads(text)["detail"][0])
+        return complaint(json.loads(text)["detail"][0])
     except (ValueError, LookupError, TypeError):
         return text[:SHOWN_CHARACTERS]

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.core.errors import InfraError, UserError, reported_as
 from agentrl.core.foreign import read_json, read_yaml
-from agentrl.environments.answers import fetch, field, parsed
+from agentrl.environments.answers import complaint, fetch, field, parsed
 from agentrl.environments.worker import POLL_SECONDS, EnvironmentProgram, RestartedProgram
 
 Json = dict[str, Any]
@@ -79,7 +79,7 @@ class GymServer:
         status, text = asked(self.url, path, json.dumps(row).encode())
         with reported_as(self.url):
             errors = parsed(text, path).get("detail", []) if status == 422 else []
-            return next((about(error) for error in errors if error["loc"][1:2] != ["response"]), None)
+            return next((complaint(error) for error in errors if error["loc"][1:2] != ["response"]), None)
 
     def _required(self, route: str) -> list[str]:
         """Fields of a request that have no default."""
@@ -163,11 +163,6 @@ def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         return fetch(f"{url}{path}", ANSWER_SECONDS, body)
     except ConnectionError as error:
         raise UserError(f"no NeMo Gym server answers at {url} ({error}): start it, or correct its URL") from None
-
-
-def about(error: Mapping[str, Any]) -> str:
-    """An error of pydantic in a few words."""
-    return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"
 
 
 class StartedServer(RestartedProgram):

@@ -5,13 +5,12 @@ and renamed when done, so a run that was killed half way leaves nothing that loo
 """
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.remote_files import made_once
 from agentrl.core.resources import share
 
 RECIPE = "agentrl.json"
@@ -35,15 +34,13 @@ def make_once(out: Path, recipe: dict[str, Any], write: Callable[[Path], None]) 
     if out.exists():
         _check_same(out, recipe)
         return False
-    out.parent.mkdir(parents=True, exist_ok=True)
-    build = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        write(build)
-        (build / RECIPE).write_text(json.dumps(recipe, indent=2) + "\n")
-        build.chmod(0o755)  # mkdtemp makes it private
-        build.rename(out)
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        write(folder)
+        (folder / RECIPE).write_text(json.dumps(recipe, indent=2) + "\n")
+
+    made_once(out, make, f"{out} cannot be written")
     return True
 
 

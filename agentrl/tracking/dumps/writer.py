@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.core.isolated import Failed, IsolatedFunction
 from agentrl.tracking.dumps.jsonl import write_trajectories
@@ -32,6 +32,15 @@ CONTINUES = (
     "the run continues without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
     "trainer.rollout_data_dir and trainer.validation_data_dir to null"
 )
+
+
+class Dump(NamedTuple):
+    """The trajectories of a step, and their file."""
+
+    path: Path
+    step: int
+    trajectories: Sequence[Trajectory]
+    advantages: Advantages
 
 
 class DumpWriter:
@@ -58,7 +67,8 @@ class DumpWriter:
     ) -> None:
         """Write a dump soon, after the work of `after` has ended; the arguments must not change any more otherwise."""
         self.wait(MOST_PENDING - 1)
-        self._pending.append(self._thread.submit(self._write, path, step, trajectories, advantages, after))
+        dump = Dump(path.absolute(), step, trajectories, dict(advantages))
+        self._pending.append(self._thread.submit(self._write, dump, after))
 
     def wait(self, left: int = 0) -> None:
         """Return when at most `left` dumps are not on the disk."""
@@ -70,32 +80,23 @@ class DumpWriter:
         self._thread.shutdown()
         self._process.close()
 
-    def _write(
-        self,
-        path: Path,
-        step: int,
-        trajectories: Sequence[Trajectory],
-        advantages: Advantages,
-        after: Sequence["Future[None]"],
-    ) -> None:
+    def _write(self, dump: Dump, after: Sequence["Future[None]"]) -> None:
         wait(after)
         try:
-            if not self._sent(path.absolute(), step, trajectories, advantages):
-                write_trajectories(path, step, trajectories, self.texts, advantages)
+            if not self._sent(dump):
+                write_trajectories(**dump._asdict(), decode=self.texts)
         except Exception as error:  # a full disk, a tokenizer or an object of a user's that fails
-            self.failures.append(f"{path} cannot be written: {_reason(error)}")
+            self.failures.append(f"{dump.path} cannot be written: {_reason(error)}")
             if len(self.failures) == 1:
                 log.warning("%s; %s", self.failures[0], CONTINUES)
 
-    def _sent(self, path: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> bool:
+    def _sent(self, dump: Dump) -> bool:
         """Whether another process has written the dump."""
-        tokens = sum(len(ledger) for trajectory in trajectories for ledger in trajectory.outlines)
+        tokens = sum(len(ledger) for trajectory in dump.trajectories for ledger in trajectory.outlines)
         if tokens < LARGE_TOKENS or not self._sends or (tokenizer := self._sendable) is None:
             return False
         try:
-            self._process(
-                path=path, step=step, trajectories=trajectories, tokenizer=tokenizer, advantages=dict(advantages)
-            )
+            self._process(dump=dump, tokenizer=tokenizer)
         except Failed:  # a full disk: this process says so when it fails, too
             return False
         except Exception as error:  # an object of a user's that cannot be sent, a process that died
@@ -109,11 +110,9 @@ class DumpWriter:
         return sendable(self._tokenizer)
 
 
-def write_sent(
-    path: Path, step: int, trajectories: Sequence[Trajectory], tokenizer: str, advantages: Advantages
-) -> None:
+def write_sent(dump: Dump, tokenizer: str) -> None:
     """Write a dump in the other process. `tokenizer`: the JSON of a fast one."""
-    write_trajectories(path, step, trajectories, _texts_of(tokenizer), advantages)
+    write_trajectories(**dump._asdict(), decode=_texts_of(tokenizer))
 
 
 def sendable(tokenizer: Any) -> str | None:

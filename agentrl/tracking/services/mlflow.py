@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
 
 from agentrl.core.points import run_logger
@@ -46,7 +45,7 @@ class Mlflow(Service):
             self.client.log_batch(self.id, metrics=batch)
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        text = json.dumps([asdict(row) for row in rows], ensure_ascii=False, indent=1)
+        text = json.dumps([row._asdict() for row in rows], ensure_ascii=False, indent=1)
         self.client.log_text(self.id, text, f"generations/{step}.json")
 
     def end(self) -> None:

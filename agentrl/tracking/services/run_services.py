@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentrl.core.points import run_logger
-from agentrl.tracking.generations import COLUMNS, Generation
+from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
 
 
@@ -19,12 +19,12 @@ class InitService(Service):
     """A service whose module begins a run by `init`."""
 
     def begin(self, info: RunInfo) -> None:
-        about = {"project": info.project, "name": info.name, "id": self.id, "config": dict(info.config)}
-        self.run = self.module.init(**about, resume="allow" if self.resumed else None, **self.place(info))
+        about = {"project": info.project, "name": info.name, "config": dict(info.config)}
+        self.run = self.module.init(**about, resume="allow" if self.resumed else "never", **self.own(info))
 
     @abstractmethod
-    def place(self, info: RunInfo) -> dict[str, Any]:
-        """Arguments of `init` that say where the run's records go."""
+    def own(self, info: RunInfo) -> dict[str, Any]:
+        """Arguments of `init` that this service alone has."""
 
 
 @run_logger("swanlab")
@@ -35,12 +35,12 @@ class Swanlab(InitService):
     package = "swanlab"
     fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 
-    def place(self, info: RunInfo) -> dict[str, Any]:
+    def own(self, info: RunInfo) -> dict[str, Any]:
         folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")
-        return {"log_dir": folder, "mode": os.environ.get("SWANLAB_MODE")}
+        return {"id": self.id, "log_dir": folder, "mode": os.environ.get("SWANLAB_MODE")}
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        table = self.module.echarts.Table().add(list(COLUMNS), [row.values() for row in rows])
+        table = self.module.echarts.Table().add(list(Generation._fields), [list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
 
     def end(self) -> None:
@@ -49,27 +49,19 @@ class Swanlab(InitService):
 
 
 @run_logger("trackio")
-class Trackio(Service):
+class Trackio(InitService):
     """`trackio show --project <project>` shows it."""
 
     name = "trackio"
     package = "trackio"
     fix = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
 
-    def begin(self, info: RunInfo) -> None:
-        self.run = self.module.init(
-            project=info.project,
-            name=info.name,
-            resume="allow" if self.resumed else "never",
-            config=dict(info.config),
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+    def own(self, info: RunInfo) -> dict[str, Any]:
+        return {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        lines = [["" if value is None else value for value in row.values()] for row in rows]
-        self.run.log({GENERATIONS: self.module.Table(columns=list(COLUMNS), data=lines)}, step=step)
+        lines = [["" if value is None else value for value in row] for row in rows]
+        self.run.log({GENERATIONS: self.module.Table(columns=list(Generation._fields), data=lines)}, step=step)
 
     def end(self) -> None:
         if self.run is not None:
@@ -85,11 +77,11 @@ class Wandb(InitService):
     package = "wandb"
     fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 
-    def place(self, info: RunInfo) -> dict[str, Any]:
-        return {"dir": None if os.environ.get("WANDB_DIR") else str(info.folder)}
+    def own(self, info: RunInfo) -> dict[str, Any]:
+        return {"id": self.id, "dir": None if os.environ.get("WANDB_DIR") else str(info.folder)}
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        table = self.module.Table(columns=list(COLUMNS), data=[row.values() for row in rows])
+        table = self.module.Table(columns=list(Generation._fields), data=[list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
 
     def end(self) -> None:

@@ -49,11 +49,6 @@ class RunInfo:
         """All settings, in sections."""
         return yaml.safe_load(self.config_yaml) or {}
 
-    @property
-    def resume(self) -> bool:
-        """Whether the run resumes from a checkpoint."""
-        return bool(self.resume_step)
-
 
 def memory_file(folder: Path, name: str) -> Path:
     """Where a run's folder keeps the id of its run at the service `name`, and the last step sent."""
@@ -75,7 +70,7 @@ class Service(ABC):
     def __init__(self, run: RunInfo) -> None:
         """Raises UserError."""
         self._file = memory_file(run.folder, self.name)
-        self.id, self.last_step = self._recall(run.resume)
+        self.id, self.last_step = self._recall(resume=bool(run.resume_step))
         self.resumed = self.last_step is not None
         self._warned = False
         with needing(f"trainer.logger: {self.name}", f'"agentrl[{self.name}]" or drop it'):
@@ -132,7 +127,7 @@ class Service(ABC):
                 log.warning("trainer.logger: %s: %s; the run continues without it", self.name, error)
             self._warned = True
 
-    def _recall(self, resume: bool) -> tuple[str, int | None]:
+    def _recall(self, *, resume: bool) -> tuple[str, int | None]:
         with suppress(OSError, ValueError, KeyError):
             kept = json.loads(self._file.read_text())
             if resume:
