@@ -12,6 +12,7 @@ from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.errors import UserError
+from agentrl.core.grouping import grouped
 from agentrl.data import load_dataset
 from agentrl.data.given import numbered
 from agentrl.doctor.preflight import preflight
@@ -148,12 +149,7 @@ def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> li
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
     with sampler(config, objects) as runtime:
         rows = chosen_rows(config, objects, runtime, config.data.path, limit)
-        groups = [group for start in range(0, len(rows), CHUNK) for group in _groups(runtime, rows[start:][:CHUNK])]
+        parts = [rows[start:][:CHUNK] for start in range(0, len(rows), CHUNK)]
+        answers = [trajectory for part in parts for trajectory in runtime.rollouts.sample(part, 0, lambda _: None)]
+    groups = grouped(answers, lambda trajectory: trajectory.row.uid).values()
     return [row_scores(group, config.evaluation) for group in groups]
-
-
-def _groups(runtime: Runtime, rows: Sequence[Row]) -> list[list[Trajectory]]:
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in runtime.rollouts.sample(rows, 0, lambda _: None):
-        groups.setdefault(trajectory.row.uid, []).append(trajectory)
-    return list(groups.values())

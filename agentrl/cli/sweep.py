@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,8 +74,10 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
     from agentrl.config import resolve
 
     file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.program}
-    resolved = partial(resolve, config_name=file, schema=schema, checks=checks, **where)
-    planned = [(job, resolved(job.overrides).config.trainer) for job in jobs(args.overrides)]
+    planned = [
+        (job, resolve(job.overrides, config_name=file, schema=schema, checks=checks, **where).config.trainer)
+        for job in jobs(args.overrides)
+    ]
     codes: dict[str, int] = {}
     for i, (job, trainer) in enumerate(planned):
         place = f"{getattr(trainer, folder_key)}/{job.name}"

@@ -19,6 +19,7 @@ from typing import Any
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
+from agentrl.core.grouping import grouped
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
 from agentrl.evaluation.report import RowScores
@@ -139,19 +140,13 @@ class Generator:
             if self._keep(trajectory):
                 on_row(len(self.answers), len(rows))
 
-        for failures, alike in self._by_failures(waiting).items():
+        # Rows that failed in as many runs: that number gives their trajectories new names, and so new seeds.
+        for failures, alike in grouped(waiting, lambda row: self.part.failures[row.uid]).items():
             for start in range(0, len(alike), CHUNK):
                 self.runtime.rollouts.sample(alike[start : start + CHUNK], failures, on_done)
         write(self.out, [record(row, self.answers.get(row.uid, [])) for row in rows])
         if not self.failed:
             self.part.file.unlink()
-
-    def _by_failures(self, rows: Sequence[Row]) -> dict[int, list[Row]]:
-        """Rows by the number of runs in which they failed: it gives their trajectories new names, and so new seeds."""
-        found: dict[int, list[Row]] = {}
-        for row in rows:
-            found.setdefault(self.part.failures[row.uid], []).append(row)
-        return found
 
     def scores(self, rows: Sequence[Row]) -> list[RowScores]:
         """Scores of the answers."""

@@ -11,6 +11,7 @@ from math import comb
 import numpy as np
 
 from agentrl.config.schema.evaluation import Evaluation
+from agentrl.core.grouping import grouped
 
 ALL = "all"
 
@@ -49,10 +50,7 @@ class Report:
 
 def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
     """One for each data source, by name, and one for all where there are several. Rows without a score do not count."""
-    by_source: dict[str, list[RowScores]] = {}
-    for row in rows:
-        by_source.setdefault(row.data_source, []).append(row)
-    groups = dict(sorted(by_source.items()))
+    groups = dict(sorted(grouped(rows, lambda row: row.data_source).items()))
     if len(groups) > 1:
         groups[ALL] = list(rows)
     return [report(source, members, evaluation) for source, members in groups.items()]

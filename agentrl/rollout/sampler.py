@@ -16,6 +16,7 @@ from agentrl.algorithms.filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.grouping import grouped
 from agentrl.core.numbers import limit_of
 from agentrl.core.stopping import Interrupted
 from agentrl.data.splits import Splits
@@ -238,9 +239,7 @@ def kept_groups(
     `score` gives a trajectory's score, turn rewards included. Raises UserError when a reward function does not
     return the metric, and for a filter that is not there or fails.
     """
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.row.uid, []).append(trajectory)
+    groups = grouped(trajectories, lambda trajectory: trajectory.row.uid)
     values = {uid: [_value(t, metric, score) for t in group if t.scored] for uid, group in groups.items()}
     return {uid: group for uid, group in groups.items() if keeps(keep, values[uid], group)}
 

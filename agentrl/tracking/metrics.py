@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from agentrl.core.grouping import grouped
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
 
 Metrics = dict[str, float]
@@ -45,9 +46,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: fl
 
 def validation_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
     """`val/<figure>` over all trajectories and `val/<data_source>/<figure>` for each data source."""
-    by_source: dict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in trajectories:
-        by_source[trajectory.row.data_source].append(trajectory)
+    by_source = grouped(trajectories, lambda trajectory: trajectory.row.data_source)
     metrics = _under("val", _validation(trajectories, success_threshold))
     for source, members in sorted(by_source.items()):
         metrics |= _under(f"val/{source}", _validation(members, success_threshold))
@@ -99,10 +98,7 @@ def _scores(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
 
 def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
     """Figures of the samples that share a prompt; none where a prompt has one sample only."""
-    by_row: dict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in trajectories:
-        if trajectory.scored:
-            by_row[trajectory.row.uid].append(trajectory)
+    by_row = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
     groups = [members for members in by_row.values() if len(members) > 1]
     flat = [_flat([t.reward for t in members if t.reward is not None]) for members in groups]
     solved = [any(passed(t, threshold) for t in members) for members in groups]
@@ -131,20 +127,16 @@ def _shape(trajectories: Sequence[Trajectory]) -> Metrics:
 
 def _drops(trajectories: Sequence[Trajectory]) -> Metrics:
     drops = sum(t.outcome is Outcome.INFRA_ERROR for t in trajectories)
+    masked = [t.outcome is Outcome.INFRA_ERROR for t in trajectories if "no_verdict" in t.extra]
     return {
         "trajectories": float(len(trajectories)),
         "infra_drops": float(drops),
         **_ratio("infra_drop_share", drops, len(trajectories)),
-        **{f"no_verdict_{kind}": float(count) for kind, count in _no_verdicts(trajectories).items()},
+        "no_verdict_masked": float(sum(masked)),
+        "no_verdict_zero": float(len(masked) - sum(masked)),
         "ledger_violations": float(sum("ledger_violation" in t.extra for t in trajectories)),
         "template_mismatches": float(sum("template_mismatch" in t.extra for t in trajectories)),
     }
-
-
-def _no_verdicts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """Trajectories whose score could not be had, by what became of them."""
-    failed = [t.outcome is Outcome.INFRA_ERROR for t in trajectories if "no_verdict" in t.extra]
-    return {"masked": failed.count(True), "zero": failed.count(False)}
 
 
 def _finishes(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -157,9 +149,7 @@ def _finishes(trajectories: Sequence[Trajectory]) -> Metrics:
 def _tools(trajectories: Sequence[Trajectory]) -> Metrics:
     calls = [call for t in trajectories for call in t.calls]
     reached = {call.name for call in calls if call.outcome is not Outcome.MODEL_ERROR}
-    by_tool: dict[str, list[ToolCallRecord]] = defaultdict(list)
-    for call in calls:
-        by_tool[call.name if call.name in reached else OTHER_TOOLS].append(call)
+    by_tool = grouped(calls, lambda call: call.name if call.name in reached else OTHER_TOOLS)
     metrics = _call_shares(calls, len(trajectories))
     for name, members in sorted(by_tool.items()):
         metrics |= _under(name, _call_shares(members, len(trajectories)))
@@ -199,15 +189,14 @@ def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
     tool_seconds = sorted(call.seconds for t in trajectories for call in t.calls if call.seconds)  # 0: unknown
     lives = [max(s.end for s in t.spans) - min(s.start for s in t.spans) for t in trajectories if t.spans]
-    by_kind: dict[str, list[float]] = defaultdict(list)
-    for span in (span for t in trajectories for span in t.spans):
-        by_kind[span.kind].append(span.end - span.start)
+    by_kind = grouped((span for t in trajectories for span in t.spans), lambda span: span.kind)
     metrics = {**_mean("tool_seconds_mean", tool_seconds), **_mean_max("trajectory_seconds", lives)}
     metrics |= _max("loop_lag", [t.loop_lag for t in trajectories])
     if tool_seconds:
         metrics["tool_seconds_p99"] = tool_seconds[math.ceil(0.99 * len(tool_seconds)) - 1]
-    for kind, seconds in sorted(by_kind.items()):
-        metrics[f"trajectory_seconds_{kind}"] = math.fsum(seconds) / len(trajectories)
+    for kind, spans in sorted(by_kind.items()):
+        seconds = math.fsum(span.end - span.start for span in spans)
+        metrics[f"trajectory_seconds_{kind}"] = seconds / len(trajectories)
     return metrics
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.grouping import grouped
 from agentrl.tracking.dumps.index import Index, read_index
 
 Row = dict[str, Any]
@@ -84,9 +85,7 @@ class Table:
 
 def _grouped(rows: list[Row]) -> list[Row]:
     """Each row gets `group`: how many its prompt has, and the mean of their rewards."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["uid"], []).append(row)
+    groups = grouped(rows, lambda row: str(row["uid"]))
     for members in groups.values():
         rewards = [row["reward"] for row in members if row["reward"] is not None]
         group = {"rows": len(members), "reward": sum(rewards) / len(rewards) if rewards else None}

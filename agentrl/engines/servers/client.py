@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
+from agentrl.core.grouping import grouped
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
 from agentrl.engines.experts import checked_experts, joined_experts
 from agentrl.engines.scores import ServerScores
@@ -241,10 +242,7 @@ class ServerClient:
     async def _interrupt(self, rids: set[str]) -> None:
         """End HTTP requests on their servers, and wait for their answers."""
         while rids := rids & self._wire.keys():
-            by_replica: defaultdict[Replica, list[str]] = defaultdict(list)
-            for rid in rids:
-                by_replica[self._wire[rid]].append(rid)
-            await self._abort(by_replica)
+            await self._abort(grouped(rids, self._wire.__getitem__))
             try:
                 async with asyncio.timeout(ABORT_AGAIN_SECONDS):
                     await self._until(lambda: not (rids & self._wire.keys()))

@@ -7,7 +7,6 @@ token at a time. So values and gradients are those of whole sequences, but for f
 A prompt is the tokens before the first one that is trained. Sequences share it where it is equal, token by token.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from agentrl.core.grouping import grouped
 
 COPIED = 1 / 8
 """Memory of the keys and values of a token, which every sequence has for itself, over that of all its activations."""
@@ -96,9 +97,7 @@ def pass_tokens(lengths: Sequence[int], prompts: Sequence[Prompt]) -> int:
 
 def families(lengths: Sequence[int], prompts: Sequence[Prompt], max_tokens: int | None) -> list[list[int]]:
     """Sequences with the same prompt, as far as a pass of `max_tokens` has room for them; indices in their order."""
-    alike: dict[int, list[int]] = defaultdict(list)
-    for sequence, prompt in enumerate(prompts):
-        alike[prompt.number].append(sequence)
+    alike = grouped(range(len(prompts)), lambda sequence: prompts[sequence].number)
     if max_tokens is None:
         return list(alike.values())
     return [part for members in alike.values() for part in _parts(members, lengths, prompts, max_tokens)]

@@ -12,6 +12,7 @@ from math import ceil
 
 import torch
 
+from agentrl.core.grouping import grouped
 from agentrl.training.batches.shared_prompts import Prompt, repeated
 
 
@@ -100,10 +101,7 @@ class Work:
 
     def families(self, part: Sequence[int]) -> list[list[int]]:
         """The sequences of a part by their prompt."""
-        alike: dict[int, list[int]] = {}
-        for i in part:
-            alike.setdefault(self.prompts[i].number if self.prompts else i, []).append(i)
-        return list(alike.values())
+        return list(grouped(part, lambda i: self.prompts[i].number if self.prompts else i).values())
 
 
 def _balanced_shares(part: Sequence[int], loads: Sequence[float], work: Work) -> list[list[int]]:

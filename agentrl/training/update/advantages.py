@@ -15,6 +15,7 @@ from agentrl.algorithms.segments import sequence_of
 from agentrl.config.derived import changed_distribution, components_of
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.core.errors import UserError
+from agentrl.core.grouping import grouped
 from agentrl.core.points import ADVANTAGES
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.packing import Values, advantages_by_key, place_rewards
@@ -177,9 +178,7 @@ class ComputeAdvantages:
         scores, index = trajectory_scores(_of_first_sides(batch), batch.cu_seqlens, batch.trajectory)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         drawn = draw(scores, pf_ppo.reweight_method, weight_pow=pf_ppo.weight_pow, generator=generator).tolist()
-        sequences: dict[int, list[int]] = {}
-        for sequence, trajectory in enumerate(index.tolist()):
-            sequences.setdefault(trajectory, []).append(sequence)
+        sequences = grouped(range(len(index)), index.tolist().__getitem__)
         owners = [number for number, trajectory in enumerate(drawn) for _ in sequences[trajectory]]
         picked = batch.select([sequence for trajectory in drawn for sequence in sequences[trajectory]])
         prompts: dict[int, int] = {}
