@@ -27,8 +27,7 @@ from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Sampling
 from agentrl.engines.launching import launch, remote_engine
-from agentrl.serve.contract import Samplers
-from agentrl.serve.samplers import open_samplers
+from agentrl.serve.samplers import Samplers, open_samplers
 from agentrl.training import load_model
 
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agentrl.chat.context import ASSISTANT, EMPTY, USER, Context
 from agentrl.chat.template import MARK, MARKED_TOOL, Template, TemplateRefusal
 from agentrl.core.prefixes import common_length
-from agentrl.trajectory.message import TOOL_ROLES, Message
+from agentrl.trajectory.message import TOOL_ROLES, Call, Message, as_tool_call
 
 FOLLOWER = "agentrlfollower"
 DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")
@@ -166,10 +166,7 @@ def _name_of(message: Message) -> str:
 
 def _calling_turns(results: Sequence[Message]) -> Iterator[Message]:
     """Dummy turns that call tools, the most proper first; the last ones are for templates that drop calls."""
-    calls = [
-        {"id": _id_of(m, i), "type": "function", "function": {"name": _name_of(m), "arguments": {"x": MARK}}}
-        for i, m in enumerate(results)
-    ]
+    calls = [as_tool_call(Call(_id_of(m, i), _name_of(m), {"x": MARK})) for i, m in enumerate(results)]
     yield {"role": "assistant", "content": None, "tool_calls": calls}
     yield {"role": "assistant", "content": None, "tool_calls": calls[:1]}
     yield ASSISTANT

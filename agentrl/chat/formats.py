@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.chat.template import Template, TemplateRefusal
 from agentrl.core.points import PARSERS
 from agentrl.core.prefixes import common_length
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Call, Message, as_tool_call
 
 Parser = Callable[..., Any]
 Named = tuple[str, dict[str, Any]]
@@ -131,10 +131,8 @@ def _turn(template: Template, turn: Message) -> str:
 
 
 def _calling(calls: list[Named], ids: str, content: str) -> Message:
-    made = [
-        {"id": ids.format(name=name, i=i), "type": "function", "function": {"name": name, "arguments": arguments}}
-        for i, (name, arguments) in enumerate(calls)
-    ]
+    named = enumerate(calls)
+    made = [as_tool_call(Call(ids.format(name=name, i=i), name, arguments)) for i, (name, arguments) in named]
     return {"role": "assistant", "content": content, "tool_calls": made}
 
 

@@ -37,7 +37,10 @@ MIXES = {"attention_mask", "cache_params"}
 
 
 class Models:
-    """Trains the models of many clients; see `Trainer`."""
+    """Trains many models over one base. One thread calls it; each method raises UserError for a bad request.
+
+    Calls come one after another, in the order of each model's log.
+    """
 
     def __init__(self, config: Config) -> None:
         """Load the base, `config.model`.
@@ -79,7 +82,10 @@ class Models:
     def forward_backward(
         self, model: str, data: Sequence[Datum], loss: str, settings: Mapping[str, float], *, backward: bool
     ) -> PassResult:
-        """Compute a loss of LOSSES over the data, in passes of as many tokens as fit."""
+        """Compute a loss of LOSSES, summed over tokens and data; with `backward` add its gradients to those before.
+
+        A pass has as many tokens as fit.
+        """
         tenant, (chosen, function) = self._tenant(model), loss_of(loss, settings)
         text = self.base.config.get_text_config()
         longest: Any = self.roles.config.rollout.max_model_len or getattr(text, "max_position_embeddings", sys.maxsize)
@@ -90,20 +96,22 @@ class Models:
         return PassResult(logprobs, {"loss:sum": float(report.value), "loss_tokens:sum": float(batch.mask.sum())})
 
     def optim_step(self, model: str, adam: Adam) -> dict[str, float]:
-        """Take a step; returns the gradient's norm and the steps skipped so far."""
+        """Take a step with the gradients so far and clear them; returns their norm and the steps skipped so far."""
         return self._tenant(model).step(adam)
 
     def save(self, model: str, folder: Path) -> None:
-        """Write a checkpoint into `folder`."""
+        """Write weights, optimizer state and gradients so far into `folder`, as a whole or not at all."""
         checkpoints.save(folder, 0, self._tenant(model).state_dict())
 
     def load(self, model: str, folder: Path, *, optimizer: bool) -> None:
-        """Restore it; without `optimizer` the model begins anew with its weights."""
+        """Restore what `save` wrote of a model of this shape; without `optimizer` the model begins anew with its
+        weights."""
         state = checkpoints.load(folder / "global_step_0")[1]
         self._tenant(model).load_state_dict(state if optimizer else {"parameters": state["parameters"]})
 
     def export(self, model: str, folder: Path) -> None:
-        """Write an adapter as peft saves it, or a model with its tokenizer."""
+        """Write weights to sample from, as a whole or not at all: an adapter as peft saves it, or a model with its
+        tokenizer."""
         tenant = self._tenant(model)
         shutil.rmtree(folder, ignore_errors=True)
         made_once(folder, tenant.export, f"the weights of {model} cannot be written")

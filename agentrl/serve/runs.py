@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as member
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -23,9 +23,12 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.serve.contract import Adam, AdapterShape, Trainer
+from agentrl.serve.contract import Adam, AdapterShape
 from agentrl.serve.wire import MESSAGES, Answer, data_of, field, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
+
+if TYPE_CHECKING:
+    from agentrl.serve.models import Models  # which imports torch
 
 SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
@@ -58,7 +61,7 @@ class Command:
 class TrainingRun:
     """A model that a session trains, in a folder with `info.json`."""
 
-    def __init__(self, folder: Path, trainer: Trainer) -> None:
+    def __init__(self, folder: Path, trainer: "Models") -> None:
         self.folder, self.id, self.trainer = folder, folder.name, trainer
         self.info = facts_in(folder / INFO)
         """Its adapter and owner, in the protocol's words."""

@@ -17,6 +17,7 @@ Invariants:
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -36,7 +37,6 @@ from agentrl.engines.hf.adapters import LoadedAdapter, adapted, same_weights
 from agentrl.engines.hf.fallback import evaluating
 from agentrl.engines.launching import engine_in_process, launch, remote_engine
 from agentrl.engines.scores import TokenScores, checked_scores
-from agentrl.serve.contract import Samplers
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import score_tokens
@@ -48,12 +48,12 @@ LOOK = 16
 POLL_SECONDS = 0.005
 
 
-async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> Samplers:
+async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "Samplers":
     """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
     servers = launch(_with_adapters(config, model), next(model.module.parameters()).device.type)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
-        samplers: EngineSamplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
+        samplers: Samplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
         engine = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
         samplers = ServerSamplers(engine, tokenizer, model)
@@ -71,8 +71,8 @@ def _with_adapters(config: Config, model: ModelHandle) -> Config:
     return replace(config, model=replace(config.model, lora_rank=RANK, lora_merge=False), rollout=rollout)
 
 
-class EngineSamplers(Samplers):
-    """Samplers over an engine that loads adapters."""
+class Samplers(ABC):
+    """Sample from the base and from many exported adapters at once, over an engine that loads adapters."""
 
     kept = 0
     """Finished requests whose cache the engine keeps."""
@@ -88,6 +88,8 @@ class EngineSamplers(Samplers):
     async def generate(
         self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = (), media: Any = ()
     ) -> Generation:
+        """One answer of the adapter in the folder `weights`; None: of the base. `stop`: texts that end it, and stay in
+        it. Raises UserError, InfraError."""
         sampling = limit_sampling(sampling, len(ids), self.engine.max_model_len)
         async with self._loaded(weights) as name:
             key = f"{hash((name, *ids))}/{next(self._numbers)}"
@@ -96,10 +98,16 @@ class EngineSamplers(Samplers):
             finally:
                 self._release(key)
 
+    @abstractmethod
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+        """Log-probs of the tokens, each after those before it, at temperature 1; NaN for the first."""
+
     def training(self) -> AbstractAsyncContextManager[None]:
+        """Within the body the samplers leave the trainer's parameters and its device alone, where they share them."""
         return nullcontext()
 
     async def close(self) -> None:
+        """Free everything."""
         await self.engine.close()
 
     async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str, media: Any) -> Generation:
@@ -157,7 +165,7 @@ class EngineSamplers(Samplers):
             self.engine.release(self._finished.popleft())
 
 
-class ServerSamplers(EngineSamplers):
+class ServerSamplers(Samplers):
     """Samplers on SGLang's or vLLM's servers, which have the base and the adapters for themselves."""
 
     async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
@@ -168,7 +176,7 @@ class ServerSamplers(EngineSamplers):
         return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=words)
 
 
-class ModuleSamplers(EngineSamplers):
+class ModuleSamplers(Samplers):
     """Samplers in the trainer's process, from its own module."""
 
     kept = 64

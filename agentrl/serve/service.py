@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -22,9 +22,12 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
-from agentrl.serve.contract import Samplers, Trainer
 from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
 from agentrl.serve.wire import MESSAGES, Answer, Body, field, prompt_ids, sample_message, scores_answer
+
+if TYPE_CHECKING:
+    from agentrl.serve.models import Models  # which imports torch
+    from agentrl.serve.samplers import Samplers
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class Service:
     """Sessions, models and samples. Its methods VERB_NAME are addresses; they raise Refused."""
 
     def __init__(
-        self, trainer: Trainer, samplers: Samplers, model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
+        self, trainer: "Models", samplers: "Samplers", model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
     ) -> None:
         """`model`: where clients load the tokenizer; `ends`: tokens that end an answer; `folder`: for restarts."""
         self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends

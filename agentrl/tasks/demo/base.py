@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agentrl.core.errors import UserError
-from agentrl.trajectory.trajectory import Message
+from agentrl.trajectory.message import Call, Message, as_tool_call
 
 Script = Generator[Message, str, None]
 """Yields assistant messages; is sent what came back: the tool's response, or the user's reply."""
@@ -98,12 +98,8 @@ def row(task: Task, problem: Problem, split: str, index: int) -> dict[str, Any]:
 
 def call(name: str, number: int = 0, /, **arguments: Any) -> Message:
     """An assistant turn that calls one tool; `number` distinguishes the calls of a conversation."""
-    function = {"name": name, "arguments": arguments}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}],
-    }
+    made = as_tool_call(Call(f"call_{number}", name, arguments))
+    return {"role": "assistant", "content": "", "tool_calls": [made]}
 
 
 def say(text: str) -> Message:
