@@ -140,10 +140,7 @@ def sft(
     log_notes(validate(settled, SUPERVISED))
     preflight_sft(settled)
 
-    def on_each(step: int, total: int, metrics: dict[str, float]) -> None:
-        if on_step is not None:
-            on_step(step, total, metrics)
-
+    on_each = on_step or (lambda *_: None)
     return supervise(lambda config: run_sft(config, on_each), settled, "trainer.output_dir")
 
 

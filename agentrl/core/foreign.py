@@ -37,6 +37,15 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
+def read_object(text: str | bytes) -> dict[str, Any] | None:
+    """The object of a JSON text; None where it is another value, or no JSON."""
+    try:
+        value = read_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def require_parts(text: str | bytes) -> None:
     """Raises ValueError for a JSON text of too many lists and mappings."""
     opening = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")

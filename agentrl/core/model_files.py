@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.foreign import read_json
+from agentrl.core.foreign import read_object
 from agentrl.core.resources import read_text
 
 
@@ -11,11 +11,6 @@ def language_config(path: str | None) -> dict[str, Any]:
     """The fields of config.json about the language model; empty without such a file, or where it is no JSON, which
     loading the model reports."""
     file = Path(path or "") / "config.json"
-    try:
-        found = read_json(read_text(file)) if path and file.is_file() else {}
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
+    found = (read_object(read_text(file)) if path and file.is_file() else None) or {}
     text = found.get("text_config")
     return {**found, **text} if isinstance(text, dict) else found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl.core.errors import InfraError, plural
+from agentrl.core.foreign import read_object
 from agentrl.core.json_schema import Outlines, WrongSchema, compiled
 from agentrl.environments.answers import SHOWN_CHARACTERS, field
 
@@ -124,11 +125,7 @@ def _fields(schema: Any) -> tuple[dict[str, Json], list[str]]:
 
 def _object(text: str, hint: str) -> Json:
     found = OBJECT.search(text)
-    try:
-        value = json.loads(found[0]) if found else None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    if (value := read_object(found[0] if found else "")) is None:
         raise ValueError(hint)
     return value
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from agentrl.core.errors import InfraError
-from agentrl.core.foreign import read_json
+from agentrl.core.foreign import read_object
 from agentrl.core.json_text import whole
 from agentrl.core.numbers import is_reward, reward_of
 
@@ -50,11 +50,7 @@ def parsed(text: str | bytes, who: str) -> Json:
     """The JSON object that an answer is. Raises InfraError."""
     if len(text) > MAX_ANSWER_BYTES:
         raise InfraError(f"{who} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
-    try:
-        value = read_json(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    if (value := read_object(text)) is None:
         shown = text[:SHOWN_CHARACTERS] if isinstance(text, str) else text[:SHOWN_CHARACTERS].decode(errors="replace")
         raise InfraError(f"{who} answered no JSON object: {' '.join(shown.split()) or 'nothing'}")
     return value

@@ -21,6 +21,7 @@ from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError, last_line
+from agentrl.core.foreign import read_object
 from agentrl.core.outputs import tail
 from agentrl.engines.servers import watchdog
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
@@ -90,11 +91,7 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
     if ended.returncode or not ended.stdout.strip():
         raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
     last = last_line(ended.stdout)
-    try:
-        answer = json.loads(last)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
+    if (answer := read_object(last)) is None:
         raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
     if "refused" in answer:
         raise UserError(f"{program.what}: {answer['refused']}")

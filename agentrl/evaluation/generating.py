@@ -19,6 +19,7 @@ from typing import Any
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_object
 from agentrl.core.grouping import grouped
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
@@ -86,25 +87,17 @@ class Part:
     def _read(self) -> None:
         """The lines of an earlier run, without an incomplete last one."""
         lines = self.file.read_text(encoding="utf-8").split("\n")
-        begun = _parsed(lines[0]) or {}
+        begun = read_object(lines[0]) or {}
         differing = [key for key, value in self.settings.items() if begun.get(key, value) != value]
         if differing:
             raise UserError(
                 f"{self.file} was begun with another {differing[0]}: remove that file, or set data.output_path"
             )
-        for record in filter(None, map(_parsed, lines[1:])):
+        for record in filter(None, map(read_object, lines[1:])):
             if "answers" in record:
                 self.answers[record["uid"]] = record["answers"]
             else:
                 self.failures[record["uid"]] = record["failures"]
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def depends_on(config: EvalConfig) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from agentrl.core.errors import UserError
@@ -108,14 +107,6 @@ class Asserts(Grader):
             return False
 
 
-@dataclass(frozen=True)
-class Graders:
-    """The grader for the shape of the test cases."""
-
-    program: type[Grader] = Program
-    function: type[Grader] = Function
-
-
 async def grade(
     run: Run,
     code: str,
@@ -124,13 +115,19 @@ async def grade(
     language: str,
     limits: Limits,
     total: float,
-    graders: Graders | None = None,
+    program: type[Grader] = Program,
+    function: type[Grader] = Function,
 ) -> Verdict:
     """The verdict on `code`; `limits` hold for the compilation and each case, `total` seconds for all cases together.
 
+    `program`, `function`: graders by the shape of the test cases.
+
     Raises InfraError when the sandbox fails, UserError when the row's test cases are no good.
     """
-    grader = _grader(code, cases, language, graders or Graders())
+    kind = Asserts if cases.asserts else function if cases.fn_name else program
+    if kind is not program and language != "python":
+        raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
+    grader = kind(code, cases, language)
     if isinstance(grader, Asserts):
         return await _tried(run, grader, limits, total)
     return await _graded(run, grader, limits, total)
@@ -169,13 +166,6 @@ async def _graded(run: Run, grader: Grader, limits: Limits, total: float) -> Ver
         for index, (code, run) in enumerate(zip(codes, runs, strict=True))
     ]
     return Verdict(codes, metadata, grader.forgeable)
-
-
-def _grader(code: str, cases: TestCases, language: str, graders: Graders) -> Grader:
-    kind = Asserts if cases.asserts else graders.function if cases.fn_name else graders.program
-    if kind is not graders.program and language != "python":
-        raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
-    return kind(code, cases, language)
 
 
 def _codes(grader: Grader, runs: Sequence[CommandResult | None]) -> list[bool | int]:

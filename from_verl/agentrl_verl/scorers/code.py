@@ -14,7 +14,7 @@ from agentrl.core.foreign import read_json
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code import FAILURES, FIRST, OUTPUT_BYTES
 from agentrl.rewards.code.cases import FENCE, extract_code, read_cases, text_of
-from agentrl.rewards.code.grading import Function, Graders, Program, grade
+from agentrl.rewards.code.grading import Function, Grader, Program, grade
 from agentrl.rewards.code.trials import framed
 from agentrl.rewards.code.values import MALFORMED, decode
 from agentrl.rewards.code.verdict import Verdict
@@ -62,9 +62,10 @@ async def judge(
     if code is None:
         return None
     limits = replace(sandbox.limits(timeout), output_bytes=OUTPUT_BYTES)
-    graders = Graders(Program, PrintedFunction) if printed else Graders(AppsProgram, AppsFunction)
+    program, function = (Program, PrintedFunction) if printed else (AppsProgram, AppsFunction)
     total = max(TOTAL, TOTAL * len(cases) / FIRST)
-    return await grade(sandbox.run, code, cases, language="python", limits=limits, total=total, graders=graders)
+    graders: dict[str, type[Grader]] = {"program": program, "function": function}
+    return await grade(sandbox.run, code, cases, language="python", limits=limits, total=total, **graders)
 
 
 def last_block(solution: str) -> str:
