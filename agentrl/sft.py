@@ -28,7 +28,7 @@ from agentrl.training.sft.contract import SftResult
 from agentrl.training.sft.run import Run, replaced, saving_of
 
 Metrics = dict[str, float]
-OnStep = Callable[[int, int, Metrics], None]
+OnStep = Callable[[int, int, Metrics], object]
 """Called after each step with (step, all steps, metrics)."""
 
 METRIC_NAMES = {

@@ -66,10 +66,12 @@ class RunningEnvironment:
 
     async def _call(self, method: str, value: Any) -> Observation:
         self._writer.write(json.dumps({method: value}).encode() + b"\n")
-        answer = await self._answer(self.entry.step_timeout)
-        if method == "step" and "refused" in answer:  # too late to end the run for it
-            raise InfraError(f"environment {self.entry.name}: {answer['refused']}")
-        return Observation.of_json(_checked(answer, self.entry), f"environment {self.entry.name}")
+        answer, who = await self._answer(self.entry.step_timeout), f"environment {self.entry.name}"
+        if "refused" in answer and method == "reset":
+            raise UserError(f"{who}: {answer['refused']}")
+        if trouble := answer.get("refused") or answer.get("failed"):  # in a step it is too late to end the run
+            raise InfraError(f"{who}: {trouble}")
+        return Observation.of_json(answer, who)
 
     async def _answer(self, timeout: float) -> dict[str, Any]:
         self._busy, who = True, f"environment {self.entry.name}"
@@ -82,12 +84,3 @@ class RunningEnvironment:
         if answer is None:
             raise InfraError(f"{who}: its process died")
         return answer
-
-
-def _checked(answer: dict[str, Any], entry: EnvironmentEntry) -> dict[str, Any]:
-    """Raises UserError and InfraError where the answer says so."""
-    if "refused" in answer:
-        raise UserError(f"environment {entry.name}: {answer['refused']}")
-    if "failed" in answer:
-        raise InfraError(f"environment {entry.name}: {answer['failed']}")
-    return answer

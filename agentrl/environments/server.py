@@ -44,11 +44,10 @@ def main() -> None:
         connection.close()
 
 
-def prepare(entry: EnvironmentEntry) -> Answer:
+def prepare(entry: EnvironmentEntry) -> None:
     """Import all that the entry needs. Raises UserError."""
     shape_of(entry)
     entry.make()
-    return {}
 
 
 def serve(entry: EnvironmentEntry, connection: socket.socket) -> None:

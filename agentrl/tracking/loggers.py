@@ -64,13 +64,6 @@ def file_logger(run: RunInfo) -> Logger:
     return FileLogger(run.folder / METRICS_FILE, resume_step=run.resume_step)
 
 
-@run_logger("tensorboard")
-def tensorboard_logger(run: RunInfo) -> Logger:
-    """Event files in the run's folder. Raises UserError where the package is missing."""
-    folder = run.folder / TENSORBOARD_DIR
-    return TensorBoardLogger(folder, resume_step=run.resume_step, config_yaml=run.config_yaml)
-
-
 class FileLogger(Logger):
     """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null. Lines that
     a full disk refuses are written, in order, with the next one that it takes."""
@@ -101,17 +94,19 @@ class FileLogger(Logger):
             self._unwritten.popleft()
 
 
+@run_logger("tensorboard")
 class TensorBoardLogger(Logger):
-    """Scalars for TensorBoard, and the configuration as text. Raises UserError when the package is missing."""
+    """Scalars for TensorBoard in the run's folder, and the configuration as text. Raises UserError when the package is
+    missing."""
 
-    def __init__(self, folder: Path, *, resume_step: float | None = None, config_yaml: str = "") -> None:
+    def __init__(self, run: RunInfo) -> None:
         with needing("trainer.logger: tensorboard", '"agentrl[loggers]" or drop it'):
             from torch.utils.tensorboard import SummaryWriter
         # Events of an earlier life at or after this step vanish from the plots.
-        step = None if resume_step == ADDS else int(resume_step or 0)
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else step)
-        if config_yaml:
-            self._writer.add_text("config", f"```yaml\n{config_yaml}\n```", global_step=step or 0)
+        step = None if run.resume_step == ADDS else int(run.resume_step or 0)
+        self._writer = SummaryWriter(str(run.folder / TENSORBOARD_DIR), purge_step=step + 1 if step else step)
+        if run.config_yaml:
+            self._writer.add_text("config", f"```yaml\n{run.config_yaml}\n```", global_step=step or 0)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

@@ -63,11 +63,11 @@ def test_a_run_that_only_adds_drops_nothing(tmp_path):
     log_steps(tmp_path / "metrics.jsonl", [2], resume_step=ADDS)
     assert [metrics["step"] for metrics in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3, 2]
     for steps, resume_step in ((range(4), None), ([2], ADDS)):
-        logger = TensorBoardLogger(tmp_path / "tb", resume_step=resume_step, config_yaml="x: 1")
+        logger = TensorBoardLogger(RunInfo("p", "e", tmp_path, "x: 1", resume_step))
         for step in steps:
             logger.log(step, {"a": 1.0})
         logger.close()
-    events = EventAccumulator(str(tmp_path / "tb")).Reload()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert {event.step for event in events.Scalars("a")} == {0, 1, 2, 3}
 
 
@@ -144,11 +144,11 @@ def scalars(folder, name):
 
 def test_tensorboard_forgets_what_a_restart_takes_back(tmp_path):
     for steps, resume_step, value in (((1, 2, 3), None, 0.25), ((3, 4), 2, 0.75)):
-        logger = TensorBoardLogger(tmp_path, resume_step=resume_step, config_yaml="a: 1")
+        logger = TensorBoardLogger(RunInfo("p", "e", tmp_path, "a: 1", resume_step))
         for step in steps:
             logger.log(step, {"rollout/success": value})
         logger.close()
-    assert scalars(tmp_path, "rollout/success") == {1: 0.25, 2: 0.25, 3: 0.75, 4: 0.75}
+    assert scalars(tmp_path / "tensorboard", "rollout/success") == {1: 0.25, 2: 0.25, 3: 0.75, 4: 0.75}
 
 
 def test_missing_tensorboard_names_the_command(tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_missing_tensorboard_names_the_command(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r'pip install "agentrl\[loggers\]"'):
-        TensorBoardLogger(tmp_path)
+        TensorBoardLogger(RunInfo("p", "e", tmp_path))
 
 
 def test_open_loggers(tmp_path, capsys):

@@ -25,7 +25,6 @@ class Mlflow(Service):
     """A run of the experiment that is called like the project."""
 
     name = "mlflow"
-    package = "mlflow"
     fix = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
 
     def begin(self, info: RunInfo) -> None:

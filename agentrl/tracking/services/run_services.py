@@ -32,7 +32,6 @@ class Swanlab(InitService):
     """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
 
     name = "swanlab"
-    package = "swanlab"
     fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 
     def own(self, info: RunInfo) -> dict[str, Any]:
@@ -53,7 +52,6 @@ class Trackio(InitService):
     """`trackio show --project <project>` shows it."""
 
     name = "trackio"
-    package = "trackio"
     fix = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
 
     def own(self, info: RunInfo) -> dict[str, Any]:
@@ -74,7 +72,6 @@ class Wandb(InitService):
     """Files under <run>/wandb, or where WANDB_DIR says."""
 
     name = "wandb"
-    package = "wandb"
     fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 
     def own(self, info: RunInfo) -> dict[str, Any]:

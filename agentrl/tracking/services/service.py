@@ -60,8 +60,8 @@ class Service(ABC):
 
     name: ClassVar[str]
     """The name in `trainer.logger`."""
-    package: ClassVar[str]
-    """The module to import."""
+    package: ClassVar[str] = ""
+    """The module to import; empty: that of the name."""
     run: Any
     """The run, as the service has it."""
     fix: ClassVar[str]
@@ -74,7 +74,7 @@ class Service(ABC):
         self.resumed = self.last_step is not None
         self._warned = False
         with needing(f"trainer.logger: {self.name}", f'"agentrl[{self.name}]" or drop it'):
-            self.module: Any = import_module(self.package)
+            self.module: Any = import_module(self.package or self.name)
         try:
             self.begin(run)
         except Exception as error:
