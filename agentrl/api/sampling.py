@@ -149,7 +149,7 @@ def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> li
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
     with sampler(config, objects) as runtime:
         rows = chosen_rows(config, objects, runtime, config.data.path, limit)
-        parts = [rows[start:][:CHUNK] for start in range(0, len(rows), CHUNK)]
+        parts = (rows[start:][:CHUNK] for start in range(0, len(rows), CHUNK))
         answers = [trajectory for part in parts for trajectory in runtime.rollouts.sample(part, 0, lambda _: None)]
     groups = grouped(answers, lambda trajectory: trajectory.row.uid).values()
     return [row_scores(group, config.evaluation) for group in groups]

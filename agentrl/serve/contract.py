@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.trajectory.medium import Medium
-
 
 @dataclass(frozen=True)
 class AdapterShape:
@@ -42,7 +40,6 @@ class Datum:
 
     ids: NDArray[np.int64]
     columns: Mapping[str, NDArray[Any]]
-    media: tuple[Medium, ...] = ()
 
 
 class PassResult(NamedTuple):

@@ -20,7 +20,6 @@ from agentrl.algorithms import PolicyLoss, bind_loss
 from agentrl.core.errors import UserError
 from agentrl.serve.contract import Datum
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.media import Media
 
 TARGETS = "target_tokens"
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
@@ -95,7 +94,7 @@ def pack_data(data: Sequence[Datum], loss: Loss, *, vocabulary: int, longest: in
     given: dict[str, Any] = {n: c if n in ("targets", "weights") else c[:, 0] for n, c in columns.items()}
     given = {"weights": columns["mask"].float(), "index": torch.arange(len(rows))} | given
     lengths = [len(row["ids"]) for row in rows]
-    return Batch.of(lengths=lengths, media=Media.of([datum.media for datum in data]), **given)
+    return Batch.of(lengths=lengths, **given)
 
 
 def _row(where: str, datum: Datum, loss: Loss, vocabulary: int, longest: int) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ class Samplers(ABC):
         self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
 
     async def generate(
-        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = (), media: Any = ()
+        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = ()
     ) -> Generation:
         """One answer of the adapter in the folder `weights`; None: of the base. `stop`: texts that end it, and stay in
         it. Raises UserError, InfraError."""
@@ -94,7 +94,7 @@ class Samplers(ABC):
         async with self._loaded(weights) as name:
             key = f"{hash((name, *ids))}/{next(self._numbers)}"
             try:
-                return await self._draw(ids, replace(sampling, adapter=name), stop, key, media)
+                return await self._draw(ids, replace(sampling, adapter=name), stop, key)
             finally:
                 self._release(key)
 
@@ -110,13 +110,13 @@ class Samplers(ABC):
         """Free everything."""
         await self.engine.close()
 
-    async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str, media: Any) -> Generation:
+    async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str) -> Generation:
         tokens, logprobs = list[int](), list[float]()
         while True:
             left = sampling.max_new_tokens - len(tokens)
             seed = sampling.seed if not tokens or sampling.seed is None else hash((sampling.seed, len(tokens))) % 2**31
             asked = replace(sampling, max_new_tokens=min(left, LOOK) if stop else left, seed=seed)
-            part = await self.engine.generate([*ids, *tokens], asked, key=key, media=media)
+            part = await self.engine.generate([*ids, *tokens], asked, key=key)
             if part.finish_reason == "abort":
                 raise InfraError("the weights of a request have changed while it ran: sample again")
             begun = len(tokens)

@@ -79,7 +79,9 @@ class FileLogger(Logger):
         self._unwritten = deque[bytes](maxlen=MOST_UNWRITTEN)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
+        record = {"step": step} | {
+            name: float(value) if math.isfinite(value) else None for name, value in metrics.items()
+        }
         # Unbuffered: a killed process loses nothing, for the operating system has the line.
         self._unwritten.append(f"{json.dumps(record)}\n".encode())
         self._write()
@@ -207,8 +209,3 @@ def _step_of(path: Path, number: int, line: str) -> int:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}, line {number}, is no record with a step; fix or remove that line") from None
-
-
-def _finite(value: float) -> float | None:
-    value = float(value)
-    return value if math.isfinite(value) else None

@@ -75,7 +75,7 @@ class FakeSamplers:
     def __init__(self, delay: float = 0.0) -> None:
         self.calls, self.delay = [], delay
 
-    async def generate(self, weights, ids, sampling, *, stop=(), media=()):
+    async def generate(self, weights, ids, sampling, *, stop=()):
         self.calls.append((weights, list(ids), sampling, stop))
         await asyncio.sleep(self.delay)
         value = int(json.loads((weights / "adapter.json").read_text())) if weights else 7

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import IO, Any
 
-from agentrl.core.errors import InfraError, needing
+from agentrl.core.errors import InfraError, last_line, needing
 from agentrl.tools.mcp.spec import ServerSpec
 
 START_SECONDS = 120
@@ -107,7 +107,8 @@ class Connection:
                     await leave.wait()
             except BaseException as error:  # of the server, in groups of groups
                 if not opened.done():
-                    reason = _last_line(output) or _innermost(error)
+                    output.seek(0)
+                    reason = last_line(output.read()) or _innermost(error)
                     opened.set_exception(InfraError(f"MCP server {self.spec.name!r} did not start: {reason}"))
                 if isinstance(error, asyncio.CancelledError):
                     raise
@@ -151,12 +152,6 @@ async def _http(url: str, headers: dict[str, str], output: IO[str]) -> AsyncIter
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
-
-
-def _last_line(output: IO[str]) -> str:
-    output.seek(0)
-    lines = output.read().split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _innermost(error: BaseException) -> str:
