@@ -66,7 +66,10 @@ async def run_command(
         for wait in waits:
             wait.cancel()
         await _stop(process)
-    return Ended(_signed(process.returncode) if ended else None, tail(log, KEPT_OUTPUT_BYTES))
+    code = process.returncode if ended else None
+    if code is not None and code > 192:  # the watchdog passes on -9, say, which a shell reads as 247
+        code -= 256
+    return Ended(code, tail(log, KEPT_OUTPUT_BYTES))
 
 
 async def _stop(process: Process) -> None:
@@ -76,8 +79,3 @@ async def _stop(process: Process) -> None:
             process.stdin.write(watchdog.STOP)
             process.stdin.close()
     await process.wait()
-
-
-def _signed(code: int | None) -> int | None:
-    """The watchdog passes on -9, say, which a shell reads as 247."""
-    return code - 256 if code is not None and code > 192 else code

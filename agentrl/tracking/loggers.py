@@ -79,9 +79,8 @@ class FileLogger(Logger):
         self._unwritten = deque[bytes](maxlen=MOST_UNWRITTEN)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        record = {"step": step} | {
-            name: float(value) if math.isfinite(value) else None for name, value in metrics.items()
-        }
+        finite = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+        record = {"step": step} | finite
         # Unbuffered: a killed process loses nothing, for the operating system has the line.
         self._unwritten.append(f"{json.dumps(record)}\n".encode())
         self._write()
