@@ -104,10 +104,7 @@ lock:
 
 # The pages of docs/ that are generated: run it after a new key or a new algorithm.
 reference: $(VENV)/.run
-	$(BIN)/agentrl config reference keys --out docs/config-reference.md
-	$(BIN)/agentrl config reference algorithms --out docs/algorithm-reference.md
-	$(BIN)/agentrl config reference not-here --out docs/not-here.md
-	$(BIN)/agentrl config reference metrics --out docs/metrics.md
+	$(BIN)/python tests/reference.py
 	$(BIN)/python benchmarks/hardware.py
 	$(BIN)/python tests/guarantees.py --out docs/guarantees.md
 

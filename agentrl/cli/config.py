@@ -1,14 +1,11 @@
-"""`agentrl config`: explain and search keys, check files written for verl, write the reference of all keys.
+"""`agentrl config`: explain and search keys, check files written for verl.
 
 agentrl config explain rollout.n actor_rollout_ref.rollout.tensor_parallel_size
 agentrl config search temperature
 agentrl config check run_grpo.sh
-agentrl config reference --out docs/config-reference.md
 """
 
 import argparse
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.commands import added_commands
@@ -27,13 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
     search = actions.add_parser("search", help="list the keys with a word in name or meaning")
     search.add_argument("word", metavar="WORD", help="a word, or a part of one")
-    reference = actions.add_parser("reference", help="print all keys, algorithms, metrics or gaps as Markdown")
-    pages = ["keys", "algorithms", "metrics", "not-here"]
-    reference.add_argument("what", nargs="?", choices=pages, default="keys", help="default: keys")
-    reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
     explain.set_defaults(run=_explain)
     search.set_defaults(run=_search)
-    reference.set_defaults(run=_reference)
     for command in added_commands():
         if command.name.startswith("config "):
             module, added = command.load(), actions.add_parser(command.name.removeprefix("config "), help=command.help)
@@ -44,19 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the sub-command; returns its exit code."""
     return int(args.run(args))
-
-
-def _reference(args: argparse.Namespace) -> int:
-    from agentrl.config.reference import algorithm_reference, not_here, reference
-    from agentrl.tracking import meanings
-
-    pages = {"keys": reference, "algorithms": algorithm_reference, "metrics": meanings.reference, "not-here": not_here}
-    text = pages[args.what]()
-    if args.out is None:
-        sys.stdout.write(text)
-    else:
-        args.out.write_text(text, encoding="utf-8")
-    return 0
 
 
 def _search(args: argparse.Namespace) -> int:

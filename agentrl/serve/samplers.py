@@ -64,11 +64,9 @@ async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> S
 def _with_adapters(config: Config, model: ModelHandle) -> Config:
     """Settings of servers that have the base, and room for adapters of all its linear layers, the output layer too."""
     layers = {name.rpartition(".")[2] for name, part in model.base.named_modules() if isinstance(part, torch.nn.Linear)}
-    flags: dict[str, dict[str, Any]] = {
-        "sglang": {"max_loras_per_batch": ADAPTERS + 1, "lora_target_modules": sorted(layers)},
-        "vllm": {"max_loras": ADAPTERS, "max_logprobs": TOPK},
-    }
-    kwargs = {name: flags.get(name, {}) | given for name, given in (flags | config.rollout.engine_kwargs).items()}
+    sglang = {"max_loras_per_batch": ADAPTERS + 1, "lora_target_modules": sorted(layers)}
+    vllm, given = {"max_loras": ADAPTERS, "max_logprobs": TOPK}, config.rollout.engine_kwargs
+    kwargs = given | {"sglang": sglang | given.get("sglang", {}), "vllm": vllm | given.get("vllm", {})}
     rollout = replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False)
     return replace(config, model=replace(config.model, lora_rank=RANK, lora_merge=False), rollout=rollout)
 
@@ -105,7 +103,7 @@ class EngineSamplers(Samplers):
         await self.engine.close()
 
     async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str, media: Any) -> Generation:
-        tokens, logprobs, versions = list[int](), list[float](), list[int]()
+        tokens, logprobs = list[int](), list[float]()
         while True:
             left = sampling.max_new_tokens - len(tokens)
             seed = sampling.seed if not tokens or sampling.seed is None else hash((sampling.seed, len(tokens))) % 2**31
@@ -116,11 +114,10 @@ class EngineSamplers(Samplers):
             begun = len(tokens)
             tokens += part.token_ids
             logprobs += part.logprobs
-            versions += part.versions or [part.weight_version] * len(part.token_ids)
             end = self._end(tokens, begun, stop) if stop else None
             if end is not None or part.finish_reason == "stop" or len(tokens) >= sampling.max_new_tokens:
                 reason: FinishReason = part.finish_reason if end is None else "stop"
-                return Generation.of(tokens[:end], logprobs[:end], reason, versions[:end], (), present=0)
+                return Generation(tokens[:end], logprobs[:end], reason, part.weight_version)
 
     def _end(self, tokens: list[int], begun: int, stop: Sequence[str]) -> int | None:
         """How many tokens there are with the first of the texts; None: no text is there."""
@@ -235,8 +232,9 @@ class ModuleSamplers(EngineSamplers):
 def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
     """The log-probs of the tokens, NaN for the first, and of the `k` likeliest in place of each, by one pass."""
     model = getattr(module, "get_base_model", lambda: module)()
-    alone = model.get_output_embeddings() not in (adapter.parts or {})  # else its weight does not make the logits
-    handle = ModelHandle(module, log_prob_kernels="triton" if alone else None)
+    handle = ModelHandle(module)
+    if handle.head in (adapter.parts or {}):  # its weight alone does not make the logits
+        handle.log_prob_kernels = None
 
     def likeliest(logits: Tensor, _: Tensor) -> Tensor:
         values, found = logits.log_softmax(-1).topk(k)

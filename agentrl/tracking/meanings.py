@@ -25,7 +25,7 @@ class Meaning:
 
 def meaning_of(name: str) -> Meaning | None:
     """The meaning of a metric; of a `val/` metric that of the figure which it repeats. None for an unknown one."""
-    found = next((one for _, meanings, _ in _sections() for one in meanings if one.pattern.fullmatch(name)), None)
+    found = next((one for _, meanings, _ in sections() for one in meanings if one.pattern.fullmatch(name)), None)
     if found is not None or not name.startswith("val/"):
         return found
     parts = name.split("/")[1:]
@@ -33,20 +33,9 @@ def meaning_of(name: str) -> Meaning | None:
     return next((one for tail in tails for full in (tail, f"rollout/{tail}") if (one := meaning_of(full))), None)
 
 
-def reference() -> str:
-    """The page of all metrics as Markdown."""
-    head = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["head"]
-    return str(head) + "".join(_section(*section) for section in _sections())
-
-
-def _section(title: str, meanings: list[Meaning], note: str) -> str:
-    rows = (f"| {', '.join(f'`{n}`' for n in one.names)} | {one.sentence} | {one.problem} |" for one in meanings)
-    table = "\n".join(("| name | meaning | a problem when |", "| --- | --- | --- |", *rows))
-    return f"\n## {title}\n\n{table}\n" + (f"\n{note}" if note else "")
-
-
 @cache
-def _sections() -> list[tuple[str, list[Meaning], str]]:
+def sections() -> list[tuple[str, list[Meaning], str]]:
+    """(title, meanings, note) of each part of the file."""
     parts = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["sections"]
     return [(part["title"], [*_meanings(part["metrics"])], part.get("note", "")) for part in parts]
 

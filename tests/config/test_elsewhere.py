@@ -11,9 +11,9 @@ from agentrl.config import compose
 from agentrl.config.elsewhere import entries, pointer
 from agentrl.config.explain import explain
 from agentrl.config.keys import schema_keys
-from agentrl.config.reference import not_here
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
+from tests.reference import not_here
 
 ROOT = Path(__file__).parents[2]
 KEYS = {path for schema in SCHEMAS.values() for path in schema_keys(schema)}
@@ -83,7 +83,7 @@ def test_explain_knows_them() -> None:
 
 
 def test_the_page_of_what_is_not_here_is_fresh() -> None:
-    """`agentrl config reference not-here --out docs/not-here.md` makes it."""
+    """`make reference` makes it."""
     assert (ROOT / "docs" / "not-here.md").read_text() == not_here(), "stale: run `make reference`"
 
 

@@ -10,10 +10,10 @@ from agentrl.config.choices import words_of
 from agentrl.config.explain import explain, old_names
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import destination, table
-from agentrl.config.reference import algorithm_reference, reference
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
+from tests.reference import algorithm_reference, reference
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reference_is_fresh() -> None:
-    """`agentrl config reference --out docs/config-reference.md` makes it."""
+    """`make reference` makes it."""
     page = ROOT / "docs" / "config-reference.md"
     assert page.read_text() == reference(), "stale: run `make reference`"
 

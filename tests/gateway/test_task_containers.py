@@ -1,18 +1,22 @@
 """Agent programs in, and beside, the container of their row."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.core.errors import UserError
-from agentrl.core.points import CONTAINER_PROVIDERS, container_provider
+from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS, container_provider, task_format
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.loop import about
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.scheduler import Scheduler
+from agentrl.tasks.format import TaskArguments
+from agentrl.tasks.plain import PlainContainer
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -69,6 +73,23 @@ async def test_a_program_beside_the_container_knows_its_name(tmp_path: Path) -> 
     path = written(tmp_path, code, command="python3 agent.py {container}")
     (done,) = await run(path, row(container={"verify": "cat answer"}))
     assert done.extra["task"]["output"] == "5"
+
+
+async def test_a_program_gets_servers_and_skills_of_its_task(tmp_path: Path) -> None:
+    class Offering(PlainContainer):
+        offers: ClassVar = {"mcp_servers": {"a": {"type": "http", "url": "http://a:1/mcp"}}, "skills": "/skills"}
+
+        def __init__(self, arguments: TaskArguments) -> None:
+            super().__init__({"verify": "cat answer"})
+
+    with TASK_FORMATS.scoped():
+        task_format("offering")(Offering)
+        code = f'ask("x")\nopen("{tmp_path}/" + sys.argv[1] + "/answer", "w").write(" ".join(sys.argv[2:]))\n'
+        path = written(tmp_path, code, command="python3 agent.py {container} {mcp} {skills}")
+        (done,) = await run(path, row(task={"format": "offering"}))
+    servers, _, skills = done.extra["task"]["output"].rpartition(" ")
+    assert json.loads(servers) == {"mcpServers": Offering.offers["mcp_servers"]}
+    assert skills == "/skills"
 
 
 @pytest.mark.prevents("an agent program reads its row to learn how it is verified")

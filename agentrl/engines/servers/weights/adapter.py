@@ -73,7 +73,7 @@ class AdapterTransport(Transport):
 
 def _check(model: ModelHandle) -> None:
     """Raises UserError when a trained parameter is no part of an adapter that engines serve."""
-    parts = {"the output layer": model.head, "the vision tower": model.vision_tower}
+    parts = {"the output layer": model.base.get_output_embeddings(), "the vision tower": model.vision_tower}
     found = [name for name, p in model.module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
     found += [name for name, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
     found += [
