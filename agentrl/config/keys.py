@@ -109,8 +109,9 @@ def mark_in(marks: Iterable[Any], kind: type[M]) -> M | None:
 
 def marked(kind: type[M]) -> dict[str, M]:
     """The marks of a kind by key, of all commands."""
-    keys = {path: key for schema in SCHEMAS.values() for path, key in schema_keys(schema).items()}
-    return {path: mark for path in sorted(keys) if (mark := mark_in(keys[path].marks, kind)) is not None}
+    keys = [(path, key.marks) for schema in SCHEMAS.values() for path, key in schema_keys(schema).items()]
+    found = {path: mark for path, marks in keys if (mark := mark_in(marks, kind)) is not None}
+    return dict(sorted(found.items()))
 
 
 def field_docs(schema: type) -> dict[str, str]:

@@ -334,7 +334,7 @@ def head_error(trainable: PolicyActor, batch: Any) -> float:
     """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
     score = trainable.score
     part, own = score._own(batch, every_token=False)
-    hidden, weight, _ = score.model.run_gathered(lambda: score._kept(score._read(batch, part, own)))
+    hidden, weight, *_ = score.model.run_gathered(lambda: score._kept(score._read(batch, part, own)))
     assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
     exact = (hidden.double() @ weight.double().T * trainable.score.scale).log_softmax(-1)
     wanted = batch.mask & (batch.positions > 0)
