@@ -170,7 +170,7 @@ async def test_a_broken_answer_masks_a_trajectory_of_the_run(server: Any, tmp_pa
     (row,) = environment_rows("guess", data=Data(environment_config_path=str(tmp_path / "e.yaml")))
     small.broken = "<html>502 Bad Gateway</html>"
     trajectory = Trajectory(row, "t", 0)
-    await attempt(EnvironmentAgent(made(says("4", "5"))), trajectory, Sampling(max_new_tokens=400), timeout=60)
+    await attempt(lambda: EnvironmentAgent(made(says("4", "5"))), trajectory, Sampling(max_new_tokens=400), timeout=60)
     assert (trajectory.outcome, trajectory.turns, trajectory.tool_calls) == (Outcome.INFRA_ERROR, 1, [])
     assert "answered no JSON object: <html>502" in str(trajectory.error)
 
