@@ -9,8 +9,10 @@ shows them. It takes the settings of `agentrl train` as well.
 """
 
 import argparse
+import asyncio
 import os
 import secrets
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -72,7 +74,14 @@ def run(args: argparse.Namespace) -> int:
         folder = Path(f"{args.out}.sessions")
         gateway = OpenGateway(env, sampling, folder, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"
-        runtime.runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key))))
+        stop, runner = asyncio.Event(), runtime.runner
+
+        async def end() -> None:
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: runner.submit(end()))
+        runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key)), stop))
     if not kept.count:
         print_notes(["no agent has asked for anything: nothing is written"])
         return 0

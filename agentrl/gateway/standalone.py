@@ -9,7 +9,6 @@ import contextvars
 import hmac
 import re
 import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -178,17 +177,10 @@ class OpenGateway(Gateway):
             self.end_idle(self.timeout)
 
 
-async def serve(gateway: OpenGateway, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; then all sessions are over. `ready` gets the address."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await gateway.start()
-        ready(gateway.url)
-        await stop.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+async def serve(gateway: OpenGateway, ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; then all sessions are over. `ready` gets the address."""
+    await gateway.start()
+    ready(gateway.url)
+    await stop.wait()
     gateway.end_idle(0.0)
     await gateway.close()

@@ -16,6 +16,7 @@ Invariants:
 """
 
 import asyncio
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -81,8 +82,8 @@ class Samplers(ABC):
         self.engine, self.tokenizer, self.model = engine, tokenizer, model
         self.running: Counter[Path | None] = Counter()
         """Requests by their weights."""
-        self._names: dict[Path, str] = {}
-        """Loaded adapters, the longest unused first."""
+        self._names: dict[tuple[Path, int], str] = {}
+        """Loaded adapters by folder and its time, the longest unused first."""
         self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
 
     async def generate(
@@ -149,14 +150,15 @@ class Samplers(ABC):
     async def _name(self, weights: Path | None) -> str:
         if weights is None:
             return ""
-        while weights not in self._names and len(self._names) >= ADAPTERS:
-            if (idle := next((folder for folder in self._names if not self.running[folder]), None)) is not None:
+        held = weights, os.stat(weights).st_mtime_ns  # a name that was deleted may come again
+        while held not in self._names and len(self._names) >= ADAPTERS:
+            if (idle := next((one for one in self._names if not self.running[one[0]]), None)) is not None:
                 await self.engine.unload_adapter(self._names.pop(idle))
             else:
                 await asyncio.sleep(POLL_SECONDS)
-        if (name := self._names.pop(weights, None)) is None:
+        if (name := self._names.pop(held, None)) is None:
             await self.engine.load_adapter(weights, name := f"adapter-{next(self._numbers)}")
-        self._names[weights] = name
+        self._names[held] = name
         return name
 
     def _release(self, key: str) -> None:

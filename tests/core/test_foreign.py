@@ -63,7 +63,7 @@ def test_every_reader_of_others_yaml_refuses_it(tmp_path: Path) -> None:
         lambda: read_entry(file, "a"),
         lambda: YamlFiles(Source(), tmp_path).read(tmp_path / "bomb.yaml", ""),
         lambda: read_task(tmp_path),
-        lambda: read_compose(tmp_path / "docker-compose.yaml", tmp_path, Fields({}, "x")),
+        lambda: read_compose(tmp_path / "docker-compose.yaml", tmp_path, Fields({}, "x"), "main"),
         lambda: _read(tmp_path / "config.yaml"),
     ):
         with pytest.raises(UserError):

@@ -537,7 +537,7 @@ async def test_a_mistake_in_a_loop_stops_the_run_and_a_failure_does_not(tmp_path
 
     async def attempted(name):
         trajectory = Trajectory(row(index=7), "0/r/0", 0)
-        await attempt(loop_class(name, "agent.yaml")(env), trajectory, Sampling(64), 60.0)
+        await attempt(lambda: loop_class(name, "agent.yaml")(env), trajectory, Sampling(64), 60.0)
         return trajectory
 
     with pytest.raises(

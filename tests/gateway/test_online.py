@@ -17,7 +17,6 @@ from agentrl.gateway.online import OnlineGateway, session_rows
 from agentrl.gateway.program import AgentProgram
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, says
-from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 QUESTION = {"role": "user", "content": "What is 2 + 3 ?"}
@@ -99,11 +98,12 @@ async def test_groups_are_taken_whole(tmp_path: Path) -> None:
 
 
 async def test_what_gets_no_reward_is_dropped_and_counted(tmp_path: Path) -> None:
-    async with online(tmp_path, "The answer is 5 .", timeout=0.3) as gateway:
+    async with online(tmp_path, "The answer is 5 .") as gateway:
         await ask(gateway, "none", [QUESTION])
         await ask(gateway, "liked", [QUESTION])
         await post(gateway, "liked", "rewards", reward=True)  # it never ends
-        assert await until(lambda: gateway.metrics()["online/dropped"] == 1, 20)
+        gateway.end_idle(0.0)
+        assert gateway.metrics()["online/dropped"] == 1
         trajectory = await taken(gateway, "1/sessions:0")
         assert (trajectory.reward, trajectory.extra["session"]) == (1.0, "liked")
         assert os.listdir(tmp_path / "sessions/dropped")[0].endswith("-none")

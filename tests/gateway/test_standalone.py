@@ -1,8 +1,6 @@
 """`agentrl gateway`, on a scripted engine: every key is a conversation, and all of them are kept."""
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import httpx
@@ -22,7 +20,8 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
     kept = Appended(tmp_path / "seen.jsonl", env.chat.decode)
     gateway = OpenGateway(env, Sampling(64, seed=1), tmp_path / "sessions", ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(gateway, url.set_result))
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(gateway, url.set_result, stop))
     base = f"{await url}/v1"
     for key, turns in (("a", 2), ("b", 1)):
         client = openai.AsyncOpenAI(base_url=base, api_key=key)
@@ -34,7 +33,7 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
         answer = await keyless.get(f"{base}/models")
         assert answer.status_code == 401
         assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
-    os.kill(os.getpid(), signal.SIGTERM)
+    stop.set()
     await serving
     records = load_trajectories(tmp_path / "seen.jsonl")
     assert [(record["key"], record["turns"]) for record in records] == [("gateway/a", 2), ("gateway/b", 1)]
@@ -47,7 +46,8 @@ async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path) -> No
     (tmp_path / "seen.jsonl").write_text("of an earlier time\n")
     gateway = OpenGateway(env, Sampling(64, seed=1), tmp_path / "sessions", timeout=0.2, ended=kept.add)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(gateway, url.set_result))
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(gateway, url.set_result, stop))
     for number, key in enumerate(("a", "b"), start=1):
         client = openai.AsyncOpenAI(base_url=f"{await url}/v1", api_key=key)
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "What is 2 + 3 ?"}])
@@ -56,6 +56,6 @@ async def test_a_conversation_is_written_when_it_has_ended(tmp_path: Path) -> No
         assert [record["key"] for record in records] == ["gateway/a", "gateway/b"][:number]
         assert len(read_index(tmp_path / "seen.jsonl")) == number
         assert not gateway.sessions
-    os.kill(os.getpid(), signal.SIGTERM)
+    stop.set()
     await serving
     assert kept.count == 2

@@ -37,7 +37,7 @@ async def played(kind: str, value: Any) -> Trajectory:
             GIVEN[kind](trajectory, value)
 
     trajectory = Trajectory(row(), "1/a/0", 0)
-    await attempt(Mine(environment(says("Yes"))[0]), trajectory, Sampling(64), 60.0)
+    await attempt(lambda: Mine(environment(says("Yes"))[0]), trajectory, Sampling(64), 60.0)
     return trajectory
 
 

@@ -104,7 +104,7 @@ async def played(
     """A trajectory in the middle of which the policy is updated for a long time."""
     env, engine, inner = stopping(**options)
     trajectory = Trajectory(at, "1/a/0", 0)
-    job = asyncio.create_task(attempt(kind(env), trajectory, Sampling(64), SHORT, own))
+    job = asyncio.create_task(attempt(lambda: kind(env), trajectory, Sampling(64), SHORT, own))
     await inner.asked.wait()
     await getattr(engine, update)()
     jump(LONG)
@@ -189,7 +189,9 @@ async def test_a_program_ends_at_its_own_limit(jump: Jump, tmp_path: Path, monke
     monkeypatch.setattr(programs, "run_command", runs_on)
     (tmp_path / "agents.yaml").write_text("- {name: mine, command: sleep 60, timeout: 5000}")
     trajectory = Trajectory(row(), "1/a/0", 0)
-    await attempt(loop_class("mine", str(tmp_path / "agents.yaml"))(stopping()[0]), trajectory, Sampling(64), 10 * LONG)
+    await attempt(
+        lambda: loop_class("mine", str(tmp_path / "agents.yaml"))(stopping()[0]), trajectory, Sampling(64), 10 * LONG
+    )
     assert asked.is_set()
     assert "took longer than its timeout of 5000 s" in str(trajectory.error)
 

@@ -2,6 +2,8 @@
 adapters take turns."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -153,9 +155,18 @@ async def test_no_adapter_starves_and_the_longest_unused_is_forgotten(
         await ask(1, 10)
         assert order == [1]
         await asyncio.gather(ask(2, 4), *first)
-        assert set(samplers._names) == {folders[0], folders[2]}
+        assert {folder for folder, _ in samplers._names} == {folders[0], folders[2]}
         assert len(samplers.engine.adapters) == 4
         assert not samplers.running
+
+
+async def test_a_folder_that_is_written_again_has_its_new_weights(folders: list[Path], tmp_path: Path) -> None:
+    async with samplers_of(folders, base()) as samplers:
+        for number, source in enumerate(folders[:2]):
+            shutil.rmtree(folder := tmp_path / "named", ignore_errors=True)
+            shutil.copytree(source, folder)
+            os.utime(folder, ns=(number, number))
+            check(source, PROMPT, await samplers.generate(folder, PROMPT, Sampling(8, seed=0, ignore_eos=True)))
 
 
 async def test_sampling_and_training_share_the_time(folders: list[Path]) -> None:
@@ -295,9 +306,11 @@ async def servers_of(count: int) -> AsyncIterator[tuple[Any, list[ManyAdapters]]
                 await runner.cleanup()
 
 
-async def test_servers_have_adapters_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_have_adapters_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "ADAPTERS", 2)
-    folders = [Path(f"/adapters/{i}") for i in range(4)]
+    folders = [tmp_path / f"adapters/{i}" for i in range(4)]
+    for folder in (*folders, refused := tmp_path / "refused/7"):
+        folder.mkdir(parents=True)
     async with servers_of(2) as (samplers, fakes):
         async with samplers.training():
             jobs = [(w, i) for i in range(3) for w in (None, *folders[:2])]
@@ -306,13 +319,13 @@ async def test_servers_have_adapters_side_by_side(monkeypatch: pytest.MonkeyPatc
         scores = await samplers.score(folders[3], [5, 6, 7], 2)
         np.testing.assert_allclose(scores.logprobs, [np.nan, -0.75, -0.75])
         assert scores.topk_ids.tolist() == [[0, 0], [3, 8], [3, 8]]
-        assert all([*fake.loaded.values()] == ["/adapters/1", "/adapters/3"] for fake in fakes)
+        assert all([*fake.loaded.values()] == [str(folders[1]), str(folders[3])] for fake in fakes)
         with pytest.raises(InfraError):
-            await samplers.generate(Path("/refused/7"), PROMPT, Sampling(3))
+            await samplers.generate(refused, PROMPT, Sampling(3))
         lost = samplers.engine.pool.replicas[0]
         fakes[0].loaded.clear()  # it starts again
         samplers.engine.pool.lost(lost)
         await samplers.engine.pool.wait_all_serving()
-        assert [*fakes[0].loaded.values()] == ["/adapters/3"]
+        assert [*fakes[0].loaded.values()] == [str(folders[3])]
         ended = await samplers.generate(folders[3], PROMPT, Sampling(50), stop=(tokenizer().decode([3, 3]),))
         assert (len(ended.token_ids), ended.finish_reason) == (2, "stop")

@@ -35,10 +35,11 @@ def correct_batch(
 
     Rejected tokens count in the weights, as in verl. `total`: sums over the shares of the batch.
     """
-    mask, bounds, asked = batch.mask, batch.cu_seqlens, rollout_correction
+    mask, bounds = batch.mask, batch.cu_seqlens
     gap = torch.where(mask, logprobs.detach() - batch.rollout_logprobs, 0.0)
-    criteria = criteria_of(asked.rollout_rs, asked.rollout_rs_threshold, asked.rollout_rs_threshold_lower)
-    kept, veto = kept_by(criteria, gap, mask, bounds), asked.rollout_token_veto_threshold
+    thresholds = rollout_correction.rollout_rs_threshold, rollout_correction.rollout_rs_threshold_lower
+    criteria = criteria_of(rollout_correction.rollout_rs, *thresholds)
+    kept, veto = kept_by(criteria, gap, mask, bounds), rollout_correction.rollout_token_veto_threshold
     if veto is not None:
         kept = kept & free_of_veto(veto, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)

@@ -116,10 +116,10 @@ class Optimizer:
         self._set_lr()
 
     @classmethod
-    def of(cls, model: ModelHandle, settings: Any, *, total_steps: int, key: str, ranks: Ranks = ALONE) -> Self:
-        """The optimizer of a section of the settings, such as `actor`."""
-        given: Any = {"grad_clip": settings.grad_clip, "offload": steps_on_cpu(settings.fsdp_config, ranks)}
-        return cls(model, settings.optim, total_steps=total_steps, ranks=ranks, key=key, **given)
+    def of(cls, model: ModelHandle, actor: Any, *, total_steps: int, key: str, ranks: Ranks = ALONE) -> Self:
+        """The optimizer of a section of the settings: `actor`, or one with the same keys."""
+        given: Any = {"grad_clip": actor.grad_clip, "offload": steps_on_cpu(actor.fsdp_config, ranks)}
+        return cls(model, actor.optim, total_steps=total_steps, ranks=ranks, key=key, **given)
 
     @property
     def lr(self) -> float:

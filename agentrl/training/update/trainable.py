@@ -76,12 +76,12 @@ class Steps:
 
 
 def settled(
-    section: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
+    actor: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
 ) -> dict[str, Any]:
-    """Keywords of `Trainable` by the section `name` of the settings."""
-    optimizer = Optimizer.of(model, section, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
-    sizes = for_ranks(micro_batching_of(section, device), model, ranks=ranks)
-    steps = Steps(section.ppo_mini_batch_size, section.ppo_epochs, section.shuffle, seed)
+    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic."""
+    optimizer = Optimizer.of(model, actor, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
+    sizes = for_ranks(micro_batching_of(actor, device), model, ranks=ranks)
+    steps = Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed)
     return {"optimizer": optimizer, "micro_batching": sizes, "steps": steps, "device": device}
 
 
