@@ -62,9 +62,9 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 
-def skip_space(text: str, at: int) -> int:
-    """The position of the first character from `at` on that is no white space."""
-    found = SPACE.match(text, at)
+def skip_space(text: str, at: int, space: re.Pattern[str] = SPACE) -> int:
+    """The position of the first character from `at` on that is no white space; `space`: what counts as it."""
+    found = space.match(text, at)
     return found.end() if found else at
 
 

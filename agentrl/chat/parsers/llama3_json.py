@@ -3,7 +3,7 @@
 import re
 
 from agentrl.chat.parsers.blocks import read_list
-from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, too_many
+from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, skip_space, too_many
 from agentrl.chat.parsers.pythonic import parse_builtin
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.core.points import tool_parser
@@ -42,7 +42,7 @@ def parse(text: str, tools: Tools = None) -> Parsed:
 def _objects(body: str) -> list[Call]:
     """The calls of a text that has nothing else."""
     calls: list[Call] = []
-    at = _next(body, 0)
+    at = skip_space(body, 0, _SEPARATOR)
     while at < len(body):
         if (last := too_many(calls, EXPECTED)) is not None:
             return [*calls, last]
@@ -51,10 +51,5 @@ def _objects(body: str) -> list[Call]:
             calls += read_list(value, body[at:end], len(calls), make_call)
         except Malformed as error:
             return [*calls, broken(str(error), body[at:], len(calls), expected=EXPECTED)]
-        at = _next(body, end)
+        at = skip_space(body, end, _SEPARATOR)
     return calls
-
-
-def _next(body: str, end: int) -> int:
-    separator = _SEPARATOR.match(body, end)
-    return separator.end() if separator else end
