@@ -3,7 +3,6 @@
 Invariant: each worker begins elsewhere among equally loaded engines, so that not all choose the first one.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +31,6 @@ class ServerLink:
 
     backend: ServerBackend
     urls: tuple[str, ...]
-    options: Mapping[str, Any]
-    """Keywords of `ServerClient`."""
 
     def open(self, lost: Any) -> "ServerClients":
         """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
@@ -54,7 +51,7 @@ class ServerClients:
         for replica in replicas:
             replica.serving = True
         pool = ReplicaPool(replicas, lambda replica: lost(replica.url))
-        self.client = ServerClient(link.backend, pool, paused=True, **link.options)
+        self.client = ServerClient(link.backend, pool, paused=True)
         self.engine: Any = self.client
 
     async def set(self, state: State) -> None:
@@ -109,6 +106,4 @@ def link_to(own: Engine) -> Link:
         handles = own.workers
         return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))
     assert isinstance(own, RemoteEngine)
-    urls = tuple(replica.url for replica in own.pool.replicas)
-    options = {"max_model_len": own.max_model_len, "request_timeout": own.request_timeout}
-    return ServerLink(own.backend, urls, options | {"router": own.router and own.router.url})
+    return ServerLink(own.backend, tuple(replica.url for replica in own.pool.replicas))
