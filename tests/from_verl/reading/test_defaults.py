@@ -22,7 +22,7 @@ from agentrl.config.tree import Reader
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
-from agentrl.training.update.optimizer import warmup_steps
+from agentrl.training.update.schedules import warmup_steps
 from agentrl_verl.reading.defaults import table, values
 from agentrl_verl.reading.file_check import guess_command
 from agentrl_verl.reading.scripts import read_source
