@@ -10,6 +10,7 @@ from agentrl.core.lazy import type_imports
 
 if TYPE_CHECKING:
     from agentrl.training.batches.batch import Batch as Batch
+    from agentrl.training.batches.packing import pack as pack
     from agentrl.training.batches.packing import pack_ledgers as pack_ledgers
     from agentrl.training.batches.packing import pack_tokens as pack_tokens
     from agentrl.training.model.export import save_pretrained as save_pretrained

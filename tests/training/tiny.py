@@ -7,9 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.config.schema import Reward
-from agentrl.training import Batch, pack_ledgers, pack_tokens
-from agentrl.training.batches.packing import place_rewards
+from agentrl.training import Batch, pack, pack_ledgers
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
@@ -129,5 +127,4 @@ class MemoryStore:
 
 def packed(*trajectories: Trajectory, tool: float = 1.0, interaction: float = 1.0) -> Batch:
     """The trajectories with their rewards as a batch, by weights of turn rewards."""
-    weights = Reward(tool_turn_weight=tool, interaction_turn_weight=interaction).turn_weights
-    return place_rewards(pack_tokens(trajectories), trajectories, weights)
+    return pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=interaction)

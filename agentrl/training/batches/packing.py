@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.config.schema import Reward
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.sources import Source, Sources
@@ -30,6 +31,15 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 Values = NDArray[np.float32] | Lines
 Spot = tuple[int, int]
 """(ledger, token within it)"""
+
+
+def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float) -> Batch:
+    """Pack the trainable trajectories with their rewards; `Batch.trajectory` has indices of the whole list.
+
+    `tool_turn_weight` and `interaction_turn_weight` scale turn rewards by their source.
+    """
+    reward = Reward(tool_turn_weight=tool_turn_weight, interaction_turn_weight=interaction_turn_weight)
+    return place_rewards(pack_tokens(trajectories), trajectories, reward.turn_weights)
 
 
 def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) -> Batch:
