@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.algorithms import estimate
 from agentrl.config import compose
+from agentrl.config.schema import Reward
 from agentrl.tracking.metrics import rollout_metrics
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.training.batches.batch import Batch
@@ -125,7 +126,7 @@ def measured(tokens: int, folder: Path) -> Figures:
         batch = pack_tokens(trajectories)
     batch = replace(batch, old_logprobs=batch.rollout_logprobs * 0.99)
     with stages("place rewards"):
-        batch = place_rewards(batch, trajectories, tool_turn_weight=1.0, interaction_turn_weight=1.0)
+        batch = place_rewards(batch, trajectories, Reward().turn_weights)
     with stages("grpo"):
         batch.advantages = advantages(batch, "grpo")
     with stages("gae"):

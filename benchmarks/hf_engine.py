@@ -144,7 +144,7 @@ def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
     server = ServerProcess(backend.command(port), backend.environment(), folder / "vllm.log")
     replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     files = FilesTransport(Link(PolicyWeights(model), model.config, folder, 1 << 29))
-    return RemoteEngine(backend, [replica], files, max_model_len=PROMPT + NEW)
+    return RemoteEngine(backend, [replica], files)
 
 
 def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) -> dict[int, dict[str, float]]:

@@ -149,7 +149,7 @@ def remote(port: int) -> RemoteEngine:
     backend = SGLang(settings)
     replica = Replica(backend, f"http://127.0.0.1:{port}")
     replica.http, replica.serving = Http(replica.url, OWN_KEPT), True  # as to a server of the run
-    return RemoteEngine(backend, [replica], Unsent(), max_model_len=4096)
+    return RemoteEngine(backend, [replica], Unsent())
 
 
 class Turns(AgentLoop):

@@ -26,7 +26,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Sampling
-from agentrl.engines.launching import launch, remote_engine
+from agentrl.engines.launching import launch
+from agentrl.engines.servers import RemoteEngine
 from agentrl.serve.samplers import Samplers, open_samplers
 from agentrl.training import load_model
 
@@ -112,7 +113,7 @@ async def run_speed(settings: Config, args: argparse.Namespace) -> float:
     servers = launch(settings, "cpu" if args.tiny else "cuda")
     if servers is None:
         return 0.0
-    engine = remote_engine(settings, servers.backend, servers.replicas, None, None, servers.scratch)
+    engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
     await engine.start()
     try:
         jobs = [(prompt(number, settings), sampling(number, args)) for number in range(args.requests)]

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from agentrl.api.border import short_errors
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, set_key, settings
-from agentrl.config import ANSWERING, SAMPLING
 from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.validate import ANSWERING, SAMPLING
 from agentrl.core.errors import UserError
 from agentrl.core.grouping import grouped
 from agentrl.data import load_dataset

@@ -23,7 +23,6 @@ from agentrl.core.cpu_cores import wait_passively
 from agentrl.core.errors import UserError, plural
 from agentrl.core.json_text import to_json
 from agentrl.data.given import given_rows
-from agentrl.data.rows import Columns
 from agentrl.rewards.checks import scores_are_trained_on
 from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
 from agentrl.rewards.managers import server_arguments, takes_lists
@@ -213,7 +212,7 @@ def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: An
     found = given_rows(
         cast(Iterable[Any], rows),
         name=what,
-        columns=Columns.of(data),
+        data=data,
         interaction=isinstance(interactions, list | tuple) and len(interactions) == 1,
     )
     setattr(data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))

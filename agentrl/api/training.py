@@ -9,11 +9,10 @@ from agentrl.api.border import short_errors
 from agentrl.api.result import Result
 from agentrl.api.run import TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, settings
-from agentrl.config import SUPERVISED
 from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.config.validate import validate
+from agentrl.config.validate import SUPERVISED, validate
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import ROWS, write_atomic

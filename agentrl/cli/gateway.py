@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; write each conversation as it ends."""
-    from agentrl.config import ANSWERING
+    from agentrl.config.validate import ANSWERING
     from agentrl.core.outputs import check_file
     from agentrl.engines.sharing import model_length
     from agentrl.evaluation.settings import scoring_something, untrained

@@ -59,8 +59,8 @@ def load(args: argparse.Namespace) -> "EvalConfig":
     """Load and check the configuration."""
     from dataclasses import replace
 
-    from agentrl.config import ANSWERING
     from agentrl.config.schema.evaluation import EvalConfig
+    from agentrl.config.validate import ANSWERING
 
     config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=ANSWERING)
     # Checks of rows read data.train_files.

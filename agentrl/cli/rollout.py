@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample `rollout.n` trajectories per row, score and show them."""
-    from agentrl.config import SAMPLING
+    from agentrl.config.validate import SAMPLING
     from agentrl.evaluation.settings import of_split, scoring_something, untrained
 
     asked: Config = load_config(args, checks=SAMPLING)

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve until interrupted."""
-    from agentrl.config import ANSWERING
+    from agentrl.config.validate import ANSWERING
 
     args.overrides = [*DEFAULTS, *args.overrides]
     config = load_config(args, checks=ANSWERING)

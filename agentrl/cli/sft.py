@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
-    from agentrl.config import SUPERVISED
     from agentrl.config.schema.sft import SftConfig
+    from agentrl.config.validate import SUPERVISED
 
     if args.multirun:
         return sweep(args, "sft", "output_dir", SftConfig, SUPERVISED)

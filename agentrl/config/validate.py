@@ -50,7 +50,7 @@ SAMPLING: tuple[Check, ...] = (files.required, *(check for check in SETTINGS if 
 ANSWERING: tuple[Check, ...] = (*checks_of(ranges), check_paths, files.answers_output)
 """Mistakes that matter to `agentrl generate` and `agentrl eval`."""
 
-SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), fit.split_experts, fit.sft_learning_rate, *FILES)
+SUPERVISED: tuple[Check, ...] = (*checks_of(ranges), fit.split_experts, fit.learning_rate, *FILES)
 """Mistakes that matter to `agentrl sft`."""
 
 

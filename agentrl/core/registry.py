@@ -9,7 +9,6 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Self, TypeVar
@@ -109,16 +108,6 @@ class Registry(Generic[T]):
         if not replace and (mine is not None or (held is not None and not _same(held.value, value))):
             raise UserError(f"@{self.decorator}({name!r}): {self.what} of that name is there already; choose another")
         self.registered[name] = Entry(value, marks)
-
-    @contextmanager
-    def scoped(self) -> Iterator[None]:
-        """Within, names may be registered that are forgotten afterwards: for tests, and for several runs in one
-        process."""
-        before = dict(self.registered)
-        try:
-            yield
-        finally:
-            self.registered = before
 
     @property
     def declared(self) -> Mapping[str, Declared]:

@@ -3,7 +3,7 @@
 from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
 from agentrl.data.overlong import filter_overlong, truncate
-from agentrl.data.rows import Columns, make_row, read_rows
+from agentrl.data.rows import make_row, read_rows
 from agentrl.trajectory.row import Row
 
-__all__ = ["Columns", "Loader", "Row", "filter_overlong", "load_dataset", "make_row", "read_rows", "truncate"]
+__all__ = ["Loader", "Row", "filter_overlong", "load_dataset", "make_row", "read_rows", "truncate"]

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
+from agentrl.config.schema.data import Rows
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugins import load_attribute
@@ -24,7 +25,7 @@ from agentrl.core.remote_files import in_shared_memory
 from agentrl.core.row_sources import split_source
 from agentrl.data.files import first_record, paths
 from agentrl.data.lazy import distinct_rows, joined
-from agentrl.data.rows import Columns, RecordRows, file_rows, make_row, read_rows
+from agentrl.data.rows import RecordRows, file_rows, make_row, read_rows
 from agentrl.trajectory.row import Row
 
 CUSTOM_SECTION = "data.custom_cls"
@@ -47,7 +48,7 @@ def load_dataset(
 def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
     named, sources = split_files(files)
-    parts = file_rows(named, Columns.of(data), what) if named or not sources else []
+    parts = file_rows(named, data, what) if named or not sources else []
     return [*parts, *all_source_rows(sources, data, what)]
 
 
@@ -64,7 +65,7 @@ def first_row(data: Data) -> Row | None:
         (file,) = paths([named] if isinstance(named, str | Path) else list(named)[:1], "data.train_files")
         record = first_record(file)
         if record is not None:
-            return make_row(record, f"{file.stem}:1", Columns.of(data))
+            return make_row(record, f"{file.stem}:1", data)
     return None
 
 
@@ -77,24 +78,17 @@ def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str
     if data.use_shm:
         files = [in_shared_memory(str(file), "data.use_shm") for file in paths(files, what)]
         files = files if len(files) > 1 else files[0]
-    custom_cls = data.custom_cls
-    if custom_cls.path is None:
-        return read_rows(files, Columns.of(data), what=what)
-    cls = load_attribute(custom_cls.path, custom_cls.name, what=CUSTOM_SECTION, section=True)
+    if data.custom_cls.path is None:
+        return read_rows(files, data, what=what)
+    cls = load_attribute(data.custom_cls.path, data.custom_cls.name, what=CUSTOM_SECTION, section=True)
     local = [str(path) for path in paths(files, what)]
-    dataset = _call(
-        cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
-    )
-    return CustomRows(dataset, data)
+    given = {"data_files": local[0] if isinstance(files, str) else local, "tokenizer": tokenizer}
+    dataset = custom_dataset(cls, data, given, {"processor": processor})
+    return CustomRows(dataset, type(dataset).__name__, data)
 
 
 class CustomRows(RecordRows):
     """Rows of a user's dataset, created on access."""
-
-    def __init__(self, dataset: Any, data: Data) -> None:
-        super().__init__(dataset, type(dataset).__name__, Columns.of(data))
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UserError(f"{CUSTOM_SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
 
     def row(self, index: int) -> Row:
         where = f"{CUSTOM_SECTION}: {self.name}[{index}]"
@@ -102,26 +96,30 @@ class CustomRows(RecordRows):
             item = self.records[index]
         if not isinstance(item, Mapping):
             raise UserError(f"{where} is a {type(item).__name__}; it must be a mapping")
-        columns = self.columns if self.columns.prompt in item else replace(self.columns, prompt="raw_prompt")
-        if columns.prompt not in item:
-            raise UserError(f"{where} has no {self.columns.prompt!r}; it has {', '.join(item)}")
-        return make_row(item, f"{self.name}:{index + 1}", columns)
+        data = self.data if self.data.prompt_key in item else replace(self.data, prompt_key="raw_prompt")
+        if data.prompt_key not in item:
+            raise UserError(f"{where} has no {self.data.prompt_key!r}; it has {', '.join(item)}")
+        return make_row(item, f"{self.name}:{index + 1}", data)
 
 
-def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:
+def custom_dataset(cls: Any, data: Rows, given: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """A dataset of the user's class `cls`, made with the keywords `given`, `config`, and those of `offered` that it
+    has. Raises UserError."""
     from omegaconf import OmegaConf
 
-    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(with_custom(data))}
+    arguments = {**given, "config": OmegaConf.create(with_custom(data))}
     accepted = inspect.signature(cls).parameters
-    if "processor" in accepted:
-        arguments["processor"] = processor
+    arguments |= {name: value for name, value in offered.items() if name in accepted}
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise UserError(
             f"{CUSTOM_SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}"
         ) from None
-    return cls(**arguments)
+    dataset = cls(**arguments)
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UserError(f"{CUSTOM_SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
+    return dataset
 
 
 def split_files(files: Any) -> tuple[Any, list[str]]:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.data.lazy import distinct_rows
-from agentrl.data.rows import DEFAULT_COLUMNS, Columns, RecordRows
+from agentrl.data.rows import DEFAULTS, RecordRows
 from agentrl.trajectory.row import Row
 
 DICT_EXAMPLE = '{"prompt": "What is 2 + 3?", "answer": "5"}'
@@ -33,9 +34,7 @@ class GivenRows(RecordRows):
         return row
 
 
-def given_rows(
-    given: Iterable[Any], *, name: str, columns: Columns = DEFAULT_COLUMNS, interaction: bool = False
-) -> Sequence[Row]:
+def given_rows(given: Iterable[Any], *, name: str, data: Data = DEFAULTS, interaction: bool = False) -> Sequence[Row]:
     """The rows of a list, a data set, or whatever else can be iterated. Raises UserError, for the first 100 at once."""
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise UserError(f"{name} is a {type(given).__name__}: pass a list of dicts, such as [{DICT_EXAMPLE}]")
@@ -43,7 +42,7 @@ def given_rows(
     if hasattr(given, "to_dict") and hasattr(given, "iloc"):  # a DataFrame, which iterates over its columns' names
         given = given.to_dict("records")
     records: Any = given if indexed else list(given)
-    rows = GivenRows(records, name, columns)
+    rows = GivenRows(records, name, data)
     rows.interaction = interaction
     if not len(rows):
         raise UserError(f"{name} is empty: pass a list of dicts, such as [{DICT_EXAMPLE}]")

@@ -13,7 +13,6 @@ from agentrl.data.plain import plain
 
 MediaKeys = Mapping[str, str]
 """image, video -> the column that holds them."""
-MEDIA_KEYS: MediaKeys = {"image": "images", "video": "videos"}
 
 Message = dict[str, Any]
 

@@ -6,15 +6,14 @@ it (and how often the file was listed before), so that it is the same after a re
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.data.files import Record, Table, paths, read_records
 from agentrl.data.lazy import LazyRows, distinct, joined
-from agentrl.data.media import MEDIA_KEYS, MediaKeys, with_media
+from agentrl.data.media import with_media
 from agentrl.data.plain import mapping, plain
 from agentrl.trajectory.row import Row
 
@@ -34,86 +33,72 @@ LINE_EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 """Roles of other formats -> roles here."""
 
-
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns that people choose."""
-
-    prompt: str = "prompt"
-    reward_fn: str = DATA_SOURCE
-    media: MediaKeys = field(default_factory=lambda: MEDIA_KEYS)
-
-    @classmethod
-    def of(cls, data: Data) -> Self:
-        """The columns that the `data` section names."""
-        return cls(data.prompt_key, data.reward_fn_key, {"image": data.image_key, "video": data.video_key})
-
-
-DEFAULT_COLUMNS = Columns()
+DEFAULTS = Data()
+"""A section that names the usual columns."""
 
 
 class RecordRows(LazyRows):
     """Rows out of records, each made when asked for."""
 
-    def __init__(self, records: Sequence[Any], name: str, columns: Columns) -> None:
+    def __init__(self, records: Sequence[Any], name: str, data: Data) -> None:
         """`name`: the records' in uids and messages."""
-        self.records, self.name, self.columns = records, name, columns
+        self.records, self.name, self.data = records, name, data
 
     def __len__(self) -> int:
         return len(self.records)
 
     def row(self, index: int) -> Row:
-        return make_row(self.records[index], f"{self.name}:{index + 1}", self.columns)
+        return make_row(self.records[index], f"{self.name}:{index + 1}", self.data)
 
 
 class FileRows(RecordRows):
     """Rows of one file."""
 
-    def __init__(self, file: Path, name: str, columns: Columns) -> None:
+    def __init__(self, file: Path, name: str, data: Data) -> None:
         """Raises UserError."""
-        super().__init__(read_records(file), name, columns)
-        _check_columns(self.records, file, columns)
+        super().__init__(read_records(file), name, data)
+        _check_columns(self.records, file, data)
 
     def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """(uid, messages) of every row, faster than whole rows. Raises UserError for the first row without a prompt."""
-        for number, prompt in enumerate(_prompts(self.records, self.columns.prompt), 1):
+        for number, prompt in enumerate(_prompts(self.records, self.data.prompt_key), 1):
             uid = f"{self.name}:{number}"
-            yield uid, _messages(prompt, f"{uid}: {self.columns.prompt}")
+            yield uid, _messages(prompt, f"{uid}: {self.data.prompt_key}")
 
     def agent_names(self) -> set[str]:
         """Names of agent loops in the rows."""
         return {str(name) for name in _column(self.records, "agent_name") if name}
 
 
-def file_rows(files: Any, columns: Columns, what: str) -> list[FileRows]:
+def file_rows(files: Any, data: Data, what: str) -> list[FileRows]:
     """The rows of each of `files`. Raises UserError, naming the config key `what`."""
     found = paths(files, what)
-    return [FileRows(file, name, columns) for file, name in zip(found, _names(found), strict=True)]
+    return [FileRows(file, name, data) for file, name in zip(found, _names(found), strict=True)]
 
 
 def read_rows(
-    files: str | Path | Sequence[str | Path], columns: Columns = DEFAULT_COLUMNS, *, what: str = "data.train_files"
+    files: str | Path | Sequence[str | Path], data: Data = DEFAULTS, *, what: str = "data.train_files"
 ) -> Sequence[Row]:
     """The rows of one or several parquet, json, jsonl or CSV files. Raises UserError, naming the config key `what`."""
-    return joined(file_rows(files, columns, what))
+    return joined(file_rows(files, data, what))
 
 
-def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COLUMNS) -> Row:
+def make_row(record: Mapping[str, Any], uid: str, data: Data = DEFAULTS) -> Row:
     """One record as a Row. Raises UserError naming `uid` and the field that is wrong.
 
     `question`, `problem` or `messages` serve as the prompt, and `answer` as the ground truth, where there is none.
     Further columns are in `extra_info`, where the reward function finds them.
     """
-    record = _completed(record, columns.prompt)
-    if columns.prompt not in record:
-        raise UserError(f"{uid} has no {columns.prompt!r}: it has {', '.join(record) or 'nothing'}")
+    record = _completed(record, data.prompt_key)
+    if data.prompt_key not in record:
+        raise UserError(f"{uid} has no {data.prompt_key!r}: it has {', '.join(record) or 'nothing'}")
     fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
     extra_info = fields["extra_info"]
     for key in ("tools_kwargs", "interaction_kwargs"):
         # verl's own dataset class lifts them to the top; people write them as JSON text to escape struct columns
         if key in extra_info or record.get(key) is not None:
             extra_info[key] = _field(extra_info if key in extra_info else record, key, uid)
-    known = {*ROW_COLUMNS, columns.prompt, columns.reward_fn, *columns.media.values()}
+    known = {*ROW_COLUMNS, data.prompt_key, data.reward_fn_key, *data.media_keys.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
     others = {key: plain(value) for key, value in record.items() if key not in known and value is not None}
@@ -121,9 +106,9 @@ def make_row(record: Mapping[str, Any], uid: str, columns: Columns = DEFAULT_COL
     return Row(
         uid=uid,
         prompt=with_media(
-            _messages(record.get(columns.prompt), f"{uid}: {columns.prompt}"), record, columns.media, uid
+            _messages(record.get(data.prompt_key), f"{uid}: {data.prompt_key}"), record, data.media_keys, uid
         ),
-        data_source=str(plain(record.get(columns.reward_fn)) or "unknown"),
+        data_source=str(plain(record.get(data.reward_fn_key)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],
         extra_info={key: value for key, value in further.items() if not hasattr(record[key], "tolist")} | extra_info,
@@ -198,14 +183,14 @@ def _names(files: Sequence[Path]) -> list[str]:
     return distinct(file.name if count[file.name] == 1 else str(file) for file in files)
 
 
-def _check_columns(records: Sequence[Record], file: Path, columns: Columns) -> None:
+def _check_columns(records: Sequence[Record], file: Path, data: Data) -> None:
     if not records:
         raise UserError(f"{file} has no rows: write one a line, such as {LINE_EXAMPLE}")
-    for key, setting in ((columns.prompt, "data.prompt_key"), (columns.reward_fn, "data.reward_fn_key")):
+    for key, setting in ((data.prompt_key, "data.prompt_key"), (data.reward_fn_key, "data.reward_fn_key")):
         if key == DATA_SOURCE:
             continue
         for names, where in _names_of_columns(records, file):
-            if key not in names and (key != columns.prompt or prompt_column(names, key) not in names):
+            if key not in names and (key != data.prompt_key or prompt_column(names, key) not in names):
                 raise UserError(f"{setting}: {where} has no column {key!r}; it has {', '.join(names)}")
 
 

@@ -6,11 +6,12 @@ from importlib.metadata import version
 
 import torch
 
+from agentrl.config.keys import as_list
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError, plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.engines.launching import engine_name, in_process, server_urls
+from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers.installation import RECIPES, engine_python, find_python, version_in
 from agentrl.http.client import Http, serves
 
@@ -30,7 +31,7 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
         else:
             yield ok(f"the engine is {name}, in this process")
     elif rollout.base_url:
-        for url in server_urls(rollout):
+        for url in as_list(rollout.base_url):
             yield await _server(name, url)
     elif name in ENGINES.declared:
         yield _installed(name, rollout.engine_python)

@@ -159,7 +159,7 @@ def check_plugins(config: Any) -> "list[RewardFn]":
     return found
 
 
-def check_model(model: Any, *, template: bool = True) -> None:
+def check_model(model: Any) -> None:
     """A folder in Hugging Face format. A hub id, a URL and an adapter are left to the run."""
     folder = expanded(model.path or "")
     if not model.path or not folder.exists() or (folder / "adapter_config.json").exists():
@@ -172,7 +172,7 @@ def check_model(model: Any, *, template: bool = True) -> None:
         raise UserError(f"model.path: {folder} has no weights (*.safetensors); download the whole model")
     if model.tokenizer_path is None and not any((folder / name).exists() for name in TOKENIZERS):
         raise UserError(f"model.path: {folder} has no tokenizer; put it there, or set model.tokenizer_path")
-    if template and model.chat_template is None:
+    if model.chat_template is None:
         _check_template(folder if model.tokenizer_path is None else expanded(model.tokenizer_path))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.derived import deterministic, records_experts
+from agentrl.config.keys import as_list
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, is_server
@@ -46,12 +47,6 @@ def engine_name(rollout: Rollout, kind: str) -> str:
 def in_process(name: str) -> bool:
     """Whether the engine `name` samples in the trainer's process, not in a server. Raises UserError for no engine."""
     return not is_server(ENGINES.get(name, KEY))
-
-
-def server_urls(rollout: Rollout) -> list[str]:
-    """The servers that run already, as `rollout.base_url` names them."""
-    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url or ())
-    return urls
 
 
 def check_addresses(rollout: Rollout, name: str) -> None:
@@ -138,7 +133,7 @@ class Servers:
         probe = probe_for(rollout, score, model.config.get_text_config().vocab_size)
         sender = transport(self.config, weights, self.weight_sync, device, self.scratch.path)
         check = probe and times.timed("probe", probe)
-        return remote_engine(self.config, self.backend, self.replicas, sender, check, self.scratch)
+        return RemoteEngine(self.backend, self.replicas, sender, check=check, scratch=self.scratch)
 
     async def close(self) -> None:
         """Stop the servers, when no engine was made of them."""
@@ -162,8 +157,8 @@ def launch(config: Config, kind: str) -> Servers | None:
     if gpus and not apart:
         sharing = shared(config, sharing, server_dtype(config, kind), first_gpu()[1])
     backend = server_backend(name, config, kind, sharing)
-    replicas: list[Replica] = []
-    if not rollout.base_url:
+    replicas = [Replica(backend, url) for url in as_list(rollout.base_url)]
+    if not replicas:
         logs = Path(config.trainer.default_local_dir) / "engine"
         replicas = [own_replica(backend, place, logs / f"{backend.name}-{i}.log") for i, place in enumerate(places)]
     opens = all(place == gpus[:1] for place in places)
@@ -184,25 +179,6 @@ def resolve_weight_sync(rollout: Rollout, kind: str, *, apart: bool, opens: bool
     if apart:
         return "nccl"
     return "ipc" if opens else "files"
-
-
-def remote_engine(
-    config: Config, backend: ServerBackend, replicas: list[Replica], transport: Any, check: Any, scratch: Any = None
-) -> RemoteEngine:
-    """The engine over servers that were launched, or that `rollout.base_url` names; arguments as of RemoteEngine."""
-    rollout = config.rollout
-    return RemoteEngine(
-        backend,
-        replicas or [Replica(backend, url) for url in server_urls(rollout)],
-        transport,
-        max_model_len=model_length(config),
-        start_timeout=rollout.start_timeout,
-        request_timeout=rollout.request_timeout,
-        partial=rollout.partial_rollout,
-        check=check,
-        scratch=scratch,
-        router=rollout.router_url,
-    )
 
 
 def own_gpus(rollout: Rollout, gpus: Sequence[str]) -> bool:

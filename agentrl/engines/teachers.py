@@ -42,9 +42,7 @@ class ServerTeacher:
     def __init__(self, name: str, replica: Replica, config: Config, tokenizer: Any) -> None:
         """`config`: the run's, `tokenizer`: the policy's."""
         self.name, self.replica, self.tokenizer = name, replica, tokenizer
-        self.patience, timeout = config.rollout.start_timeout, config.rollout.request_timeout
-        pool = ReplicaPool([replica], self._restart)
-        self.client = ServerClient(replica.backend, pool, max_model_len=0, request_timeout=timeout)
+        self.client = ServerClient(replica.backend, ReplicaPool([replica], self._restart))
         known = text_config(str(config.model.path), config.model.lora_rank)
         self.vocabulary: int = known.get("vocab_size") or len(tokenizer)
         self._slots = asyncio.Semaphore(CONCURRENT)
@@ -71,9 +69,10 @@ class ServerTeacher:
         if replica.starts >= MAX_STARTS:
             raise InfraError(f"teacher {self.name}: its server died {MAX_STARTS} times; its log says why")
         replica.launch()
-        await replica.ready(self.patience)
+        rollout = self.client.rollout
+        await replica.ready(rollout.start_timeout)
         ids = np.linspace(0, len(self.tokenizer) - 1, PROBED).astype(int).tolist()
-        given, _ = await replica.backend.score(replica.http, ids, (), 1, 0, self.client.request_timeout)
+        given, _ = await replica.backend.score(replica.http, ids, (), 1, 0, rollout.request_timeout)
         theirs = {entry[1]: entry[2] for entry in given if (entry[2] or "").strip("\ufffd ")}
         check_tokens(self.name, theirs, {token: self.tokenizer.decode([token]) for token in theirs})
 
@@ -129,6 +128,8 @@ def _backend(config: Config, teacher: Teacher, kind: str) -> ServerBackend:
         max_model_len=model_length(config) + data.max_prompt_length + 1,  # another prompt, and a token of vLLM's
         max_num_seqs=CONCURRENT,
         engine_python=config.rollout.engine_python,
+        start_timeout=config.rollout.start_timeout,
+        request_timeout=config.rollout.request_timeout,
         engine_kwargs={"vllm": {"max_logprobs": max(config.distillation.topk, 1)}},
     )
     model = Model(teacher.path or config.model.path, config.model.trust_remote_code, dtype=config.model.dtype)

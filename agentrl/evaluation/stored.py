@@ -10,10 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.config.schema import Data
 from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
 from agentrl.core.errors import UserError
 from agentrl.core.loop_thread import LoopThread
-from agentrl.data import Columns, make_row
+from agentrl.data import make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.data.rows import prompt_column
@@ -76,7 +77,7 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
         record = {**record, "reward_model": record.get(data.reward_model_key)}
     if prompt_column(record, data.prompt_key) not in record:
         record = {**record, data.prompt_key: "-"}  # an answer may be scored without its question
-    row = make_row(record, uid, Columns(data.prompt_key, data.reward_fn_key))
+    row = make_row(record, uid, Data(prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key))
     scores = plain(record.get(data.score_key))
     fits = isinstance(scores, list) and len(scores) == len(answers)
     return Answered(row, answers, [float(score) for score in scores] if fits else None)

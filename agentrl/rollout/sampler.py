@@ -79,9 +79,7 @@ class Sampler:
         self.config, self.rollouts, self.stream, self.tracker = config, rollouts, stream, tracker
         self.begin = rollouts.begin if config.trainer.max_staleness > 0 else None
         """Begins a batch ahead of its step; None: a step samples its own."""
-        reward = config.reward
-        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        self.score: ScoreFn = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
+        self.score: ScoreFn = partial(total_reward, turn_weights=config.reward.turn_weights)
         self.clock, self.on_finished_groups = clock, on_finished_groups
         self._waited, self._last, self._spare = 0.0, math.nan, False
 

@@ -36,8 +36,9 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
 from agentrl.engines.hf.adapters import LoadedAdapter, adapted, same_weights
 from agentrl.engines.hf.fallback import evaluating
-from agentrl.engines.launching import engine_in_process, launch, remote_engine
+from agentrl.engines.launching import engine_in_process, launch
 from agentrl.engines.scores import TokenScores, checked_scores
+from agentrl.engines.servers import RemoteEngine
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import score_tokens
@@ -56,7 +57,7 @@ async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "
         engine: Any = engine_in_process(config, model.module)
         samplers: Samplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
-        engine = remote_engine(config, servers.backend, servers.replicas, None, None, servers.scratch)
+        engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
         samplers = ServerSamplers(engine, tokenizer, model)
     await engine.start()
     return samplers

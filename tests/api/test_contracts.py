@@ -22,6 +22,7 @@ from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.tracking.dumps.jsonl import load_trajectories
 from agentrl.trajectory.trajectory import Trajectory
+from tests.registries import scoped
 
 END = "<|im_end|>"
 CALL = '<tool_call>{"name": "tell", "arguments": {"x": 1}}</tool_call>' + END
@@ -320,7 +321,7 @@ def outcomes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "max_rollout_gap": None,  # the engine's log-probs are made up
         },
     }
-    with pytest.MonkeyPatch.context() as patch, LOOPS.scoped():
+    with pytest.MonkeyPatch.context() as patch, scoped(LOOPS):
         agentrl.agent_loop("forks")(Forks)
         agentrl.agent_loop("scores")(Scores)
         patch.setattr(HFEngine, "generate", generate)

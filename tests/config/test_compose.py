@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import SETTINGS, compose, resolve, to_yaml
+from agentrl.config import compose, resolve, to_yaml
 from agentrl.config.schema import Actor, Config, Data, Trainer
 from agentrl.config.schema.sft import SftConfig
+from agentrl.config.validate import SETTINGS
 from agentrl.core import resources
 from agentrl.core.errors import UserError
 

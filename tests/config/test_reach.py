@@ -5,6 +5,7 @@ that reads it. A probe gives something that can be compared; where a key is hand
 the arguments (`arguments_of`).
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -89,17 +90,18 @@ def server(config: Config) -> Any:
 
 
 def server_client(config: Config) -> Any:
-    from agentrl.engines import launching
+    from agentrl.engines.servers.client import ServerClient
 
-    servers = bare(launching.Servers, config=config, kind="cpu", backend=None, replicas=[], weight_sync="files")
-    servers.scratch = SimpleNamespace(path=None)
-    loaded: Any = SimpleNamespace(module=torch.nn.Linear(1, 1))
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("sent_weights", "transport"):
-            patch.setattr(f"agentrl.engines.sending.{name}", lambda *_: None)
-        patch.setattr("agentrl.engines.sending.probe_for", lambda *_: None)
-        loaded.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=1))
-        return arguments_of("agentrl.engines.launching", "RemoteEngine", lambda: servers.engine(loaded, None, None))[1]
+    async def score(http: Any, ids: Any, media: Any, first: int, k: int, timeout: Any, adapter: str) -> Any:
+        return timeout
+
+    async def pick(key: str) -> Any:
+        return SimpleNamespace(http=None)
+
+    settings = SimpleNamespace(rollout=config.rollout, max_model_len=1)
+    backend: Any = SimpleNamespace(settings=settings, adapter=str, score=score)
+    client = ServerClient(backend, SimpleNamespace(pick=pick))  # type: ignore[arg-type]
+    return asyncio.run(client.score([1], (), 1, 0, key="")), client.router and client.router.url
 
 
 def weight_link(config: Config) -> Any:

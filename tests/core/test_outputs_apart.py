@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from agentrl.config import ANSWERING, SUPERVISED, TRAINING
 from agentrl.config.checks.files import answers_output, run_outputs
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.sft import SftConfig
+from agentrl.config.validate import ANSWERING, SUPERVISED, TRAINING
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import check_apart
 

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from agentrl.core import extensions
 from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES, lr_schedule, policy_loss
 from agentrl.core.registry import Registry
+from tests.registries import scoped
 
 pytestmark = pytest.mark.integration
 
@@ -30,10 +30,8 @@ EACH = [pytest.param(registry, id=registry.decorator) for registry in REGISTRIES
 
 
 @pytest.fixture(autouse=True)
-def scoped() -> Iterator[None]:
-    with ExitStack() as stack:
-        for registry in REGISTRIES:
-            stack.enter_context(registry.scoped())
+def forgotten() -> Iterator[None]:
+    with scoped(*REGISTRIES):
         yield
     extensions.load_plugins.cache_clear()
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
-from agentrl.data import Columns, read_rows
+from agentrl.data import read_rows
 from agentrl.data.rows import file_rows
 
 
@@ -74,7 +75,7 @@ def test_keys_that_other_rows_brought_into_the_struct_are_dropped(tmp_path: Path
 
 
 def test_string_prompt_becomes_a_user_message(tmp_path: Path) -> None:
-    (row,) = read_rows(write(tmp_path, "a.jsonl", [{"question": "why?"}]), Columns(prompt="question"))
+    (row,) = read_rows(write(tmp_path, "a.jsonl", [{"question": "why?"}]), Data(prompt_key="question"))
     assert row.prompt == [{"role": "user", "content": "why?"}]
     assert row.data_source == "unknown"
 
@@ -130,9 +131,9 @@ def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, content: str
 def test_wrong_column_names_the_columns_there_are(tmp_path: Path) -> None:
     file = write(tmp_path, "a.parquet", [record(1)])
     with pytest.raises(UserError, match="no column 'question'; it has data_source, prompt, ability"):
-        read_rows(file, Columns(prompt="question"))
+        read_rows(file, Data(prompt_key="question"))
     with pytest.raises(UserError, match=r"data.reward_fn_key: .* no column 'source'"):
-        read_rows(file, Columns(reward_fn="source"))
+        read_rows(file, Data(reward_fn_key="source"))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_file_listed_again_gives_rows_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     once, other = (write(folder, "a.jsonl", [record(1), record(2)]) for folder in (tmp_path, tmp_path / "b"))
     assert [row.uid for row in read_rows([once, once])] == ["a.jsonl:1", "a.jsonl:2", "a.jsonl#2:1", "a.jsonl#2:2"]
-    parts = file_rows([once, other, once], Columns(), "data.train_files")
+    parts = file_rows([once, other, once], Data(), "data.train_files")
     uids = [row.uid for part in parts for row in part]
     assert uids == [uid for part in parts for uid, _ in part.prompts()]
     assert len(set(uids)) == 6

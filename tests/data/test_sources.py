@@ -19,12 +19,13 @@ from agentrl.rewards.checks import something_scores
 from agentrl.rewards.ready_made import known_source
 from agentrl.training.checkpoint.changes import changes
 from agentrl.trajectory.row import Row
+from tests.registries import scoped
 
 
 @pytest.fixture(autouse=True)
 def counted() -> Iterator[None]:
     """`count:N`: N rows of GSM8K."""
-    with ROW_SOURCES.scoped():
+    with scoped(ROW_SOURCES):
 
         @row_source("count")
         def count(argument: str, *, data: Data) -> list[Row]:

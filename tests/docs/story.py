@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from agentrl.cli.main import main
 from agentrl.core.points import REGISTRIES
 from tests.docs import names
 from tests.docs.pages import PAGES, Block, blocks, section
+from tests.registries import scoped
 
 TABLE = yaml.safe_load((Path(__file__).parent / "commands.yaml").read_text())
 STARTS, EVERYWHERE = TABLE.pop("starts"), TABLE.pop("everywhere")
@@ -55,9 +56,7 @@ class Story:
         for file, text in self.plan.get("write", {}).items():
             self.write(file, text)
         self.do(self.plan.get("setup", []))
-        with ExitStack() as stack:
-            for registry in REGISTRIES:  # what a page registers is forgotten at its end
-                stack.enter_context(registry.scoped())
+        with scoped(*REGISTRIES):  # what a page registers is forgotten at its end
             for block in shown(self.page):
                 getattr(self, block.kind)(block)
         for file in self.plan.get("leaves", []):
@@ -114,9 +113,7 @@ class Story:
         if block.file in self.plan.get("elsewhere", []):
             return
         code = compile(self.swapped(block.text), f"{self.page}, below line {block.line}", "exec")
-        with ExitStack() as stack:
-            for registry in REGISTRIES:  # a file that the block shows registers once more when it is imported
-                stack.enter_context(registry.scoped())
+        with scoped(*REGISTRIES):  # a file that the block shows registers once more when it is imported
             exec(code, self.names)
         self.heard()
 

@@ -14,6 +14,7 @@ from agentrl.doctor.finding import Finding
 from agentrl.doctor.preflight import check_rows
 from agentrl.tasks import images
 from agentrl.tasks.models import tiny
+from tests.registries import scoped
 from tests.tasks.local_provider import ROOT, LocalProvider
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(autouse=True)
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(ROOT, str(tmp_path))
-    with CONTAINER_PROVIDERS.scoped():
+    with scoped(CONTAINER_PROVIDERS):
         container_provider("local")(LocalProvider)
         yield
 

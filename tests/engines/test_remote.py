@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agentrl.config.schema import Rollout
 from agentrl.core.clocks import time_limit
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
@@ -108,11 +109,10 @@ async def fakes() -> AsyncIterator[list[Fake]]:
         await runner.cleanup()
 
 
-async def engine_of(fakes: list[Fake], **settings: Any) -> RemoteEngine:
-    backend = SGLang(ServerSettings("", "", "cpu", "float32", 100, 4))
-    engine = RemoteEngine(
-        backend, [Replica(backend, f.url) for f in fakes], NoWeights(), max_model_len=100, start_timeout=5, **settings
-    )
+async def engine_of(fakes: list[Fake], **rollout: Any) -> RemoteEngine:
+    settings = ServerSettings("", "", "cpu", "float32", 100, 4, rollout=Rollout(start_timeout=5, **rollout))
+    backend = SGLang(settings)
+    engine = RemoteEngine(backend, [Replica(backend, f.url) for f in fakes], NoWeights())
     await engine.start()
     return engine
 
@@ -221,7 +221,7 @@ async def test_an_error_of_a_healthy_server_is_not_retried(fakes: list[Fake]) ->
 
 @pytest.mark.parametrize("partial", [True, False])
 async def test_an_update_interrupts_or_waits(fakes: list[Fake], partial: bool) -> None:
-    engine = await engine_of(fakes[:1], partial=partial)
+    engine = await engine_of(fakes[:1], partial_rollout=partial)
     go = asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
@@ -329,7 +329,7 @@ async def test_cancelling_aborts_on_the_server(fakes: list[Fake]) -> None:
 
 async def test_a_router_gets_the_requests_and_the_servers_the_rest(fakes: list[Fake]) -> None:
     router, *servers = fakes
-    engine = await engine_of(servers, router=router.url)
+    engine = await engine_of(servers, router_url=router.url)
     assert (await engine.generate([1], Sampling(5), key="a")).token_ids == [7] * 5
     router.trouble = lambda _: hang
     task = asyncio.create_task(engine.generate([2], Sampling(5), key="b"))

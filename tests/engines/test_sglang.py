@@ -71,7 +71,7 @@ async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIter
     backend, port = SGLang(settings), free_port()
     server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
     replicas = [Replica(backend, f"http://127.0.0.1:{port}", server)]
-    engine = RemoteEngine(backend, replicas, way, max_model_len=LENGTH)
+    engine = RemoteEngine(backend, replicas, way)
     await engine.start()
     yield engine, model, port
     await engine.close()

@@ -51,7 +51,7 @@ async def subject(
     """A server with `model`'s weights, or those of an adapter beside them; `changes` to its settings."""
     model.save_pretrained(folder / "model")
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32}
-    rollout = Rollout(max_num_batched_tokens=PIECE, load_format="auto" if adapted else "dummy")
+    rollout = Rollout(max_num_batched_tokens=PIECE, load_format="auto" if adapted else "dummy", start_timeout=900)
     settings |= {"rollout": rollout} | changes
     if adapted:
         model = tiny.lora(model)
@@ -67,7 +67,7 @@ async def subject(
     way: Transport = transport(weights) if transport else files
     if adapted:
         way = AdapterTransport(AdapterWeights(model), folder=folder / "weights")
-    engine = RemoteEngine(backend, [replica], way, max_model_len=LENGTH, start_timeout=900)
+    engine = RemoteEngine(backend, [replica], way)
     try:
         await engine.start()
         await engine.update_weights(0)

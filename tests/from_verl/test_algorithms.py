@@ -25,6 +25,7 @@ from agentrl_verl import modules
 from agentrl_verl.padded import rows_of
 from tests.algorithms.packings import Packing, packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
+from tests.registries import scoped
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
 from tests.training.test_objective import off_policy
 from tests.training.tiny import random_batch, tiny
@@ -142,7 +143,7 @@ def another_signature(logp, adv):
 @pytest.fixture(scope="module", autouse=True)
 def registered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("registered")
-    with ADVANTAGES.scoped(), POLICY_LOSSES.scoped():
+    with scoped(ADVANTAGES, POLICY_LOSSES):
         for name, source in {"estimators": ESTIMATORS, "losses": LOSSES}.items():
             (folder / f"own_{name}.py").write_text(source)
             import_external(str(folder / f"own_{name}.py"), "model")

@@ -21,6 +21,7 @@ from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.gateway.test_programs import ASK, Scored, written
+from tests.registries import scoped
 from tests.rollout.scripted import environment, row, says
 from tests.sandbox.docker.engine import Engine
 from tests.tasks.local_provider import ROOT, LocalProvider
@@ -39,7 +40,7 @@ grep -o 'answer is 5' <&3 > answer
 @pytest.fixture(autouse=True)
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(ROOT, str(tmp_path))
-    with CONTAINER_PROVIDERS.scoped():
+    with scoped(CONTAINER_PROVIDERS):
         container_provider("local")(LocalProvider)
         yield
 
@@ -82,7 +83,7 @@ async def test_a_program_gets_servers_and_skills_of_its_task(tmp_path: Path) -> 
         def __init__(self, arguments: TaskArguments) -> None:
             super().__init__({"verify": "cat answer"})
 
-    with TASK_FORMATS.scoped():
+    with scoped(TASK_FORMATS):
         task_format("offering")(Offering)
         code = f'ask("x")\nopen("{tmp_path}/" + sys.argv[1] + "/answer", "w").write(" ".join(sys.argv[2:]))\n'
         path = written(tmp_path, code, command="python3 agent.py {container} {mcp} {skills}")

@@ -111,7 +111,7 @@ async def check_parts(folder: Path, place: Path, backend: ServerBackend, told: l
     server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
     transport = FilesTransport(Link(PolicyWeights(module), module.config, scratch, 1 << 20))
     replica = Replica(backend, f"http://127.0.0.1:{port}", server)
-    engine = RemoteEngine(backend, [replica], transport, max_model_len=512, start_timeout=600)
+    engine = RemoteEngine(backend, [replica], transport)
     await engine.start()
     try:
         for version in range(2):

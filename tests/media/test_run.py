@@ -27,7 +27,7 @@ from agentrl.rollout.window import StalenessWindow
 from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps.jsonl import load_trajectories, write_trajectories
 from agentrl.train import train
-from agentrl.training import load_model, load_processor, pack
+from agentrl.training import load_model, load_processor
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues, load_value_model
 from agentrl.training.update.actor import PolicyActor
@@ -36,6 +36,7 @@ from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.media import vision_model
 from tests.media.test_sources import png
+from tests.training.tiny import packed
 
 pytestmark = pytest.mark.integration
 
@@ -126,7 +127,7 @@ async def test_a_tool_s_images_are_read_trained_on_and_dumped(tmp_path: Path, pl
     # The prompt's image was processed once for the group.
     assert done[0].ledgers[0].media[0] is done[1].ledgers[0].media[0]
 
-    batch = pack(done, tool_turn_weight=1.0, interaction_turn_weight=1.0)
+    batch = packed(*done)
     with torch.no_grad():
         scored, _ = TokenLogprobs(module)(batch)
     second = torch.tensor([turn == 1 for t in done for turn in t.ledgers[0].turns]) & batch.mask
@@ -156,18 +157,18 @@ async def test_a_picture_that_a_tool_broke_is_no_reward(tmp_path: Path, place: P
 async def test_actor_and_critic_learn_from_the_same_batch(tmp_path: Path, place: Path) -> None:
     module = load_model(Model(path=str(place)), device=CPU, seed=0).module
     _, done = await rolled(place, module, row_of(tmp_path))
-    batch = pack(done, tool_turn_weight=1.0, interaction_turn_weight=1.0)
+    batch = packed(*done)
     batch.advantages = torch.randn(batch.num_tokens) * batch.mask
     actor = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
     assert actor.update(batch)["actor/grad_norm"] > 0
     values = load_value_model(Model(path=str(place)), device=CPU, seed=0)
     with torch.no_grad():
         values.base.score.weight.normal_(0, 0.1)
-        (packed,) = TokenValues(values)(batch)
+        (together,) = TokenValues(values)(batch)
         values.base.set_attn_implementation("sdpa")
         (alone,) = TokenValues(values)(batch)
-    assert torch.allclose(packed, alone, atol=1e-5)
-    assert packed.abs().max() > 0.01
+    assert torch.allclose(together, alone, atol=1e-5)
+    assert together.abs().max() > 0.01
 
 
 def colour_score(trajectory: Trajectory, ground_truth: str, **_: Any) -> float:

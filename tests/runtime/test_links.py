@@ -20,7 +20,8 @@ def clients(own: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ends = []
     for number in range(2):
         monkeypatch.setenv(VARIABLE, f"{number}/2")
-        ends.append(links.link_to(own).open(own.pool.report_unreachable))
+        ends.append(links.link_to(own))
+        ends[-1].open(own.pool.report_unreachable)
     return ends
 
 

@@ -31,6 +31,7 @@ from agentrl.tracking.metrics import rollout_metrics
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
+from tests.registries import scoped
 from tests.rollout.scripted import Script, environment, row, says
 from tests.tasks.local_provider import ROOT, LocalProvider
 
@@ -43,7 +44,7 @@ SAMPLING = Sampling(64, seed=1)
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "containers").mkdir()
     monkeypatch.setenv(ROOT, str(tmp_path / "containers"))
-    with CONTAINER_PROVIDERS.scoped(), TASK_FORMATS.scoped():
+    with scoped(CONTAINER_PROVIDERS, TASK_FORMATS):
         container_provider("local")(LocalProvider)
         yield tmp_path
     assert not list((tmp_path / "containers").iterdir())

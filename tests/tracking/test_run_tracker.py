@@ -9,12 +9,12 @@ import torch
 from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.tracking.run_tracker import RunTracker
-from agentrl.training import pack
 from agentrl.training.batches.packing import advantages_by_key
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 from agentrl.view.table import Table
+from tests.training.tiny import packed
 
 
 def ledger(model: int) -> Ledger:
@@ -52,7 +52,7 @@ def written(tmp_path):
 
 def test_advantages_are_written_with_what_was_packed(tracker, rolled, tmp_path):
     kept = rolled[::-1]  # a sampler may hand on others than were rolled, in another order
-    batch = pack(kept, tool_turn_weight=1, interaction_turn_weight=1)
+    batch = packed(*kept)
     batch.advantages = torch.arange(batch.num_tokens) * batch.mask.float()
     with tracker:
         tracker.record_rollouts(1, rolled)

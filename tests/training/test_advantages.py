@@ -9,10 +9,10 @@ from agentrl.algorithms import estimate
 from agentrl.config.schema import PFPPO, Algorithm, KLControl, Reward
 from agentrl.config.schema.reward import RewardTerm
 from agentrl.core.errors import UserError
-from agentrl.training import ComputeAdvantages, pack, pack_tokens
+from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.update.advantages import _of_first_sides
 from agentrl.trajectory.trajectory import Outcome
-from tests.training.tiny import ledger, trajectory
+from tests.training.tiny import ledger, packed, trajectory
 
 
 def batch_of(*rewards: float):
@@ -21,7 +21,7 @@ def batch_of(*rewards: float):
     for i, reward in enumerate(rewards):
         ledgers = [ledger(3, 2, seed=i)] + ([ledger(4, seed=99 + i)] if i % 2 == 0 else [])
         members.append(trajectory(*ledgers, uid=f"row{i // 2}", sample=i % 2, reward=reward))
-    batch = pack(members, tool_turn_weight=0.0, interaction_turn_weight=0.0)
+    batch = packed(*members)
     draw = torch.Generator().manual_seed(0)
     batch.old_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask
     batch.ref_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask

@@ -8,30 +8,35 @@ from torch import nn
 
 from agentrl.config.schema import Optim
 from agentrl.core.errors import UserError
-from agentrl.training.update.optimizer import Optimizer, lr_factor
+from agentrl.training.update.optimizer import Optimizer
+from agentrl.training.update.schedules import lr_factor
 
 
 def rates(kind, total=10, warmup=0, **more):
-    return [lr_factor(step, kind=kind, warmup=warmup, total=total, **more) for step in range(total)]
+    return [rate(step, kind, total, warmup, **more) for step in range(total)]
+
+
+def rate(step, kind, total=10, warmup=0, **more):
+    return lr_factor(Optim(lr_scheduler_type=kind, lr_warmup_steps=warmup, **more), step, total)
 
 
 def test_schedules():
     assert rates("constant", total=3) == [1.0, 1.0, 1.0]
     assert rates("constant", total=4, warmup=2) == [0.5, 1.0, 1.0, 1.0]
     assert rates("linear", total=4) == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    assert rates("linear", total=4, min_ratio=0.2) == pytest.approx([1.0, 0.8, 0.6, 0.4])
+    assert rates("linear", total=4, min_lr_ratio=0.2) == pytest.approx([1.0, 0.8, 0.6, 0.4])
     assert rates("cosine", total=4) == pytest.approx([0.5 * (1 + cos(pi * i / 4)) for i in range(4)])
-    assert rates("cosine", total=4, warmup=2, min_ratio=0.1) == pytest.approx([0.5, 1.0, 1.0, 0.55])
-    assert lr_factor(99, kind="cosine", warmup=0, total=10, min_ratio=0.1) == pytest.approx(0.1)
-    assert lr_factor(5, kind="cosine", warmup=0, total=10, num_cycles=1.0) == pytest.approx(0.0)
+    assert rates("cosine", total=4, warmup=2, min_lr_ratio=0.1) == pytest.approx([0.5, 1.0, 1.0, 0.55])
+    assert rate(99, "cosine", min_lr_ratio=0.1) == pytest.approx(0.1)
+    assert rate(5, "cosine", num_cycles=1.0) == pytest.approx(0.0)
 
 
 def test_wsd_warms_up_stays_and_falls():
-    rates = [lr_factor(i, kind="wsd", warmup=2, total=22, min_ratio=0.1, stable_ratio=0.75) for i in range(22)]
-    assert rates[:2] == [0.5, 1.0]
-    assert rates[2:17] == [1.0] * 15
-    assert rates[17:] == pytest.approx([1.0, 0.82, 0.64, 0.46, 0.28])
-    assert lr_factor(22, kind="wsd", warmup=2, total=22, min_ratio=0.1) == pytest.approx(0.1)
+    found = rates("wsd", 22, 2, min_lr_ratio=0.1, stable_ratio=0.75)
+    assert found[:2] == [0.5, 1.0]
+    assert found[2:17] == [1.0] * 15
+    assert found[17:] == pytest.approx([1.0, 0.82, 0.64, 0.46, 0.28])
+    assert rate(22, "wsd", 22, 2, min_lr_ratio=0.1) == pytest.approx(0.1)
 
 
 def test_the_lowest_rate_is_a_share_of_the_highest():

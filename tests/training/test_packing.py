@@ -2,14 +2,10 @@
 
 import torch
 
-from agentrl.training import pack, pack_tokens
+from agentrl.training import pack_tokens
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.trajectory import Outcome, TurnReward
-from tests.training.tiny import ledger, trajectory
-
-
-def packed(*trajectories, tool=1.0, interaction=1.0):
-    return pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=interaction)
+from tests.training.tiny import ledger, packed, trajectory
 
 
 def rewards_by_token(batch):
@@ -97,7 +93,7 @@ def test_trajectories_truncated_at_the_length_limit_are_marked():
     cut, ended = trajectory(ledger(3), ledger(2), uid="a"), trajectory(ledger(4), uid="b")
     cut.finish = "length"
     assert pack_tokens([cut, ended]).truncated.tolist() == [True, True, False]
-    assert pack([ended, cut], tool_turn_weight=1.0, interaction_turn_weight=1.0).truncated.tolist() == [
+    assert packed(ended, cut).truncated.tolist() == [
         False,
         True,
         True,

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 import pytest
 import torch
 
-from agentrl.config.schema import Algorithm
+from agentrl.config.schema import Algorithm, Reward
 from agentrl.core.errors import UserError
 from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.batches.packing import total_reward
@@ -79,7 +79,7 @@ def test_the_return_of_a_side_has_nothing_of_the_other() -> None:
     batch, _ = ComputeAdvantages(Algorithm(adv_estimator="gae", gamma=1, lam=1), seed=0)(batch, [game], None, 1)
     assert {i: r for i, r in enumerate(batch.rewards.tolist()) if r} == {6: 1.0, 11: 0.5, 14: -1.0}
     assert batch.returns[batch.mask].tolist() == [1.0] * 4 + [-0.5] * 2 + [-1.0] * 2
-    assert total_reward(game, tool_turn_weight=1, interaction_turn_weight=1) == 1.0
+    assert total_reward(game, Reward().turn_weights) == 1.0
 
 
 def test_the_last_ledger_is_the_last_of_each_side() -> None:

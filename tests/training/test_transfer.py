@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agentrl.algorithms import ADVANTAGES, estimate
-from agentrl.config.schema import Algorithm, Config
+from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.training import Batch, ComputeAdvantages, pack_tokens
 from agentrl.training.batches.outline import BatchOutline
 from agentrl.training.batches.packing import advantages_by_key, pack_lines, total_reward
@@ -179,9 +179,8 @@ def test_a_stored_trajectory_is_the_one_that_was_put_there() -> None:
         assert [call.name for call in outlined.calls] == ["search"]
         assert repr(outlined) == repr(each)
         assert outlined.trainable == each.trainable
-        assert total_reward(outlined, tool_turn_weight=0.5, interaction_turn_weight=1.0) == total_reward(
-            each, tool_turn_weight=0.5, interaction_turn_weight=1.0
-        )
+        weights = Reward(tool_turn_weight=0.5, interaction_turn_weight=1.0).turn_weights
+        assert total_reward(outlined, weights) == total_reward(each, weights)
         assert [ledger.drawn_by() for ledger in outlined.outlines] == [ledger.drawn_by() for ledger in each.ledgers]
         assert not {"ledgers", "messages"} & vars(outlined).keys()  # nothing was fetched
         outlined.reward = 0.25

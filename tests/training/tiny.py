@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.training import Batch, pack_ledgers
+from agentrl.training import Batch, pack, pack_ledgers
 from agentrl.training.model.attention.choosing import use_packed_attention
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
@@ -123,3 +123,8 @@ class MemoryStore:
 
     def get(self, references: Sequence[int]) -> list[Any]:
         return [self.values[number] for number in references]
+
+
+def packed(*trajectories: Trajectory, tool: float = 1.0, interaction: float = 1.0) -> Batch:
+    """The trajectories with their rewards as a batch, by weights of turn rewards."""
+    return pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=interaction)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers
-from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Optim, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
@@ -117,17 +117,14 @@ def validation(data: Data, trainer: Trainer) -> str | None:
     return None
 
 
-def learning_rate(actor: Actor, critic: Critic, model: Model) -> str | None:
+def learning_rate(config: Any) -> str | None:
     """Rates that Adam can take, and one that an adapter learns with."""
-    _adam_rate("actor.optim", actor.optim)
-    _adam_rate("critic.optim", critic.optim)
-    return _adapter_rate("actor.optim", actor.optim, model)
-
-
-def sft_learning_rate(optim: Optim, model: Model) -> str | None:
-    """Check the learning rate of supervised training."""
-    _adam_rate("optim", optim)
-    return _adapter_rate("optim", optim, model)
+    if not hasattr(config, "actor"):
+        _adam_rate("optim", config.optim)
+        return _adapter_rate("optim", config.optim, config.model)
+    _adam_rate("actor.optim", config.actor.optim)
+    _adam_rate("critic.optim", config.critic.optim)
+    return _adapter_rate("actor.optim", config.actor.optim, config.model)
 
 
 def _adam_rate(key: str, optim: Optim | CriticOptim) -> None:

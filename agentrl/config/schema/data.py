@@ -49,6 +49,11 @@ class Rows:
     custom: dict[str, Any] = field(default_factory=dict)
     """Settings of your own dataset class, which finds them in `config`."""
 
+    @property
+    def media_keys(self) -> dict[str, str]:
+        """image, video -> the column that holds them."""
+        return {"image": self.image_key, "video": self.video_key}
+
 
 @dataclass
 class Data(Rows):

@@ -171,3 +171,8 @@ class Reward:
     timeout: Annotated[float, ABOVE_0] = 60.0
     """Longest call of a reward function, in seconds; a longer one is a failure of it. Not
     used for a function that takes `sandbox`: the sandbox limits each of its programs."""
+
+    @property
+    def turn_weights(self) -> dict[str, float]:
+        """Factors of turn rewards by their source; those of an environment are the reward itself."""
+        return {"tool": self.tool_turn_weight, "interaction": self.interaction_turn_weight, "environment": 1.0}

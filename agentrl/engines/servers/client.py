@@ -97,20 +97,12 @@ class InFlightRequest:
 class ServerClient:
     """The half of `agentrl.engines.engine.Engine` that trajectories use, over HTTP servers of one backend."""
 
-    def __init__(
-        self,
-        backend: ServerBackend,
-        pool: ReplicaPool,
-        *,
-        max_model_len: int,
-        request_timeout: float | None = None,
-        router: str | None = None,
-        paused: bool = False,
-    ) -> None:
-        """`request_timeout` in seconds. `router`: address of a router that chooses the replica of a request."""
-        self.backend, self.pool, self.max_model_len = backend, pool, max_model_len
-        self.request_timeout, self.paused = request_timeout, paused
-        self.router = None if router is None else Http(router)
+    def __init__(self, backend: ServerBackend, pool: ReplicaPool, *, paused: bool = False) -> None:
+        """Time limits and the address of a router are those of the backend's settings."""
+        self.backend, self.pool, self.paused = backend, pool, paused
+        self.rollout, self.max_model_len = backend.settings.rollout, backend.settings.max_model_len
+        self.router = None if self.rollout.router_url is None else Http(self.rollout.router_url)
+        """Chooses the replica of a request."""
         self.version = 0
         self._in_flight: defaultdict[str, set[InFlightRequest]] = defaultdict(set)
         """By key, until its release."""
@@ -158,7 +150,8 @@ class ServerClient:
         while True:
             replica = await self.pool.pick(key)
             try:
-                return await self.backend.score(replica.http, ids, media, first, k, self.request_timeout, name)
+                timeout = self.rollout.request_timeout
+                return await self.backend.score(replica.http, ids, media, first, k, timeout, name)
             except (ServerLost, RequestRefused) as error:
                 await self._lost(request, replica, error)
             except (TypeError, ValueError, LookupError, AttributeError, StopIteration) as error:  # another's server
@@ -197,7 +190,7 @@ class ServerClient:
         try:
             with self._on_wire(request, replica) as rid:
                 answer = await self.backend.generate(
-                    http, rid, request.input_ids, request.remaining, self.request_timeout, request.media
+                    http, rid, request.input_ids, request.remaining, self.rollout.request_timeout, request.media
                 )
         except (ServerLost, RequestRefused) as error:
             await self._lost(request, replica, error)

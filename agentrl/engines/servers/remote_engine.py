@@ -35,22 +35,13 @@ class RemoteEngine(ServerClient):
         replicas: Sequence[Replica],
         transport: "Transport | None",
         *,
-        max_model_len: int,
-        start_timeout: float = 600.0,
-        request_timeout: float | None = None,
-        partial: bool = True,
         check: Check | None = None,
         scratch: Scratch | None = None,
-        router: str | None = None,
     ) -> None:
-        """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
-        servers may have any weights; None: never. `partial`: an update interrupts the requests in flight; otherwise it
-        waits for them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`:
-        address of a router that chooses the replica of a request."""
-        pool = ReplicaPool(replicas, self._restart)
-        super().__init__(backend, pool, max_model_len=max_model_len, request_timeout=request_timeout, router=router)
-        self.transport, self.check = transport, check
-        self.start_timeout, self.partial, self.scratch = start_timeout, partial, scratch
+        """`transport` sends the weights, first at the first `update_weights`: until then the servers may have any
+        weights; None: never. `check` runs on replicas that have just got weights. `scratch` is removed at the end."""
+        super().__init__(backend, ReplicaPool(replicas, self._restart))
+        self.transport, self.check, self.scratch = transport, check, scratch
         self.adapters: dict[str, Path] = {}
         """Folders of the adapters that were loaded by name."""
         self.weights_lock = asyncio.Lock()
@@ -61,7 +52,7 @@ class RemoteEngine(ServerClient):
         for replica in self.pool.replicas:
             replica.launch()
         with Waiting(f"{self.backend.name} starts") as waiting:
-            await asyncio.gather(*(r.ready(self.start_timeout, waiting) for r in self.pool.replicas))
+            await asyncio.gather(*(r.ready(self.rollout.start_timeout, waiting) for r in self.pool.replicas))
         for replica in self.pool.replicas:
             replica.serving = True
 
@@ -78,9 +69,10 @@ class RemoteEngine(ServerClient):
             self.scratch.remove()
 
     async def update_weights(self, version: int) -> None:
-        """Send the policy's current weights to every server. A sleeping engine is awake afterwards."""
+        """Send the policy's current weights to every server; requests in flight are interrupted, or finished first
+        where `rollout.partial_rollout` is false. A sleeping engine is awake afterwards."""
         resumes = not self.paused or any(replica.asleep for replica in self.pool.replicas)
-        await (self.pause() if self.partial else self.drain())
+        await (self.pause() if self.rollout.partial_rollout else self.drain())
         for _ in range(MAX_RETRIES):
             await self.pool.wait_all_serving()
             try:
@@ -135,7 +127,7 @@ class RemoteEngine(ServerClient):
                 return
             await replica.server.stop()  # it may hang rather than be dead
             replica.launch()
-        await replica.ready(self.start_timeout)
+        await replica.ready(self.rollout.start_timeout)
         async with self.weights_lock:
             await self._send_weights([replica], self.version)
 

@@ -3,15 +3,16 @@
 Invariant: each worker begins elsewhere among equally loaded engines, so that not all choose the first one.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.shares import worker
 from agentrl.engines.engine import Engine
-from agentrl.engines.servers import RemoteEngine
-from agentrl.engines.servers.backend import ServerBackend
+from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
+from agentrl.engines.servers.client import ServerClient
+from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.runtime.ray.engine import RayEngine
+from agentrl_sandbox.open_files import allow_open_files
 
 
 @dataclass(frozen=True)
@@ -26,67 +27,46 @@ class State:
     """Whether a halt waits for requests in flight, in place of interrupting them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerLink:
-    """To SGLang and vLLM servers, by HTTP."""
+    """To SGLang and vLLM servers, by HTTP. Each worker prefers another one of equally loaded servers."""
 
     backend: ServerBackend
     urls: tuple[str, ...]
-    options: Mapping[str, Any]
-    """Keywords of `ServerClient`."""
+    engine: Any = None
+    """The worker's end, once it is open."""
 
-    def open(self, lost: Any) -> "ServerClients":
-        """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
-        return ServerClients(self, lost)
-
-
-class ServerClients:
-    """Requests to all servers. Each worker prefers another one of equally loaded servers."""
-
-    def __init__(self, link: ServerLink, lost: Any) -> None:
-        from agentrl.engines.servers.client import ServerClient
-        from agentrl.engines.servers.replica import Replica
-        from agentrl.engines.servers.replica_pool import ReplicaPool
-        from agentrl_sandbox.open_files import allow_open_files
-
+    def open(self, lost: Any) -> None:
+        """Make the worker's end. `lost(url)` returns when a server that did not answer serves again."""
         allow_open_files()
-        replicas = [Replica(link.backend, url) for url in turned(link.urls)]
+        replicas = [Replica(self.backend, url) for url in turned(self.urls)]
         for replica in replicas:
             replica.serving = True
         pool = ReplicaPool(replicas, lambda replica: lost(replica.url))
-        self.client = ServerClient(link.backend, pool, paused=True, **link.options)
-        self.engine: Any = self.client
+        self.engine = ServerClient(self.backend, pool, paused=True)
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue with the weights of the version."""
         if not state.halted:
-            self.client.version = state.version
-            await self.client.resume()
+            self.engine.version = state.version
+            await self.engine.resume()
         elif state.drained:
-            await self.client.drain()
+            await self.engine.drain()
         else:
-            await self.client.pause()
+            await self.engine.pause()
 
 
-@dataclass(frozen=True)
+@dataclass
 class ActorLink:
     """To hf engines in Ray workers, which the controller itself pauses."""
 
     actors: tuple[Any, ...]
     names: tuple[str, ...]
+    engine: Any = None
 
-    def open(self, lost: Any) -> "ActorClient":
-        """The worker's end."""
-        from agentrl.runtime.ray.engine import RayEngine
-
-        return ActorClient(RayEngine(turned(self.actors), turned(self.names), push=lambda _: None))
-
-
-@dataclass
-class ActorClient:
-    """Requests to hf engines."""
-
-    engine: Any
+    def open(self, lost: Any) -> None:
+        """Make the worker's end."""
+        self.engine = RayEngine(turned(self.actors), turned(self.names), push=lambda _: None)
 
     async def set(self, state: State) -> None:
         """Nothing to do: the engines stop at their present token."""
@@ -109,6 +89,4 @@ def link_to(own: Engine) -> Link:
         handles = own.workers
         return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))
     assert isinstance(own, RemoteEngine)
-    urls = tuple(replica.url for replica in own.pool.replicas)
-    options = {"max_model_len": own.max_model_len, "request_timeout": own.request_timeout}
-    return ServerLink(own.backend, urls, options | {"router": own.router and own.router.url})
+    return ServerLink(own.backend, tuple(replica.url for replica in own.pool.replicas))

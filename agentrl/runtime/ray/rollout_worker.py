@@ -14,13 +14,14 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
+from logging.handlers import QueueHandler
 from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime.ray.links import Link, ServerClients, State
+from agentrl.runtime.ray.links import Link, ServerLink, State
 from agentrl.runtime.ray.worker import Worker
 
 LINGER = 0.02
@@ -34,16 +35,8 @@ class Lost:
     url: str
 
 
-@dataclass(frozen=True)
-class Logged:
-    """A warning, for the run's log."""
-
-    name: str
-    level: int
-    message: str
-
-
-Event = Done | Lost | Logged
+Event = Done | Lost | logging.LogRecord
+"""A record is a warning, for the run's log."""
 
 
 class RolloutWorker(Worker):
@@ -68,15 +61,18 @@ class RolloutWorker(Worker):
         from agentrl.training import load_tokenizer
 
         assert self.device.type == "cpu"  # PyTorch has few threads there, should a tool use it
-        self.client = link.open(self._lost)
-        self.engine = PausableEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
+        self.link = link
+        link.open(self._lost)
+        self.engine = PausableEngine(link.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)
         teachers = launch_teachers(self.config, "cpu", _never)  # their servers run
         self.rollouts = Rollouts(
             self.config, tokenizer, self.engine, _never, objects=objects, scored=scored, teachers=teachers
         )
         self.jobs = GroupJobs(self.rollouts.scheduler, self._emit, self._put)  # type: ignore[arg-type]  # not spread any further
-        logging.getLogger("agentrl").addHandler(Forwarding(self._emit, asyncio.get_running_loop()))
+        self._loop, forwarding = asyncio.get_running_loop(), QueueHandler(self)  # type: ignore[arg-type]
+        forwarding.setLevel(logging.WARNING)
+        logging.getLogger("agentrl").addHandler(forwarding)
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
     async def start(self, job: GroupJob) -> None:
@@ -108,7 +104,7 @@ class RolloutWorker(Worker):
         """Halt the requests, or let them continue; returns when no halted request is under way."""
         if state.halted:
             await self.engine.stop()
-        await self.client.set(state)
+        await self.link.set(state)
         if not state.halted:
             self.engine.go_on()
 
@@ -120,8 +116,8 @@ class RolloutWorker(Worker):
 
     async def settle(self) -> None:
         """Wait until aborted requests have ended."""
-        if isinstance(self.client, ServerClients):
-            await self.client.client.abort()
+        if isinstance(self.link, ServerLink):
+            await self.link.engine.abort()
 
     async def activity(self) -> dict[str, float]:
         """Metrics of this worker's requests since the last call."""
@@ -138,21 +134,13 @@ class RolloutWorker(Worker):
             self._emit(Lost(url))
         await asyncio.shield(self._served[url])
 
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Give a warning to the controller, as to a queue of records; a worker's own log is in Ray's folder."""
+        self._loop.call_soon_threadsafe(self._emit, record)
+
     def _emit(self, event: Event) -> None:
         self._pending.append(event)
         self._any.set()
-
-
-class Forwarding(logging.Handler):
-    """Gives warnings to the controller; a worker's own log is in Ray's folder."""
-
-    def __init__(self, send: Any, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(logging.WARNING)
-        self.send, self.loop = send, loop
-
-    def emit(self, record: logging.LogRecord) -> None:
-        event = Logged(record.name, record.levelno, self.format(record))
-        self.loop.call_soon_threadsafe(self.send, event)
 
 
 def _never(*work: Any) -> Any:

@@ -45,7 +45,7 @@ class WorkerEngine(EngineWrapper):
         self.handles = handles
         self.state = State()
         self._paused = False
-        self._partial = own.partial if isinstance(own, RemoteEngine) else True
+        self._partial = not isinstance(own, RemoteEngine) or own.rollout.partial_rollout
 
     async def start(self) -> None:
         """Start the engine, and wait for the workers. Raises UserError."""

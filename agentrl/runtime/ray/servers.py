@@ -17,17 +17,11 @@ from typing import Any
 import ray
 
 from agentrl.config.derived import sampling_per_node
+from agentrl.config.keys import as_list
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend, server_dtype
-from agentrl.engines.launching import (
-    check_addresses,
-    engine_name,
-    in_process,
-    remote_engine,
-    resolve_weight_sync,
-    weight_folder,
-)
+from agentrl.engines.launching import check_addresses, engine_name, in_process, resolve_weight_sync, weight_folder
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing, shared
@@ -85,9 +79,10 @@ class RayServers:
         """The engine over them. `vocabulary`: the policy's vocabulary size."""
         from agentrl.engines.sending import probe_for
 
-        replicas = [Replica(self.backend, server.url, server) for server in self.servers]
+        own = [Replica(self.backend, server.url, server) for server in self.servers]
+        replicas = own or [Replica(self.backend, url) for url in as_list(self.config.rollout.base_url)]
         check = probe_for(self.config.rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary)
-        return remote_engine(self.config, self.backend, replicas, self.transport, check)
+        return RemoteEngine(self.backend, replicas, self.transport, check=check)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.worker_scheduler import WorkerLost
 from agentrl.runtime.ray.failures import plain_error
 from agentrl.runtime.ray.links import State
-from agentrl.runtime.ray.rollout_worker import Logged, Lost
+from agentrl.runtime.ray.rollout_worker import Lost
 from agentrl.trajectory.store import Store, Stored
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -160,8 +160,8 @@ class WorkerHandle:
     def _receive(self, event: Any) -> None:
         if isinstance(event, Lost):
             self._background(self._confirm(event.url))
-        elif isinstance(event, Logged):
-            logging.getLogger(event.name).log(event.level, "%s: %s", self.name, event.message)
+        elif isinstance(event, logging.LogRecord):
+            logging.getLogger(event.name).log(event.levelno, "%s: %s", self.name, event.getMessage())
         elif (sent := self._sent.get(event.job)) is not None:
             self._finished(sent, event)
 

@@ -6,7 +6,7 @@ a token with mask 0, where some estimators would lose it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import accumulate, groupby
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.config.schema import Reward
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.media import Media
 from agentrl.training.batches.sources import Source, Sources
@@ -35,19 +36,15 @@ Spot = tuple[int, int]
 def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float) -> Batch:
     """Pack the trainable trajectories with their rewards; `Batch.trajectory` has indices of the whole list.
 
-    `tool_turn_weight` and `interaction_turn_weight` scale turn rewards by their source. Ledgers without a model token
-    are left out. Without a trainable trajectory the batch has 0 sequences.
+    `tool_turn_weight` and `interaction_turn_weight` scale turn rewards by their source.
     """
-    return place_rewards(
-        pack_tokens(trajectories),
-        trajectories,
-        tool_turn_weight=tool_turn_weight,
-        interaction_turn_weight=interaction_turn_weight,
-    )
+    reward = Reward(tool_turn_weight=tool_turn_weight, interaction_turn_weight=interaction_turn_weight)
+    return place_rewards(pack_tokens(trajectories), trajectories, reward.turn_weights)
 
 
 def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) -> Batch:
-    """Pack all trajectories without an infra error, scored or not, with rewards of 0.
+    """Pack all trajectories without an infra error, scored or not, with rewards of 0. Ledgers without a model token are
+    left out; `Batch.trajectory` has indices of the whole list.
 
     `version`: of the policy that is trained, where older ones may have drawn tokens; sets `Batch.stale`.
     """
@@ -108,11 +105,9 @@ def _outline(ledger: Ledger | LedgerOutline) -> LedgerOutline:
     return LedgerOutline.of(ledger) if isinstance(ledger, Ledger) else ledger
 
 
-def place_rewards(
-    batch: Batch, trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float
-) -> Batch:
-    """The batch that `trajectories` were packed into, with their rewards; unscored ones are left out."""
-    weights = _weights(tool_turn_weight, interaction_turn_weight)
+def place_rewards(batch: Batch, trajectories: Sequence[Trajectory], turn_weights: Mapping[str, float]) -> Batch:
+    """The batch that `trajectories` were packed into, with their rewards; unscored ones are left out. `turn_weights`:
+    factors of turn rewards by their source. Without a trainable trajectory the batch has 0 sequences."""
     owners = batch.trajectory.tolist()
     kept = [sequence for sequence, owner in enumerate(owners) if trajectories[owner].trainable]
     if len(kept) < len(owners):
@@ -121,7 +116,7 @@ def place_rewards(
     placed, bounds = defaultdict[int, float](float), [0, *accumulate(batch.token_lengths)]
     for owner, sequences in groupby(range(batch.num_sequences), key=batch.trajectory.tolist().__getitem__):
         first = next(sequences)
-        for (ledger, token), reward in _rewards(trajectories[owner], weights):
+        for (ledger, token), reward in _rewards(trajectories[owner], turn_weights):
             placed[bounds[first + ledger] + token] += reward
     rewards, spots = torch.zeros(batch.num_tokens), torch.tensor([*placed], dtype=torch.long)
     if batch.counts is not None:
@@ -130,20 +125,14 @@ def place_rewards(
     return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
-def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
+def total_reward(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> float:
     """The sum of all rewards of a scored trajectory, as placed on its tokens; of several sides those of the first."""
-    weights = _weights(tool_turn_weight, interaction_turn_weight)
     turns = trajectory.turn_rewards
     if trajectory.side_rewards:
         first = min(ledger.side for ledger in trajectory.outlines)
         mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends()}
         turns = [turn for turn in turns if turn.turn in mine]
-    return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in turns)])
-
-
-def _weights(tool_turn_weight: float, interaction_turn_weight: float) -> dict[str, float]:
-    """Factors of turn rewards by their source; those of an environment are the reward itself."""
-    return {"tool": tool_turn_weight, "interaction": interaction_turn_weight, "environment": 1.0}
+    return fsum([trajectory.reward or 0.0, *(turn_weights[turn.source] * turn.value for turn in turns)])
 
 
 def _number(trajectory: Trajectory, index: int) -> int:
@@ -212,7 +201,7 @@ def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:
     return torch.from_numpy(np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.empty(0, dtype))
 
 
-def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
+def _rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[tuple[Spot, float]]:
     """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
     ledgers = _trained_ledgers(trajectory)
     ends = _turn_ends(ledgers)

@@ -99,7 +99,7 @@ def _ledger(record: Record, data: SftData, chat: Chat, *, where: str) -> Ledger:
     tools = plain(record.get(data.tools_key)) or None
     try:
         messages = [{"content": "", **message} for message in messages]
-        messages = with_media(messages, record, {"image": data.image_key, "video": data.video_key}, where)
+        messages = with_media(messages, record, data.media_keys, where)
         ledger = chat.transcript(chat.see(messages), tools, verbatim=not whole)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

@@ -5,7 +5,6 @@ Invariant: an item's `input_ids` are trained on where its `loss_mask` is 1, as i
 `attention_mask` is 0, is left out. The first token is never trained on, because no token predicts it.
 """
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,42 +12,26 @@ from typing import Any
 import numpy as np
 
 from agentrl.chat import Chat
-from agentrl.config.derived import with_custom
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.data.dataset import CUSTOM_SECTION, custom_dataset
 from agentrl.data.files import paths
 from agentrl.data.plain import plain
 from agentrl.trajectory.ledger import Ledger, Source
 
-SECTION = "data.custom_cls"
 STORED = {"teacher_topk_ids": np.int32, "teacher_topk_logprobs": np.float32}
 """Columns with a teacher's likeliest tokens, and their types."""
 
 
 def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
     """The items of the user's dataset as ledgers, each with its class and index. Raises UserError."""
-    cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=SECTION, section=True)
-    dataset = _made(cls, data, chat, [str(path) for path in paths(files, what)])
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
+    cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=CUSTOM_SECTION, section=True)
+    given = {"parquet_files": [str(path) for path in paths(files, what)], "tokenizer": chat.tokenizer}
+    dataset = custom_dataset(cls, data, given, {"processor": chat.processor.processor, "max_samples": -1})
     for i in range(len(dataset)):
-        where = f"{SECTION}: {cls.__name__}[{i}]"
+        where = f"{CUSTOM_SECTION}: {type(dataset).__name__}[{i}]"
         yield token_ledger(dataset[i], len(chat.tokenizer), where), where
-
-
-def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
-    from omegaconf import OmegaConf
-
-    arguments = {"parquet_files": files, "tokenizer": chat.tokenizer, "config": OmegaConf.create(with_custom(data))}
-    further = {"processor": chat.processor.processor, "max_samples": -1}
-    accepted = inspect.signature(cls).parameters
-    arguments |= {name: value for name, value in further.items() if name in accepted}
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise UserError(f"{SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}") from None
-    return cls(**arguments)
 
 
 def token_ledger(item: Any, vocabulary: int, where: str) -> Ledger:

@@ -84,7 +84,7 @@ class PolicyActor(Trainable):
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         self.step: OptimizerStep | None = None
-        self.early = EarlyAccumulation(self, self._report, self._aggregation, self.divisor)
+        self.early = EarlyAccumulation(self, self._aggregation, self.divisor)
         self.score = TokenLogprobs(model, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
@@ -134,7 +134,7 @@ class PolicyActor(Trainable):
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        report = self._report(batch)
+        report = PolicyReport(batch, self.optimizer)
         with ExitStack() as loaded:
             for held in (self.reference, self.distiller):
                 loaded.enter_context(held.on_device() if held else nullcontext())
@@ -142,9 +142,6 @@ class PolicyActor(Trainable):
         routing = self.model.routing
         replayed = {} if routing is None else routing.take_metrics(ranks)
         return report.metrics() | self.load.metrics() | replayed
-
-    def _report(self, batch: Batch) -> PolicyReport:
-        return PolicyReport(batch, self.optimizer)
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""

@@ -119,8 +119,7 @@ class ComputeAdvantages:
 
     def _rewarded(self, batch: Batch, trajectories: Sequence[Trajectory]) -> tuple[Batch, dict[str, float]]:
         """The batch with its rewards, without groups below `min_group_size`; the number of these."""
-        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
-        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        batch = place_rewards(batch, trajectories, self.reward.turn_weights)
         if self.components:
             batch.components = _components(batch, trajectories, self.components, self.algorithm.adv_estimator)
         least = self.algorithm.min_group_size

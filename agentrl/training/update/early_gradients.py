@@ -10,7 +10,6 @@ Invariants:
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -110,12 +109,9 @@ class EarlyGradients:
 class EarlyAccumulation:
     """Accumulates gradients of finished groups before their update, and gives them to that update."""
 
-    def __init__(
-        self, trainable: Trainable, new_report: Callable[[Batch], PolicyReport], mode: str, norm: float
-    ) -> None:
+    def __init__(self, trainable: Trainable, mode: str, norm: float) -> None:
         """`mode`, `norm`: aggregation of the loss, as in `token_weights`."""
-        self.trainable, self.new_report = trainable, new_report
-        self.mode, self.norm = mode, norm
+        self.trainable, self.mode, self.norm = trainable, mode, norm
         self.pending: EarlyGradients | None = None
         """Gradients for the next update."""
         self.used: EarlyGradients | None = None
@@ -134,7 +130,7 @@ class EarlyAccumulation:
         """Add the gradients of whole groups that the next update is expected to train on; returns the FLOPs."""
         trainable, early, self.pending = self.trainable, self.pending, None
         part = part.to(trainable.device)
-        early = early or EarlyGradients(self.new_report(part), trainable.micro_batching.ranks)
+        early = early or EarlyGradients(PolicyReport(part, trainable.optimizer), trainable.micro_batching.ranks)
         flops = trainable.flops(part)
         factor = early.add(part, self.mode, self.norm)
         trainable.optimizer.scale_gradients(factor)

@@ -71,12 +71,6 @@ class LossScale:
             self.value, self.steps = float(state["value"]), int(state["steps"])
 
 
-def warmup_steps(optim: Optim, total_steps: int) -> int:
-    """Warm-up steps; a decimal number up to 1.0 is the share of all steps."""
-    steps = optim.lr_warmup_steps
-    return int(steps * total_steps if isinstance(steps, float) and steps <= 1 else steps)
-
-
 class Optimizer:
     """The update rules of a module's trainable parameters. `advance` moves the schedule, `step` does not.
 
@@ -124,16 +118,7 @@ class Optimizer:
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        optim = self.optim
-        return optim.lr * lr_factor(
-            self.schedule_step,
-            kind=optim.lr_scheduler_type,
-            warmup=warmup_steps(optim, self.total_steps),
-            total=self.total_steps,
-            min_ratio=optim.min_lr_ratio,
-            num_cycles=optim.num_cycles,
-            stable_ratio=optim.stable_ratio,
-        )
+        return self.optim.lr * lr_factor(self.optim, self.schedule_step, self.total_steps)
 
     @property
     def loss_scale(self) -> float | None:

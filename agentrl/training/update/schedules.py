@@ -8,6 +8,7 @@ the way from the peak rate at 1 to the lowest rate (`min_lr_ratio`) at 0.
 from math import cos, isfinite, pi
 from typing import Any
 
+from agentrl.config.schema import Optim
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, reported_as
 from agentrl.core.points import LR_SCHEDULES, lr_schedule
@@ -39,29 +40,27 @@ def wsd(progress: float, *, stable_ratio: float = 0.9) -> float:
     return min((1.0 - progress) / max(1.0 - stable_ratio, 1e-9), 1.0)
 
 
-def lr_factor(
-    step: int,
-    *,
-    kind: str,
-    warmup: int,
-    total: int,
-    min_ratio: float = 0.0,
-    num_cycles: float = 0.5,
-    stable_ratio: float = 0.9,
-) -> float:
+def warmup_steps(optim: Optim, total_steps: int) -> int:
+    """Warm-up steps; a decimal number up to 1.0 is the share of all steps."""
+    steps = optim.lr_warmup_steps
+    return int(steps * total_steps if isinstance(steps, float) and steps <= 1 else steps)
+
+
+def lr_factor(optim: Optim, step: int, total: int) -> float:
     """Share of the peak learning rate at `step` (0-based) of `total`.
 
-    Linear warm-up over `warmup` steps, whose last has the full rate, then the schedule `kind` down to `min_ratio`.
-    Raises UserError for an unknown kind, and for one of the user's own that fails.
+    Linear warm-up, whose last step has the full rate, then the schedule down to `min_lr_ratio`. Raises UserError for an
+    unknown schedule, and for one of the user's own that fails.
     """
+    kind, warmup = optim.lr_scheduler_type, warmup_steps(optim, total)
     entry = LR_SCHEDULES.entry(kind, KEY)
     if step < warmup:
         return (step + 1) / warmup
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    options = {"step": step, "total": total, "num_cycles": num_cycles, "stable_ratio": stable_ratio}
+    options = {"step": step, "total": total, "num_cycles": optim.num_cycles, "stable_ratio": optim.stable_ratio}
     given = {name: options[name] for name in keywords_of(entry.value)}
     share = entry.value(progress, **given) if entry.built_in else _own(entry.value, kind, progress, given)
-    return min_ratio + (1.0 - min_ratio) * max(float(share), 0.0)
+    return optim.min_lr_ratio + (1.0 - optim.min_lr_ratio) * max(float(share), 0.0)
 
 
 def _own(schedule: Any, kind: str, progress: float, given: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from agentrl.cli.main import main
-from agentrl.config import SETTINGS, compose, resolve
+from agentrl.config import compose, resolve
 from agentrl.config.explain import explain
 from agentrl.config.keys import schema_keys
 from agentrl.config.schema import Config
@@ -19,10 +19,11 @@ from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.tree import Reader
+from agentrl.config.validate import SETTINGS
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
-from agentrl.training.update.optimizer import warmup_steps
+from agentrl.training.update.schedules import warmup_steps
 from agentrl_verl.reading.defaults import table, values
 from agentrl_verl.reading.file_check import guess_command
 from agentrl_verl.reading.scripts import read_source
