@@ -194,9 +194,8 @@ def attention_heads(path: str, lora_rank: int = 0) -> tuple[int, int, int] | Non
 
 def text_config(path: str, lora_rank: int) -> dict[str, Any]:
     """The configuration of a model's language part; empty: it is not there yet."""
-    _, config = model_files(path, lora_rank)
-    part: dict[str, Any] = config.get("text_config", config)
-    return part
+    config = model_files(path, lora_rank)[1]
+    return dict(config.get("text_config", config))
 
 
 def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:

@@ -46,7 +46,3 @@ class FilesTransport(Transport):
             gib = needed / 2**30
             raise UserError(f"{self.folder} has less than {gib:.1f} GiB for weights: set rollout.weight_dir")
         self.link.model_config.save_pretrained(self.folder)
-
-
-files_transport = FilesTransport
-"""The transport as a function of a link, for transports of users."""
