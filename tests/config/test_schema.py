@@ -1,6 +1,8 @@
 """Every key is documented and read by someone; the words a key takes are those that the code behind it offers."""
 
 import ast
+import inspect
+import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -67,7 +69,13 @@ def unread(schema: type) -> list[str]:
     filters = {(section, name) for section in ("rollout", "val_kwargs") for name in FILTERS}  # read by their names
     filters |= {("distillation", field.name) for field in fields(Distance)}
     top = {(key,) for section, key in attribute_accesses() if section == "config"}
-    read = attribute_accesses() | shared | customs | filters | top
+    own = {  # by a property of the section
+        (path.rpartition(".")[2], key)
+        for path, section in schema_sections(schema).items()
+        for part in section.__mro__[:-1]
+        for key in re.findall(r"self\.(\w+)", inspect.getsource(part))
+    }
+    read = attribute_accesses() | shared | customs | filters | top | own
     return [path for path in schema_keys(schema) if tuple(path.split(".")[-2:]) not in read]
 
 

@@ -301,7 +301,7 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
     weights = {n: t.clone() for n, t in PolicyWeights(trainable.model).tensors()}
     for name, tensor in PolicyWeights(trainable.model, dtype=torch.bfloat16).tensors():  # gathered in fewer bytes
         assert torch.equal(tensor, weights[name].to(tensor.dtype)), name
-    if case.target_parameters:
+    if case.target_parameters or case.target_modules == HEAD:  # engines take no such adapter
         weights |= {n: t.clone() for n, t in gather_adapter(trainable.model).items()}
     elif case.lora_rank:
         weights |= {n: t.clone() for n, t in AdapterWeights(trainable.model).tensors()}
