@@ -86,6 +86,10 @@ class DelayEngine:
         self.under_way.discard(key)
         self.turns.pop(key, None)
 
+    async def health(self) -> dict[str, float]:
+        """No figures."""
+        return {}
+
     async def start(self) -> None:
         """Nothing to start."""
 
@@ -99,22 +103,18 @@ class DelayEngine:
         """Nothing to end."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class DelayLink:
     """An engine in the worker itself."""
 
     model: str
     turns: int
+    engine: Any = None
 
-    def open(self, lost: Any) -> "DelayClient":
+    def open(self, lost: Any) -> None:
         from transformers import AutoTokenizer
 
-        return DelayClient(DelayEngine(AutoTokenizer.from_pretrained(self.model), self.turns))
-
-
-@dataclass
-class DelayClient:
-    engine: Any
+        self.engine = DelayEngine(AutoTokenizer.from_pretrained(self.model), self.turns)
 
     async def set(self, state: Any) -> None:
         """Requests never wait."""
@@ -186,10 +186,11 @@ def spread(config: Config, own: Any, link: DelayLink, stack: ExitStack) -> Any:
     from agentrl.rollout.user_objects import NO_OBJECTS
     from agentrl.runtime.ray.cluster import connect
     from agentrl.runtime.ray.rollout_workers import start_rollout_workers
+    from agentrl.runtime.ray.store import RayStore
 
     config.ray_init.address, config.ray_init.num_cpus = "local", 2
     connect(config.ray_init, stack)
-    engine = start_rollout_workers(config, own, link, NO_OBJECTS, stack)
+    engine = start_rollout_workers(config, own, link, NO_OBJECTS, RayStore(), stack)
 
     def measure() -> list[dict[str, float]]:
         return ray.get([worker.actor.__ray_call__.remote(lambda _: used()) for worker in engine.handles])

@@ -160,7 +160,7 @@ async def loop(plugin: Plugin) -> Verdict:
     env = replace(env, settings=settings)
     trajectory = Trajectory(subject(), "0/r/0", 0)
     trajectory.row.extra_info["interaction_kwargs"] = {"name": "tried", "query": "2 + 3 ?", "ground_truth": "5"}
-    await attempt(loop_class("tried", str(path))(env), trajectory, Sampling(64, temperature=0.7, seed=1), LIMIT)
+    await attempt(lambda: loop_class("tried", str(path))(env), trajectory, Sampling(64, temperature=0.7, seed=1), LIMIT)
     if trajectory.outcome is Outcome.INFRA_ERROR:
         raise InfraError(trajectory.error or "")
     return "runs", f"{trajectory.turns} turns, {sum(led.model_tokens for led in trajectory.ledgers)} tokens"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from unittest.mock import AsyncMock, Mock
 
+from agentrl.config.schema import Rollout
 from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.servers import RemoteEngine, Replica
 from agentrl.rollout.pausable_engine import PausableEngine
@@ -15,7 +16,7 @@ class Sent(RemoteEngine):
     """An engine without servers, which tells when weights are sent."""
 
     def __init__(self) -> None:
-        super().__init__(None, [], None, max_model_len=1)  # type: ignore[arg-type]
+        super().__init__(Mock(settings=Mock(rollout=Rollout(), max_model_len=1)), [], None)
         self.sent = threading.Event()
 
     async def _send_weights(self, replicas: Sequence[Replica], version: int) -> None:
