@@ -58,7 +58,6 @@ def main() -> None:
                 share = f"{speed / alone[0]:.3f}" if speed else ""
                 table.add_row(name, way, *cells[:2], share, *cells[2:])
             console.print(table)
-        sampling(path, args)
 
 
 def arguments() -> argparse.Namespace:
@@ -71,10 +70,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--adapters", type=int, default=8, help="models in turn")
     parser.add_argument("--set", nargs="*", default=[], help="more settings")
     return parser.parse_args()
-
-
-def sampling(path: Path, args: argparse.Namespace) -> None:
-    """Print a table of the samplers. The part of the models is all that is measured so far."""
 
 
 def written(folder: Path, args: argparse.Namespace) -> Path:

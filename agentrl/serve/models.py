@@ -104,7 +104,7 @@ class Models:
         checkpoints.save(folder, 0, self._tenant(model).state_dict())
 
     def load(self, model: str, folder: Path, *, optimizer: bool) -> None:
-        """Restore what `save` wrote of a model of this shape; without `optimizer` the model begins anew with its
+        """Restore what `save` wrote of a model of this shape; without `optimizer` the model starts afresh with its
         weights."""
         state = checkpoints.load(folder / "global_step_0")[1]
         self._tenant(model).load_state_dict(state if optimizer else {"parameters": state["parameters"]})

@@ -187,7 +187,7 @@ class Service:
     def _run(self, call: Call, name: str) -> TrainingRun:
         """An open model of the caller."""
         if self._owned(call, name) not in self._runs:
-            raise Refused(f"model {name[:100]!r} is not open: create it anew, or from a checkpoint", "missing")
+            raise Refused(f"model {name[:100]!r} is not open: create it again, or from a checkpoint", "missing")
         return self._runs[name]
 
     async def post_retrieve_future(self, call: Call) -> Answer:
@@ -197,7 +197,7 @@ class Service:
         if model in self._runs and (command := self._runs[model].commands.get(int(seq))):
             found = command.answer
         if found is None:
-            raise Refused(f"the answer {name[:100]!r} is no longer there: ask anew", "lost")
+            raise Refused(f"the answer {name[:100]!r} is no longer there: ask again", "lost")
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
         answer: Any = found.result()

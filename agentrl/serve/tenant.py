@@ -115,7 +115,7 @@ class Tenant(Trainable):
         return super().state_dict() | {"gradients": gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it; what it lacks begins anew. Raises UserError, and changes nothing, for one of another shape."""
+        """Restore it; what it lacks starts at 0. Raises UserError, and changes nothing, for one of another shape."""
         super().load_state_dict(state)
         for rule in self.optimizer.rules if "optimizer" not in state else ():
             rule.state.clear()
