@@ -63,6 +63,7 @@ class Trainer:
         self.updated = step
         metrics |= self.runtime.update(batch)
         self.runtime.publish_weights(step)
+        self.take_groups.stream.record(step, groups.sampled)
         return groups.summary() | metrics
 
     def catching_stops(self) -> AbstractContextManager[object]:

@@ -111,7 +111,7 @@ ROW_SAMPLERS = row_sampler = Registry[Any](
     "a sampler of rows",
     decorator="row_sampler",
     places=("data/samplers.py",),
-    contract=FunctionContract(("rows",), ("seed", "epoch")),
+    contract=FunctionContract(("rows",), ("seed", "epoch", "scores")),
 )
 """`data.row_sampler`."""
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
+from agentrl.core.grouping import grouped
 from agentrl.data import Loader
 from agentrl.rollout.window import MIN_BATCHES, StalenessWindow
 from agentrl.trajectory.row import Row
@@ -110,6 +111,13 @@ class Stream:
                 batch.future = begin(batch)
         self._taken.append(self._queue.popleft())
         return self._taken[-1]
+
+    def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Give the loader the rewards of the rows that `step` has taken."""
+        groups = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
+        for batch in self._taken:
+            for place, row in zip(batch.places, batch.rows, strict=True):
+                self.loader.record(place, [float(t.reward or 0.0) for t in groups.get(row.uid, ())], step)
 
     def give_back(self, groups: Sequence[Sequence[Trajectory]]) -> None:
         """Return whole finished groups that the step has no room for: they come first in the next one."""
