@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from agentrl.config.schema.evaluation import EvalConfig
-    from agentrl.evaluation.report import Figure, Report, RowScores
+    from agentrl.tracking.estimates import Figure, Report, RowScores
 
 
 EXAMPLES = (
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         check_apart(args.json, "--json", inputs(config.model, config.data))
     from rich.console import Console
 
-    from agentrl.evaluation.report import reports
+    from agentrl.tracking.estimates import reports
 
     found = reports(_scores(config, args.rows), config.evaluation)
     Console(highlight=False).print(_table(found, config.evaluation.confidence))

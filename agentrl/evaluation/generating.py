@@ -23,9 +23,9 @@ from agentrl.core.foreign import read_object
 from agentrl.core.grouping import grouped
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
-from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
+from agentrl.tracking.estimates import RowScores
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory

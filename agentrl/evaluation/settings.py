@@ -1,7 +1,7 @@
 """Settings of a run that samples and does not train."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
@@ -28,5 +28,5 @@ def untrained(config: Settings) -> Settings:
 
 def of_split(config: Settings, split: str) -> Settings:
     """`config` with the rows of `split`, "train" or "val", alone: the others need not be right."""
-    data = replace(config.data, val_files=None) if split == "train" else replace(config.data, train_files=None)
-    return replace(config, data=data)
+    others: dict[str, Any] = {"val_files": None, "val_sets": {}} if split == "train" else {"train_files": None}
+    return replace(config, data=replace(config.data, **others))

@@ -13,7 +13,10 @@ def required(model: Model, data: Data, trainer: Trainer) -> None:
     rows = "val_files" if trainer.val_only else "train_files"
     needed = {
         "model.path": (model.path, "a model's folder or hub id; `agentrl model smollm2` prepares one"),
-        f"data.{rows}": (getattr(data, rows), "parquet or jsonl; `agentrl data` writes some"),
+        f"data.{rows}": (
+            getattr(data, rows) or (trainer.val_only and data.val_sets),
+            "parquet or jsonl; `agentrl data` writes some",
+        ),
     }
     missing = [f"{key} ({what})" for key, (value, what) in needed.items() if not value]
     if missing:
@@ -55,5 +58,5 @@ def answers_output(model: Model, data: Data) -> None:
 
 def inputs(model: Any, data: Any) -> dict[str, Any]:
     """Models and rows by key."""
-    rows = {f"data.{name}": getattr(data, name, None) for name in ("train_files", "val_files", "path")}
+    rows = {**data.files(), "data.path": getattr(data, "path", None)}
     return {"model.path": model.path, "model.tokenizer_path": model.tokenizer_path, **rows}

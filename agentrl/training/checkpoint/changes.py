@@ -109,7 +109,7 @@ class Edit(Change):
     @property
     def is_another_experiment(self) -> bool:
         """Whether training reads them."""
-        return not self.key.startswith(("data.val_files", "validation"))
+        return not self.key.startswith(("data.val_", "validation"))
 
     def __str__(self) -> str:
         return f"{', '.join(self.new)} {'was' if len(self.new) == 1 else 'were'} edited ({self.key})"

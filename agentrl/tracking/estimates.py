@@ -12,6 +12,8 @@ import numpy as np
 
 from agentrl.config.schema.evaluation import Evaluation
 from agentrl.core.grouping import grouped
+from agentrl.tracking.metrics import Metrics, passed
+from agentrl.trajectory.trajectory import Trajectory
 
 ALL = "all"
 
@@ -70,6 +72,29 @@ def report(data_source: str, rows: Sequence[RowScores], evaluation: Evaluation) 
         mean=_figure((sum(row.scores) / len(row.scores) for row in scored), evaluation),
         passes={k: _figure(_passes(scored, k), evaluation) for k in ks},
     )
+
+
+def row_scores(group: Sequence[Trajectory], evaluation: Evaluation) -> RowScores:
+    """The scores of one row's trajectories."""
+    fine = [t for t in group if t.scored]
+    return RowScores(
+        group[0].row.data_source,
+        [float(t.reward or 0.0) for t in fine],
+        [passed(t, evaluation.success_threshold) for t in fine],
+        failed=len(group) - len(fine),
+    )
+
+
+def estimates(trajectories: Sequence[Trajectory], evaluation: Evaluation) -> Metrics:
+    """pass@k, and the bounds of it and of the mean reward over rows."""
+    groups = grouped(trajectories, lambda trajectory: trajectory.row.uid)
+    found = report(ALL, [row_scores(group, evaluation) for group in groups.values()], evaluation)
+    passes = {f"pass_at_{k}": figure for k, figure in found.passes.items()}
+    metrics = {name: figure.value for name, figure in passes.items()}
+    for name, figure in {"reward": found.mean, **passes}.items():
+        if figure.bounds is not None:
+            metrics |= {f"{name}_low": figure.bounds[0], f"{name}_high": figure.bounds[1]}
+    return metrics
 
 
 def _passes(rows: Iterable[RowScores], k: int) -> list[float]:
