@@ -100,10 +100,7 @@ def progress() -> "Iterator[OnRow]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
     columns: Any = TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("rows", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,8 +8,10 @@ exactly the batches that the other would have given next, at the last batch of a
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, plural
-from agentrl.data.samplers import RowScore, epoch_order, ranks
+from agentrl.core.points import ROW_SAMPLERS
+from agentrl.data.samplers import SAMPLER_KEY, RowScore, epoch_order
 from agentrl.trajectory.row import Row
 
 
@@ -52,7 +54,7 @@ class Loader:
         self.epoch = 0
         """Epoch of the batch given last, from 0."""
         self._position = 0  # rows of this epoch given so far
-        self._ranks = ranks(self.sampler)
+        self._ranks = "scores" in keywords_of(ROW_SAMPLERS.get(self.sampler, SAMPLER_KEY))
         self.scores: dict[int, RowScore] = {}  # of the rows that a batch has drawn, where the sampler asks for scores
         self._order = self._ordered()
 
@@ -76,7 +78,7 @@ class Loader:
         chosen = self._order[begin : begin + size]
         self._position += size
         for i in chosen if self._ranks else ():
-            self.scores[i] = self.scores.get(i, RowScore()).drawn()
+            self.scores[i] = (score := self.scores.get(i, RowScore()))._replace(tries=score.tries + 1, waiting=True)
         return chosen
 
     def record(self, index: int, rewards: Sequence[float], step: int) -> None:

@@ -32,20 +32,11 @@ class RowScore(NamedTuple):
     mean: float = 0.0
     step: int = 0
 
-    def drawn(self) -> "RowScore":
-        """The score of a row that another batch has drawn."""
-        return self._replace(tries=self.tries + 1, waiting=True)
-
     def scored(self, rewards: Sequence[float], step: int) -> "RowScore":
         """The score after `step`, which has added `rewards`."""
         number = self.rewards + len(rewards)
-        mean = math.fsum([self.mean * self.rewards, *rewards]) / max(number, 1)
-        return RowScore(self.tries, False, number, mean, step)
-
-
-def ranks(name: str) -> bool:
-    """Whether a sampler asks for scores. Raises UserError for one that is not there."""
-    return "scores" in keywords_of(ROW_SAMPLERS.get(name, SAMPLER_KEY))
+        total = math.fsum([self.mean * self.rewards, *rewards])
+        return RowScore(self.tries, False, number, total / max(number, 1), step)
 
 
 @row_sampler("shuffled")

@@ -28,6 +28,11 @@ class ValRows:
     rows: Sequence[Row]
     batches: list[Sequence[Row]]
 
+    def due(self, step: int, usual: int) -> bool:
+        """Whether it is validated after `step`; `usual`: steps between validations of sets that say nothing."""
+        freq = usual if self.settings.test_freq is None else self.settings.test_freq
+        return freq > 0 and step % freq == 0
+
 
 @dataclass
 class Splits:

@@ -26,8 +26,7 @@ from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-BATCH = 4096
-"""Answers that are scored together, to limit memory."""
+BATCH = 4096  # answers that are scored together, to limit memory
 
 
 @dataclass
@@ -93,7 +92,7 @@ def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = 
 
 def _stored(row: Answered, threshold: float) -> RowScores:
     scores = row.scores or []
-    return RowScores(row.row.data_source, scores, [score >= threshold for score in scores])
+    return RowScores(row.row.data_source, scores, [score >= threshold for score in scores], uid=row.row.uid)
 
 
 async def _score(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects) -> list[RowScores]:

@@ -15,7 +15,6 @@ from numbers import Real
 from agentrl.algorithms.filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
-from agentrl.config.schema.evaluation import Evaluation
 from agentrl.core.errors import UserError
 from agentrl.core.grouping import grouped
 from agentrl.core.numbers import limit_of
@@ -200,8 +199,8 @@ class Sampler:
         check_drops(sampled, self.config.rollout.max_infra_drop_share)
 
 
+# A validation set, the step whose weights began it, and its trajectories.
 Measured = tuple[ValRows, int, list[Trajectory]]
-"""A validation set, the step whose weights began it, and its trajectories."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class Validation:
     def __call__(self, step: int, *, every: bool = True) -> Metrics:
         """`val/` metrics of all sets, by the current weights; without `every`, of those whose turn it is. None where a
         stop is requested meanwhile."""
-        due = [one for one in self.sets if every or self._due(one.settings.test_freq, step)]
+        due = [one for one in self.sets if every or one.due(step, self.test_freq)]
         beside = [one for one in due if one.name and not every and self.rollouts.background is not None]
         try:
             made = [*self._finished(every), *self._sampled(step, [one for one in due if one not in beside])]
@@ -233,10 +232,6 @@ class Validation:
         if made:
             self.tracker.record_validation(step, [trajectory for _, _, found in made for trajectory in found])
         return {name: value for each in made for name, value in _figures(*each).items()}
-
-    def _due(self, freq: int | None, step: int) -> bool:
-        freq = self.test_freq if freq is None else freq
-        return freq > 0 and step % freq == 0
 
     def _finished(self, every: bool) -> Iterator[Measured]:
         """The sets that were begun and are finished; `every` one is waited for."""
@@ -259,7 +254,7 @@ def _figures(one: ValRows, step: int, trajectories: list[Trajectory]) -> Metrics
     """Metrics of a set; a named one has its step and intervals, too."""
     if not one.name:
         return validation_metrics(trajectories)
-    further = estimates(trajectories, Evaluation())
+    further = estimates(trajectories)
     return validation_metrics(trajectories, f"val/{one.name}", step=float(step), **further)
 
 

@@ -115,17 +115,19 @@ class Stream:
     def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Give the loader the rewards of the rows that `step` has taken."""
         groups = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
-        for batch in self._taken:
-            for place, row in zip(batch.places, batch.rows, strict=True):
-                self.loader.record(place, [float(t.reward or 0.0) for t in groups.get(row.uid, ())], step)
+        for uid, place in self._places().items():
+            self.loader.record(place, [float(t.reward or 0.0) for t in groups.get(uid, ())], step)
 
     def give_back(self, groups: Sequence[Sequence[Trajectory]]) -> None:
         """Return whole finished groups that the step has no room for: they come first in the next one."""
-        places = {row.uid: i for batch in self._taken for row, i in zip(batch.rows, batch.places, strict=True)}
-        number = self._taken[-1].number
+        places, number = self._places(), self._taken[-1].number
         for group in reversed(groups):
             row, finished = group[0].row, dict(enumerate(group))
             self._queue.appendleft(AdmittedBatch(number, [places[row.uid]], [row], finished, returned=True))
+
+    def _places(self) -> dict[str, int]:
+        """By uid, the rows that the present step has taken."""
+        return {row.uid: i for batch in self._taken for row, i in zip(batch.rows, batch.places, strict=True)}
 
     def undo(self) -> None:
         """The present step ended early: the step before has not trained on its rows.

@@ -375,11 +375,12 @@ def splits(config: Config) -> Any:
 
 
 def val_set(config: Config, folder: Path) -> str:
+    from agentrl.config.schema.data import ValSet
     from agentrl.data.splits import Reader
 
     (folder / "rows.jsonl").write_text('{"prompt": [{"role": "user", "content": "hi"}]}\n')
-    for one in config.data.val_sets.values():
-        one.files = str(folder / "rows.jsonl")
+    rows = str(folder / "rows.jsonl")
+    config.data.val_sets = {name: ValSet(**one, files=rows) for name, one in config.data.val_sets.items()}
     return repr(Reader(config, None, lambda row: 1, train=ROWS).validation())
 
 

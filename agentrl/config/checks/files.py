@@ -10,13 +10,10 @@ from agentrl.core.outputs import check_apart
 
 def required(model: Model, data: Data, trainer: Trainer) -> None:
     """A model and rows."""
-    rows = "val_files" if trainer.val_only else "train_files"
+    rows = "val_files" if trainer.val_only and not data.val_sets else "train_files"
     needed = {
         "model.path": (model.path, "a model's folder or hub id; `agentrl model smollm2` prepares one"),
-        f"data.{rows}": (
-            getattr(data, rows) or (trainer.val_only and data.val_sets),
-            "parquet or jsonl; `agentrl data` writes some",
-        ),
+        f"data.{rows}": (getattr(data, rows), "parquet or jsonl; `agentrl data` writes some"),
     }
     missing = [f"{key} ({what})" for key, (value, what) in needed.items() if not value]
     if missing:

@@ -58,11 +58,10 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
 
 def val_sets(data: Data) -> str | None:
     """Each set has rows, and answers to a prompt that differ. Raises UserError."""
-    sets = {f"data.val_sets.{name}": one for name, one in data.val_sets.items()}
-    for key, one in sets.items():
-        if not one.files or "/" in key:
-            raise UserError(f"{key}: set files to its rows; its name has no slash")
-    return next(filter(None, (_same(one, key) for key, one in sets.items())), None)
+    for name, one in data.val_sets.items():
+        if not one.files or "/" in name or one.n < 1:
+            raise UserError(f"data.val_sets.{name}: set files to its rows, and n to 1 or more; its name has no slash")
+    return next(filter(None, (_same(one, f"data.val_sets.{name}") for name, one in data.val_sets.items())), None)
 
 
 def _same(sampling: ValSampling, key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.keys import as_list, mark_in, marked, marks_of, value_at
+from agentrl.config.keys import as_list, marked, value_at
 from agentrl.config.schema.marks import Range
 from agentrl.core.errors import UserError
 
@@ -12,16 +12,9 @@ RANGES = marked(Range)
 def ranges(config: Any) -> None:
     """Raises UserError for the first number that is out of its key's range."""
     for key, valid in RANGES.items():
-        _check(key, value_at(config, key), valid)
-    for name, one in getattr(config.data, "val_sets", {}).items():
-        for key, marks in marks_of(type(one)).items():
-            if (among := mark_in(marks, Range)) is not None:
-                _check(f"data.val_sets.{name}.{key}", getattr(one, key), among)
-
-
-def _check(key: str, value: Any, valid: Range) -> None:
-    if not all(valid.fits(number) for number in as_list(value) if number is not None):
-        raise UserError(f"{key}={value}: {valid.says}")
+        value = value_at(config, key)
+        if not all(valid.fits(number) for number in as_list(value) if number is not None):
+            raise UserError(f"{key}={value}: {valid.says}")
 
 
 def pairs(config: Any) -> None:
