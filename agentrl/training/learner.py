@@ -27,6 +27,7 @@ from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, RecordFlops
 from agentrl.training.perf.profiling import Profiling
+from agentrl.training.perf.slow_rank import SlowRank, product_seconds
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.making import Roles
 from agentrl.training.roles.teachers import RankTeachers
@@ -59,14 +60,15 @@ class Learner:
         self.model = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
-        self.meter = Meter(self.device, world=self.ranks.world)
+        self.meter, self.slow_rank = Meter(self.device, world=self.ranks.world), SlowRank(self.ranks)
         folder = Path(trainer.default_local_dir) / "profiles"
         self.profiling = Profiling(config.actor.profiler, trainer.profile_steps, folder, self.ranks.rank)
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.distiller: Distiller | None = None
         self.critic: ValueCritic | None = None
-        self._fitted = self.device.type != "cuda"
+        self._fitted, self._described = 0, ""
+        """The last step whose passes were chosen, and the line about them."""
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
@@ -124,15 +126,16 @@ class Learner:
             return self._computed(batch, lambda flops: record(self.ranks.sum(flops)))
 
     def _fit_passes(self) -> None:
-        """Choose the sizes of passes at the first step, when an engine that sleeps has given its memory back."""
-        if self._fitted:
+        """Choose the sizes of passes once a step, when an engine that sleeps has given its memory back. The first step
+        has more of it: the optimizer makes its moments at the end."""
+        if self.device.type != "cuda" or self._fitted == self._step:
             return
-        self._fitted = True
-        policy = self._require_actor()
+        self._fitted, policy, before = self._step, self._require_actor(), self._described
         held = [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
         fit_passes(self.config, list(self._trainables().values()), held, self.ranks)
-        if self.ranks.first:
-            log.warning("update: %s", description(policy))  # a warning, which is shown
+        self._described = description(policy)
+        if self.ranks.first and self._described != before:
+            log.warning("update: %s", self._described)  # a warning, which is shown
 
     def _computed(self, batch: Batch, record: RecordFlops) -> Batch:
         actor, prompts = self._require_actor(), len(prompts_of(batch, self.ranks))
@@ -210,6 +213,8 @@ class Learner:
         if self._teachers is not None:
             self._teachers.follow(self.model)
         refused = {"perf/early_refused": 1.0} if early.refused else {}
+        if self.ranks.world > 1 and self.device.type == "cuda":
+            metrics |= self.slow_rank.metrics(product_seconds(self.device))
         return metrics | refused | self.meter.take()
 
     @property

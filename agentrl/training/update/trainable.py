@@ -4,8 +4,9 @@ Invariants:
 - a batch is this rank's share of one, and a mini-batch the share's part of it;
 - neither shares nor micro-batches change the loss: token weights are those of the whole mini-batch;
 - sequences without a gradient get no backward pass, but count in the loss's denominator;
-- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start; one
-  whose backward pass cannot be compiled, uncompiled;
+- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start (on
+  several ranks, which may be within a collective, by a restart of the run); one whose backward pass cannot be compiled,
+  uncompiled;
 - the module is in eval mode outside `train_on`.
 """
 
@@ -109,6 +110,8 @@ class Trainable:
         self.model.use_compute_copies()
         self.load = ExpertLoad(self.model, router, device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
+        self.taken, self.fullest, self._fullest = 0, 0, 0
+        """Most bytes that passes took on a GPU, and the tokens of the fullest of them."""
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
         """The sequences of each share: equal work in every mini-batch of the first epoch. Raises UserError."""
@@ -260,8 +263,12 @@ class Trainable:
 
     def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
+        cuda, sizes = self.device.type == "cuda", self.micro_batching
+        before = torch.cuda.memory_allocated(self.device) if cuda else 0
         try:
-            if fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
+            if fits(partial(self._passes, mini, trained, others, report), sizes.ranks, sizes.half(mini)):
+                taken = torch.cuda.max_memory_allocated(self.device) - before if cuda and trained else 0
+                self.taken, self.fullest = max((self.taken, self.fullest), (taken, self._fullest))
                 return True
         except BackwardFailed:
             self.clear_gradients()
@@ -272,7 +279,7 @@ class Trainable:
 
     def _passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> None:
         """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
-        parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
+        frozen, parts = self._micro_batches(mini, others), self._micro_batches(mini, trained)
         for number, micro in enumerate(parts, start=1):
             self.model.set_no_sync(number < len(parts))
             self.backward(self.loss(micro, report) * self.optimizer.scale.value)
@@ -294,4 +301,6 @@ class Trainable:
     def _micro_batches(self, mini: Batch, sequences: list[int]) -> list[Batch]:
         # All before the first pass: the device computes without waiting for what is read here.
         sizes = self.micro_batching
-        return [sizes.micro_batch(mini, rows) for rows in sizes.split(mini, sequences)]
+        parts = sizes.split(mini, sequences)
+        self._fullest = max(map(partial(sizes.tokens, mini), parts), default=0) // sizes.ranks.seq_world
+        return [sizes.micro_batch(mini, rows) for rows in parts]
