@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import KL_ESTIMATORS, KLController, entropy_from_logits, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.kl import KL_ESTIMATORS, KLController, kl_controller, kl_penalty, penalise
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 from tests.algorithms.verl_code import functions, masked, needs_verl

@@ -254,7 +254,7 @@ def background(config: Config) -> bool:
 
 
 def optimizer_memory(config: Config) -> bool:
-    return learner(config).actor.optimizer.offload
+    return learner(config).actor.optimizer.copies is not None
 
 
 def reference_memory(config: Config) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.algorithms import LOSS_AGG_MODES
+from agentrl.algorithms.aggregate import LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim, RolloutCorrection
 from agentrl.training import Batch, PolicyActor
 from agentrl.training.model.handle import ModelHandle

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from agentrl.algorithms import bind_loss, token_weights
+from agentrl.algorithms import bind_loss
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor

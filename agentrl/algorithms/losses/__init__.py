@@ -72,16 +72,11 @@ class PolicyLoss:
         """
         given = self.options | {"mask": mask, "cu_seqlens": cu_seqlens, "chosen": chosen}
         given |= {"weights": weights, "importance": importance, "step": step}
-        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.function, given)
+        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.entry.value, given)
         if self.built_in:
-            result: tuple[Tensor, Details] = self.function(*columns, **wanted)
+            result: tuple[Tensor, Details] = self.entry.value(*columns, **wanted)
             return result
         return self._own(columns, mask, wanted)
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """See POLICY_LOSSES."""
-        return self.entry.value
 
     @property
     def built_in(self) -> bool:
@@ -91,13 +86,13 @@ class PolicyLoss:
     @property
     def corrects(self) -> bool:
         """Whether it multiplies the importance weights itself."""
-        return "importance" in keywords_of(self.function)
+        return "importance" in keywords_of(self.entry.value)
 
     def _own(
         self, columns: tuple[Tensor, Tensor, Tensor], mask: Tensor, wanted: dict[str, Any]
     ) -> tuple[Tensor, Details]:
         where = f"{KEY}={self.name}"
-        result = blamed(self.function, where)(*columns, **wanted)
+        result = blamed(self.entry.value, where)(*columns, **wanted)
         losses, details = result if isinstance(result, tuple) else (result, {})
         losses = checked_column(losses, columns[0], mask, where=where, what="losses")
         if columns[0].requires_grad and not losses.requires_grad:
@@ -107,7 +102,7 @@ class PolicyLoss:
     @property
     def reads_sizes(self) -> bool:
         """Whether it may read how large the mini-batch is; one of the user's own may do anything."""
-        return not self.built_in or bool({"weights", "step"} & keywords_of(self.function))
+        return not self.built_in or bool({"weights", "step"} & keywords_of(self.entry.value))
 
     @property
     def chooses(self) -> bool:

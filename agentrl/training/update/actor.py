@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import OptimizerStep, PolicyLoss, bind_loss, kl_penalty
-from agentrl.algorithms.kl import GRADIENT, kl_of_logits
+from agentrl.algorithms import bind_loss
+from agentrl.algorithms.kl import GRADIENT, kl_of_logits, kl_penalty
+from agentrl.algorithms.losses import OptimizerStep, PolicyLoss
 from agentrl.algorithms.ratios import ratio_of
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError

@@ -9,8 +9,10 @@ from numbers import Real
 
 import torch
 
-from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
+from agentrl.algorithms import estimate
 from agentrl.algorithms.advantages.scores import trajectory_scores
+from agentrl.algorithms.filters import draw
+from agentrl.algorithms.kl import KLController, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.derived import changed_distribution, components_of
 from agentrl.config.schema import Algorithm, Config, Reward

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from agentrl.algorithms import token_weights
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.parallel.ranks import ALONE, Ranks

@@ -166,16 +166,6 @@ class Optimizer:
         self.schedule_step += 1
         self._set_lr()
 
-    @property
-    def offload(self) -> bool:
-        """Whether state and steps are on the CPU."""
-        return self.copies is not None
-
-    @property
-    def has_state(self) -> bool:
-        """Whether a step has made the moments."""
-        return any(rule.state for rule in self.rules)
-
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers of the rules by parameter, the schedule's step, the loss scale."""
         held = {name: self._state(shard.parameter) for name, shard in self.shards.items()}

@@ -40,11 +40,11 @@ def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Ref
         if ranks.max_over_ranks(int(not trainable.taken or needed(trainable, each) > left * FULL)):
             fitting = tokens_that_fit(left, each, longest, alone=alone)
             lower = min(fitting, trainable.micro_batching.max_tokens or fitting) if trainable.taken else fitting
-            trainable.limit_passes(-ranks.max_over_ranks(-lower))
+            trainable.micro_batching = trainable.micro_batching.of_default_size(-ranks.max_over_ranks(-lower))
             keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
             trainable.score.keep = keep
     for model in frozen:
-        model.limit_passes(trainables[0].micro_batching.max_tokens)
+        model.micro_batching = model.micro_batching.of_default_size(trainables[0].micro_batching.max_tokens)
 
 
 def needed(trainable: Trainable, each: TokenBytes) -> float:
@@ -74,7 +74,7 @@ def token_bytes(trainable: Trainable) -> TokenBytes:
 def moment_bytes(trainable: Trainable) -> float:
     """Bytes of the optimizer's moments that are still to be made on the device."""
     optimizer = trainable.optimizer
-    if optimizer.offload or optimizer.has_state:
+    if optimizer.copies is not None or any(rule.state for rule in optimizer.rules):
         return 0.0
     return sum(local(p).numel() for p in optimizer.parameters) * state_bytes(optimizer.optim)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import token_weights
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
@@ -130,10 +130,6 @@ class Trainable:
     def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
         """Whether the loss of a sequence has a gradient, as far as its advantages say."""
         return True
-
-    def limit_passes(self, tokens: int | None) -> None:
-        """Let passes whose size no key sets have so many tokens."""
-        self.micro_batching = self.micro_batching.of_default_size(tokens)
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
         """Complete a mini-batch under the weights before its optimizer step."""
