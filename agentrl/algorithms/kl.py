@@ -15,7 +15,6 @@ from torch import Tensor
 from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.own import blamed, checked_column
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.core.errors import UserError
 from agentrl.core.points import KL_ESTIMATORS, kl_estimator
 
 # Without it, one token far likelier under the reference would outweigh a whole batch.
@@ -123,10 +122,3 @@ class KLController:
         """Restore a checkpoint; the configuration sets a constant coefficient."""
         if self._target is not None:
             self.value = float(state["value"])
-
-
-def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> KLController:
-    """The controller named by `algorithm.kl_ctrl.type`. Raises UserError for an unknown one."""
-    if kind not in ("fixed", "adaptive"):
-        raise UserError(f"algorithm.kl_ctrl.type {kind!r} does not exist; it is fixed or adaptive")
-    return KLController(coefficient, target=target if kind == "adaptive" else None, horizon=horizon)

@@ -209,7 +209,7 @@ class Learner:
                 metrics |= trainable.update(batch)
             if (used := early.used) is not None:
                 record(-self.ranks.sum(used.flops))
-                metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
+                metrics["perf/early_share"] = self.ranks.sum(used.weights.numel()) / self.ranks.sum(batch.num_tokens)
         if self.reference is not None and freq > 0 and step % freq == 0:
             self.reference.copy_from(self.model)
         if self._teachers is not None:

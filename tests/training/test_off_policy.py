@@ -20,6 +20,7 @@ from agentrl.training.update.off_policy import (
     micro_batch_importance,
     needs_batch_correction,
 )
+from agentrl.training.update.optimizer import LossScale
 from agentrl.training.update.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
 from tests.training.test_actor import assert_same
@@ -265,5 +266,5 @@ def test_figures_of_a_report_without_rejection_have_no_share():
     batch.old_logprobs = own
     assert (
         "rollout_is/rejected"
-        not in PolicyReport(batch, SimpleNamespace(lr=0.1, ranks=ALONE, loss_scale=None)).metrics()
+        not in PolicyReport(batch, SimpleNamespace(lr=0.1, ranks=ALONE, scale=LossScale(None))).metrics()
     )

@@ -208,7 +208,7 @@ class PolicyActor(Trainable):
             step=self.step,
         )
         if importance is not None and capped is not None:
-            details |= {"rollout_is": importance, "rollout_is_capped": capped}
+            details |= {"rollout_is/mean": importance, "rollout_is/capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         drawn, sampled = self._importance_of_terms(logprobs, old, importance)

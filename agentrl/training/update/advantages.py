@@ -12,7 +12,7 @@ import torch
 from agentrl.algorithms import estimate
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.filters import draw
-from agentrl.algorithms.kl import KLController, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.kl import KLController, kl_penalty, penalise
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.derived import changed_distribution, components_of
 from agentrl.config.schema import Algorithm, Config, Reward
@@ -59,7 +59,8 @@ def columns_read(config: Config) -> frozenset[str] | None:
 def kl_of(algorithm: Algorithm) -> KLController:
     """The controller of the KL to the reference that is subtracted from rewards."""
     kl_ctrl = algorithm.kl_ctrl
-    return kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
+    target = kl_ctrl.target_kl if kl_ctrl.type == "adaptive" else None
+    return KLController(kl_ctrl.kl_coef, target=target, horizon=kl_ctrl.horizon)
 
 
 class ComputeAdvantages:

@@ -45,11 +45,6 @@ class EarlyGradients:
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
     """Weights of their tokens in the loss of all parts together, f32."""
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all parts."""
-        return self.weights.numel()
-
     def add(self, part: Batch, mode: str, norm: float) -> float:
         """Add a part of whole trajectories, and set its weights in the loss of all parts. `mode`, `norm`: as in
         `token_weights`. Returns the factor of the gradients so far. Collective."""

@@ -120,11 +120,6 @@ class Optimizer:
         """The learning rate of the next step."""
         return self.optim.lr * lr_factor(self.optim, self.schedule_step, self.total_steps)
 
-    @property
-    def loss_scale(self) -> float | None:
-        """The factor of float16 losses; None where layers compute in another dtype."""
-        return self.scale.value if self.scale.needed else None
-
     def step(self) -> float:
         """Clip, step, clear the gradients; returns the norm before clipping. Skips and counts non-finite norms.
 

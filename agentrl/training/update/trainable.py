@@ -32,7 +32,6 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.shards import same_shapes
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
@@ -230,7 +229,7 @@ class Trainable:
             fixed = state.get("fixed", {})  # missing in checkpoints of older versions
             shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
-            if not same_shapes(shards, saved):
+            if {n: s.shape for n, s in shards.items()} != {n: tuple(s.shape) for n, s in saved.items()}:
                 raise UserError("another model or rank was saved: use one like it, or set trainer.resume_mode=disable")
             for name, shard in shards.items():
                 shard.fill(shard.parameter, saved[name])
