@@ -183,7 +183,7 @@ class Learner:
         """Whether `accumulate_early` is of use."""
         actor, reference = self.actor, self.reference
         referred = reference is not None and (reference.offload or self.ranks.world > 1)
-        alone = self.critic is None and not referred and not actor.early.paused
+        alone = self.critic is None and not referred and not actor.early.pause
         return alone and actor.is_additive(self.config.data.train_batch_size)
 
     def accumulate_early(self, part: Batch) -> None:

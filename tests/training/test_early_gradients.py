@@ -150,7 +150,7 @@ def test_updates_begin_early_again_after_one_that_was_begun_in_vain(caplog: pyte
 
     def waits() -> int:
         count = 0
-        while actor.early.paused:
+        while actor.early.pause:
             actor.update(batch)
             count += 1
         assert not actor.early.refused

@@ -127,7 +127,7 @@ class ShardedModel(ModelHandle):
 
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
-        parts = {name: self.ranks.expert_rank for name in self._split}
+        parts = dict.fromkeys(self._split, self.ranks.expert_rank)
         return {
             name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, parts.get(name, 0)), self.written)
             for name, parameter in self.module.named_parameters()

@@ -141,7 +141,10 @@ class ComputeAdvantages:
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
         if self.corrects_batch:
-            self._correct(batch)
+            assert batch.old_logprobs is not None
+            found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
+            batch.mask, batch.rejected = found.mask, found.rejected
+            batch.importance, batch.capped = found.importance, found.capped
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,
@@ -161,12 +164,6 @@ class ComputeAdvantages:
             batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
             batch.advantages = batch.advantages * batch.mask
         return metrics
-
-    def _correct(self, batch: Batch) -> None:
-        assert batch.old_logprobs is not None
-        found = correct_batch(batch, batch.old_logprobs, self.algorithm.rollout_correction)
-        batch.mask, batch.rejected = found.mask, found.rejected
-        batch.importance, batch.capped = found.importance, found.capped
 
     def filtered(self, batch: Batch, step: int) -> Batch:
         """The batch to train on; with `use_pf_ppo`, as many trajectories drawn from it by their scores.

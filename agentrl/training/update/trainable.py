@@ -24,7 +24,7 @@ from agentrl.algorithms.aggregate import token_weights
 from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.outline import BatchOutline, prompts_of
+from agentrl.training.batches.outline import BatchOutline, moves_policy, prompts_of
 from agentrl.training.batches.shared_prompts import repeated
 from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.model.adapter import adapter_names
@@ -89,6 +89,8 @@ class Trainable:
     """Base class; subclasses define `loss_weights` and `loss`."""
 
     score: Scorer
+    by_advantage = False
+    """Whether the loss of a sequence of advantage 0 has no gradient."""
 
     def __init__(
         self,
@@ -121,14 +123,11 @@ class Trainable:
         minis = mini_batches(outline.group, steps.prompts, generator=generator)
         # Sequences that get a backward pass, and the others: each rank has about as many passes of each kind.
         left = [[i for i in mini if i not in outline.accumulated] for mini in minis]
-        parts = [[i for i in m if self.has_gradient(outline, i) is has] for m in left for has in (True, False)]
+        idle = outline.zero_advantage if self.by_advantage else [False] * len(outline.lengths)
+        parts = [[i for i in mini if idle[i] is without] for mini in left for without in (False, True)]
         parts += [sorted(outline.accumulated)] * bool(outline.accumulated)
         ranks = sizes.ranks.data_world
         return assign_shares(outline.lengths, parts, ranks, hidden=sizes.hidden, prompts=outline.shared)
-
-    def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
-        """Whether the loss of a sequence has a gradient, as far as its advantages say."""
-        return True
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
         """Complete a mini-batch under the weights before its optimizer step."""
@@ -157,7 +156,8 @@ class Trainable:
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
-        return list(range(mini.num_sequences)), []
+        has = moves_policy(mini) if self.by_advantage else [True] * mini.num_sequences
+        return [i for i, one in enumerate(has) if one], [i for i, one in enumerate(has) if not one]
 
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
         """Sequences that still need a pass. Adds the metrics of finished ones to `report`."""
