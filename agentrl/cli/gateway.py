@@ -16,7 +16,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, terminal, use_idle_cores
 from agentrl.core.errors import plural
 from agentrl_sandbox.guard import is_loopback
 
@@ -53,14 +53,12 @@ def run(args: argparse.Namespace) -> int:
     config = untrained(scoring_something(load_config(args, checks=ANSWERING)))
     check_file(args.out, "--out")
     use_idle_cores(config.trainer, config.rollout)
-    from rich.console import Console
-
     from agentrl.config.schema.marks import FILTERS
     from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps.jsonl import Appended
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))
     with closing(LocalRuntime(config)) as runtime:
         from agentrl.gateway.standalone import OpenGateway, serve

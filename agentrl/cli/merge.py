@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
+from agentrl.cli.common import terminal
 from agentrl.core.dtypes import STORED
 
 
@@ -28,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
     step = merge(
         newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter, overwrite=args.overwrite
     )
-    Console(stderr=True).print(f"{args.out}: the policy after step {step}", highlight=False)
+    terminal(stderr=True).print(f"{args.out}: the policy after step {step}")
     return 0

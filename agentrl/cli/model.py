@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from agentrl.cli.common import terminal
 from agentrl.core.dtypes import STORED
 
 
@@ -31,13 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the model if it is not there."""
-    from rich.console import Console
-
     from agentrl.core.outputs import check_folder
 
     check_folder(args.out.parent, "OUT")
     made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
-    Console(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}", highlight=False)
+    terminal(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}")
     return 0
 
 

@@ -11,6 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.core.errors import UserError
 
@@ -59,9 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 def show(found: "list[Plan]", args: argparse.Namespace) -> None:
     """The table, the command of the fastest, and what is not known."""
-    from rich.console import Console
-    from rich.table import Table
-
     from agentrl.doctor.plan import MOST_GPUS
 
     best, size, speeds = found[0], found[0].layout.size, found[0].layout.speeds

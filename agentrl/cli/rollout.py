@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
 
 if TYPE_CHECKING:
@@ -43,8 +45,6 @@ def run(args: argparse.Namespace) -> int:
         check_file(args.out, "--out")
         check_apart(args.out, "--out", inputs(config.model, config.data))
     print_notes(preflight(config))
-    from rich.console import Console
-
     from agentrl.data import load_dataset
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation

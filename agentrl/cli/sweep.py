@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from agentrl.cli.common import chosen_file
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.paths import shown
@@ -113,9 +116,6 @@ def _run(arguments: list[str]) -> int:
 
 def _report(codes: dict[str, int]) -> None:
     """Print the result of each run on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("run", "result", "step", box=None, pad_edge=False)
     for place, code in codes.items():
         step, result = _last(Path(place)) if code == 0 else ("", f"failed, exit code {code}")

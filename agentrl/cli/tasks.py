@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
 
@@ -43,12 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _clean(*, images: bool) -> int:
-    from rich.console import Console
-
     from agentrl.containers.docker.provider import clean
 
-    cleaned = clean(images=images)
-    console = Console(highlight=False, soft_wrap=True)
+    cleaned, console = clean(images=images), terminal()
     for name in cleaned.removed:
         console.print(f"removed {name}")
     if cleaned.left:
@@ -60,8 +58,6 @@ def _clean(*, images: bool) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Check the tasks of a folder. Raises UserError for a folder without one, and without an engine."""
-    from rich.console import Console
-
     from agentrl.tasks.harbor.folder import find_tasks
     from agentrl.tasks.harbor.table import CheckTable
 
@@ -71,7 +67,7 @@ def _check(args: argparse.Namespace) -> int:
     chosen = {name: tasks[name] for name in tasks if any(fnmatch(name, wanted) for wanted in args.task or ["*"])}
     if not chosen:
         raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
-    table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
+    table = CheckTable(terminal(), chosen)
     with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
         asyncio.run(_checked(chosen, args, table, Path(args.logs or unkept)))
     return table.close()

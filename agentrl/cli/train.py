@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, terminal, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
 
 if TYPE_CHECKING:
@@ -62,11 +62,9 @@ def train(config: "Config") -> None:
 
 def finished(config: "Config", steps: int) -> None:
     """Say that all steps of the run are taken, and where its results are."""
-    from rich.console import Console
-
     from agentrl.tracking.resume_notes import resuming_from
     from agentrl.tracking.summary import closing
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     for piece in (resuming_from(steps, steps), *closing(config.trainer, None)):
         console.print(piece)

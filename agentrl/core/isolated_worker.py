@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -25,27 +24,13 @@ GRACE = 2.0
 """Seconds that a process without its parent may take to end."""
 END_WITH_PARENT = f"exec 3<&0; (read _ <&3; sleep {GRACE:g}; kill -9 0) &"
 """A shell that kills the process, since a function may hold the lock of Python. An idle process has ended by itself."""
-LENGTH = struct.Struct("<Q")
 Answer = tuple[str, Any]
 
 
 def send(channel: "io.BufferedRWPair[Any, Any]", message: bytes) -> None:
-    """Write a message, with its length before it."""
-    channel.write(LENGTH.pack(len(message)) + message)
+    """Write a message: `pickle.load` reads it whole, before what is in it is loaded."""
+    pickle.dump(message, channel)
     channel.flush()
-
-
-def receive(channel: "io.BufferedRWPair[Any, Any]") -> bytes:
-    """The next message. Raises EOFError after the last one."""
-    (size,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
-    return _exactly(channel, size)
-
-
-def _exactly(channel: "io.BufferedRWPair[Any, Any]", size: int) -> bytes:
-    found = channel.read(size)
-    if len(found) < size:
-        raise EOFError
-    return found
 
 
 def main() -> None:
@@ -53,13 +38,13 @@ def main() -> None:
     sys.path[:] = sys.argv[2:]
     subprocess.run(["sh", "-c", END_WITH_PARENT], check=False)
     link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
-    (path, name), level = pickle.loads(receive(link.channel))
+    (path, name), level = pickle.loads(pickle.load(link.channel))
     outcome, function = _guarded(lambda: _loaded(path, name))
     link.answer((outcome, _files()) if outcome == "done" else (outcome, function))
     link.forward(level)
     while True:
         try:
-            message = receive(link.channel)
+            message = pickle.load(link.channel)
         except EOFError:
             return
         link.answer(_called(function, message))

@@ -136,7 +136,8 @@ async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> 
     trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
 
     async def agent(trajectory: Trajectory, own_timeout: float | None = None) -> None:
-        answers.extend(await _tools(diagnosis, env, trajectory))
+        if len(env.tools):
+            await diagnosis.listen("tools", services.tools_answer(env.tools, trajectory, answers))
 
     if not row.task:
         await agent(trajectory)
@@ -147,22 +148,6 @@ async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> 
     finally:
         await tasks.release(trajectory)
         await tasks.close()
-    return answers
-
-
-async def _tools(diagnosis: Diagnosis, env: RolloutContext, trajectory: Trajectory) -> list[str]:
-    """Answers of the tools to made-up calls."""
-    answers: list[str] = []
-    if not len(env.tools):
-        return answers
-
-    async def findings() -> AsyncIterator[Finding]:
-        async for finding, result in services.tools_answer(env.tools, trajectory):
-            if result is not None:
-                answers.append(result.text)
-            yield finding
-
-    await diagnosis.listen("tools", findings())
     return answers
 
 
@@ -195,11 +180,9 @@ def _masks(
     yield ok(f"{ledger.model_tokens} of {len(ledger)} tokens of a made-up conversation would be trained")
 
 
-def _rows(config: Config, tokenizer: Any, split: str, count: int) -> list[Row]:
-    data = config.data
-    files, what = (data.train_files, "data.train_files") if split == "train" else (data.val_files, "data.val_files")
-    found = load_dataset(data, files, tokenizer, what=what)
-    return [found[i] for i in range(min(count, len(found)))]
+def _rows(config: Config, tokenizer: Any, split: str, count: int) -> Sequence[Row]:
+    name = f"{split}_files"
+    return load_dataset(config.data, getattr(config.data, name), tokenizer, what=f"data.{name}")[:count]
 
 
 def _checked(config: Config) -> Iterator[Finding]:

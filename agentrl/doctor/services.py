@@ -21,21 +21,22 @@ SLOW = 5.0
 """Seconds after which a tool call gets a warning."""
 
 
-async def tools_answer(tools: ToolSet, trajectory: Trajectory) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
-    """Create the tools for a trajectory, call each once with made-up arguments, release them."""
+async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str]) -> AsyncIterator[Finding]:
+    """Create the tools for a trajectory, call each once with made-up arguments, release them; adds their answers."""
     row = trajectory.row
     session = tools.open("doctor", row.tools_kwargs, trajectory, selection=row.tool_selection)
     try:
         start = time.perf_counter()
         await session.start()
         if row.tools_kwargs:
-            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}"), None
+            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}")
         for schema in tools.schemas(row.tool_selection):
             function = conversations.call(schema)["function"]
             result = await session.call(function["name"], function["arguments"])
-            yield _tool_finding(function["name"], function["arguments"], result), result
+            answers.append(result.text)
+            yield _tool_finding(function["name"], function["arguments"], result)
     except InfraError as error:
-        yield problem(str(error), "fix the tool: a failure masks the sample"), None
+        yield problem(str(error), "fix the tool: a failure masks the sample")
     finally:
         await session.release()
 
