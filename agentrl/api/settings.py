@@ -191,15 +191,10 @@ def _rewards(config: Any, rewards: Reward | None) -> dict[str, Callable[..., Any
         if not isinstance(reward, str):
             reward_function(reward, {}, batch=batch)
             path, objects[name] = given(function), reward
-        config.reward.functions[name] = RewardTerm(path, function, reward_weight(weight, name))
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")
+        config.reward.functions[name] = RewardTerm(path, function, float(weight))
     return objects
-
-
-def reward_weight(weight: Any, name: str) -> float:
-    """Raises UserError where the weight of a reward function is no number."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")
-    return float(weight)
 
 
 def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: Any) -> Sequence[Row] | None:
@@ -227,7 +222,7 @@ def is_files(rows: Rows) -> bool:
 
 def digest(rows: Sequence[Row]) -> str:
     """A digest of the prompts and the ground truth of the first rows: another data set has another."""
-    first = [[rows[i].prompt, rows[i].ground_truth] for i in range(min(len(rows), FIRST))]
+    first = [[row.prompt, row.ground_truth] for row in rows[:FIRST]]
     return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
 
 

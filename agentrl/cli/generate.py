@@ -84,8 +84,7 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
 
     use_idle_cores(config.trainer, config.rollout)
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
-        rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
-        rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
+        rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")[:limit]
         runtime.publish_weights(0)
         generator = Generator(config, runtime, out)
         with progress() as on_row:

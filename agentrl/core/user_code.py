@@ -36,9 +36,7 @@ Threads = set["asyncio.Future[Any]"]
 
 def construct(kind: type, given: Mapping[str, Any]) -> Any:
     """Create an object of the user class `kind` with those of the `given` arguments that it takes."""
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
+    return kind(**UserFunction(kind).fit(given))
 
 
 class UserFunction:

@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from itertools import chain, islice
+from typing import Any
 
 from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.data.lazy import JoinedRows, LazyRows
@@ -113,7 +114,8 @@ def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:
     return ids[:head] + ids[len(ids) - (limit - head) :]
 
 
-_work: tuple[Sequence[Row], Callable[[Row], int]] | None = None
+_work: dict[str, Any] = {}
+"""In a worker: the rows and their `length`."""
 
 
 def _lengths(rows: Sequence[Row], length: Callable[[Row], int], workers: int) -> Iterator[int]:
@@ -122,16 +124,11 @@ def _lengths(rows: Sequence[Row], length: Callable[[Row], int], workers: int) ->
         return
     # Forked, so that rows and tokenizer are inherited: neither need survive pickling.
     context = multiprocessing.get_context("fork")
-    with context.Pool(workers, initializer=_start_worker, initargs=(rows, length)) as pool:
+    work = {"rows": rows, "length": length}
+    with context.Pool(workers, initializer=_work.update, initargs=(work,)) as pool:
         yield from pool.imap(_length_at, range(len(rows)), chunksize=max(1, len(rows) // (workers * 8)))
 
 
-def _start_worker(rows: Sequence[Row], length: Callable[[Row], int]) -> None:
-    global _work
-    _work = (rows, length)
-
-
 def _length_at(index: int) -> int:
-    assert _work is not None, "runs in a worker only"
-    rows, length = _work
-    return length(rows[index])
+    tokens: int = _work["length"](_work["rows"][index])
+    return tokens

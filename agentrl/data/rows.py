@@ -67,7 +67,9 @@ class FileRows(RecordRows):
 
     def agent_names(self) -> set[str]:
         """Names of agent loops in the rows."""
-        return {str(name) for name in _column(self.records, "agent_name") if name}
+        records = self.records
+        names = records.values("agent_name") if isinstance(records, Table) else (r.get("agent_name") for r in records)
+        return {str(name) for name in names if name}
 
 
 def file_rows(files: Any, data: Data, what: str) -> list[FileRows]:
@@ -198,10 +200,6 @@ def _prompts(records: Sequence[Record], key: str) -> Iterator[Any]:
     if isinstance(records, Table):
         return records.values(prompt_column(records.columns(), key))
     return (record.get(prompt_column(record, key)) for record in records)
-
-
-def _column(records: Sequence[Record], key: str) -> Iterator[Any]:
-    return records.values(key) if isinstance(records, Table) else (record.get(key) for record in records)
 
 
 def _names_of_columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:

@@ -93,7 +93,8 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
     """Score two made-up answers to each row: the ground truth alone, and "I do not know."."""
     pairs, times = [], list[float]()
     for row in rows:
-        answers = [answered(chat, row, _truth(row.ground_truth)), answered(chat, row, "I do not know.")]
+        truth = conversations.ANSWER if row.ground_truth is None else str(row.ground_truth)
+        answers = [answered(chat, row, truth), answered(chat, row, "I do not know.")]
         for trajectory in answers:
             start = time.perf_counter()
             scorer.expect([trajectory.key])
@@ -114,10 +115,6 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
     else:
         fix = "fine if the reward needs a certain answer format or a tool's state; otherwise check the reward function"
         yield warning(text, fix)
-
-
-def _truth(ground_truth: Any) -> str:
-    return str(ground_truth) if ground_truth is not None else conversations.ANSWER
 
 
 def _ms(seconds: float) -> str:
