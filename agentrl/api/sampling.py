@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.api.border import short_errors
-from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, set_key, settings
+from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, settings
 from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
@@ -61,7 +61,7 @@ def rollout(
     """
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
     if n is not None:
-        set_key(settled, "rollout.n", n)
+        settled.rollout.n = n
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     with sampler(settled, objects) as runtime:
         chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
@@ -119,7 +119,7 @@ def evaluate(
     """
     settled = settings(config, EvalConfig, preset=preset, config_dir=config_dir)
     if n is not None:
-        set_key(settled, "rollout.n", n)
+        settled.rollout.n = n
     if rows is not None and is_files(rows):
         settled.data.path, rows = plain(rows), None
     stored = settled.model.path is None
@@ -139,9 +139,9 @@ def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int |
 
 def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> list[RowScores]:
     if objects.rows is None:
+        if not config.data.path:
+            raise UserError("nothing to evaluate: pass rows, or set data.path")
         config.data.train_files = config.data.path  # where rows are looked at for what they are, they are these
-    if objects.rows is None and not config.data.path:
-        raise UserError("nothing to evaluate: pass rows, or set data.path")
     if objects.reward is None and scoring_something(config) is not config:
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
     with sampler(config, objects) as runtime:

@@ -65,11 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
         runtime.publish_weights(0)
         rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
-        seed = config.trainer.seed
         filters = {name: getattr(rollout, name) for name in FILTERS}
-        sampling = Sampling(model_length(config), rollout.temperature, seed=seed, **filters)
-        env = runtime.rollouts.env
-        folder = Path(f"{args.out}.sessions")
+        sampling = Sampling(model_length(config), rollout.temperature, seed=config.trainer.seed, **filters)
+        env, folder = runtime.rollouts.env, Path(f"{args.out}.sessions")
         gateway = OpenGateway(env, sampling, folder, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"
         stop, runner = asyncio.Event(), runtime.runner

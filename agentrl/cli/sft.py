@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from agentrl.cli.common import add_config_arguments, load_config, terminal, use_idle_cores
-from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.cli.common import load_config, terminal, use_idle_cores
+from agentrl.cli.sweep import configure as configure
+from agentrl.cli.sweep import sweep
 from agentrl.core.errors import plural
 from agentrl.core.paths import shown
 
@@ -28,12 +29,6 @@ EXAMPLES = (
 )
 
 OnStep = Callable[[int, int, dict[str, float]], None]
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides and the options around them."""
-    add_config_arguments(parser)
-    add_sweep_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.cli.common import chosen_file
+from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.paths import shown
 
@@ -43,8 +43,9 @@ class Job:
     overrides: list[str]
 
 
-def add_sweep_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-m`, as in Hydra."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them, with `-m` as in Hydra."""
+    add_config_arguments(parser)
     parser.add_argument(
         "--multirun",
         "-m",

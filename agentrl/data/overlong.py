@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError, plural
-from agentrl.data.lazy import JoinedRows, LazyRows
+from agentrl.data.lazy import ChosenRows, JoinedRows
 from agentrl.data.rows import FileRows
 from agentrl.trajectory.row import Row
 
@@ -22,20 +22,6 @@ MEASURED = 256
 MOST_SIZES = 100_000
 """Rows whose text is measured to find them."""
 TRUNCATIONS = ("error", "left", "right", "middle")
-
-
-class Subset(LazyRows):
-    """The rows at some indices; nothing is copied."""
-
-    def __init__(self, rows: Sequence[Row], indices: Sequence[int]) -> None:
-        self.rows = rows
-        self.indices = indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def row(self, index: int) -> Row:
-        return self.rows[self.indices[index]]
 
 
 def filter_overlong(
@@ -57,7 +43,7 @@ def filter_overlong(
         first = rows[next(i for i, tokens in enumerate(lengths) if tokens > limit)].uid
         where = f"data.max_prompt_length={limit} tokens (first: {first})"
         log.warning("dropped %d of %d rows: prompts over %s", dropped, len(rows), where)
-    return Subset(rows, indices) if dropped else rows
+    return ChosenRows(rows, indices) if dropped else rows
 
 
 def check_overlong(rows: Sequence[Row], length: Callable[[Row], int], limit: int, truncation: str) -> None:

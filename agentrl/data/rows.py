@@ -103,13 +103,12 @@ def make_row(record: Mapping[str, Any], uid: str, data: Data = DEFAULTS) -> Row:
     known = {*ROW_COLUMNS, data.prompt_key, data.reward_fn_key, *data.media_keys.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
+    messages = _messages(record.get(data.prompt_key), f"{uid}: {data.prompt_key}")
     others = {key: plain(value) for key, value in record.items() if key not in known and value is not None}
     further = {key: value for key, value in others.items() if key != "ground_truth"}
     return Row(
         uid=uid,
-        prompt=with_media(
-            _messages(record.get(data.prompt_key), f"{uid}: {data.prompt_key}"), record, data.media_keys, uid
-        ),
+        prompt=with_media(messages, record, data.media_keys, uid),
         data_source=str(plain(record.get(data.reward_fn_key)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],

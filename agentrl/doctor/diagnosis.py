@@ -7,6 +7,7 @@ Invariant: a check that raises becomes a finding; the other checks still run.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
@@ -99,7 +100,8 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
 
 async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = diagnosis.config, found[0]
-    chat = _strict(config, env.chat)
+    chat = copy(env.chat)
+    chat.check = "strict"  # also where the run uses a weaker one
     schemas = rows.prompt_tools(config, env.tools, first)
     diagnosis.note("rows", rows.lengths(config, chat, env.tools, found))
     diagnosis.note("rows", rows.contents(config, env.tools, env.interactions, found))
@@ -117,18 +119,6 @@ async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row]
     diagnosis.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
     messages = conversations.with_tools(first.prompt, schemas, results)
     diagnosis.note("masks", _masks(diagnosis, chat, first, messages, schemas))
-
-
-def _strict(config: Config, chat: Chat) -> Chat:
-    """The run's chat with the strict sanity check, also where the run uses a weaker one."""
-    return Chat(
-        chat.tokenizer,
-        format=config.rollout.multi_turn.format,
-        check="strict",
-        template_kwargs=config.data.apply_chat_template_kwargs,
-        processor=chat.processor,
-        stop_token_ids=chat.stop_token_ids,
-    )
 
 
 async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> list[str]:
