@@ -37,18 +37,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the sub-command; returns its exit code."""
-    return int(args.run(args))
+    return int(args.run(args) or 0)
 
 
-def _search(args: argparse.Namespace) -> int:
+def _search(args: argparse.Namespace) -> None:
     from agentrl.cli.page import print_keys
     from agentrl.config.schema import Config
 
     print_keys(Config, args.word)
-    return 0
 
 
-def _explain(args: argparse.Namespace) -> int:
+def _explain(args: argparse.Namespace) -> None:
     from agentrl.config.explain import explain
     from agentrl.config.schema.commands import SCHEMAS
 
@@ -61,7 +60,6 @@ def _explain(args: argparse.Namespace) -> int:
             unknown.append(str(error))
     if unknown:
         raise UserError("; ".join(unknown))
-    return 0
 
 
 def _print_explanation(console: Console, name: str, found: "Explanation") -> None:

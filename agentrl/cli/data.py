@@ -46,7 +46,7 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
         )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Generate the files; print their names and the command to train on them."""
     from agentrl.core.outputs import check_folder
     from agentrl.tasks.demo import TASKS, make_task, task_class
@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     for file, count in generate(task, args.out, **sizes, seed=args.seed).items():
         console.print(f"{file}: {plural(count, 'row')}")
     console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
-    return 0
 
 
 def _own_option(task: str, text: str) -> tuple[str, Any]:

@@ -24,14 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     tasks.add_parser("list", help="list installed engines")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Install or list."""
     from agentrl.engines.servers.installation import RECIPES, environments, install, installed
 
     if args.task == "list":
         for name in RECIPES:
             terminal().print(f"{name}: {installed(environments() / name, name)}")
-        return 0
+        return
     if args.engine not in RECIPES:
         raise UserError(f"{args.engine}: no such engine; choose one of {', '.join(RECIPES)}")
     folder, console = expanded(args.dir or environments() / args.engine).resolve(), terminal(stderr=True)
@@ -40,4 +40,3 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"{args.engine} is ready: {installed(folder, args.engine)}")
     if args.dir:
         console.print(f"to use it, set rollout.engine_python={folder}/bin/python")
-    return 0

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", default=OUT, help=f"file for the conversations (default {OUT})")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Serve until interrupted; write each conversation as it ends."""
     from agentrl.config.validate import ANSWERING
     from agentrl.core.outputs import check_file
@@ -80,9 +80,8 @@ def run(args: argparse.Namespace) -> int:
         runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key)), stop))
     if not kept.count:
         print_notes(["no agent has asked for anything: nothing is written"])
-        return 0
+        return
     console.print(f"{plural(kept.count, 'conversation')}: agentrl view {args.out}")
-    return 0
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

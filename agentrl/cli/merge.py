@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a model that is already in OUT")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Find the checkpoint, write the folder."""
     from agentrl.core.outputs import check_folder
 
@@ -28,4 +28,3 @@ def run(args: argparse.Namespace) -> int:
         newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter, overwrite=args.overwrite
     )
     terminal(stderr=True).print(f"{args.out}: the policy after step {step}")
-    return 0

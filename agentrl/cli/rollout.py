@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="also write the trajectories to FILE (jsonl)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config.validate import SAMPLING
     from agentrl.evaluation.settings import of_split, scoring_something, untrained
@@ -68,4 +68,3 @@ def run(args: argparse.Namespace) -> int:
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
-    return 0

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Serve until interrupted."""
     import webbrowser
 
@@ -38,4 +38,3 @@ def run(args: argparse.Namespace) -> int:
         webbrowser.open(server.url)
     with suppress(KeyboardInterrupt):
         server.serve_forever()
-    return 0

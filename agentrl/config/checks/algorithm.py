@@ -183,9 +183,8 @@ def refreshed_reference(ref: Ref, model: Model, actor: Actor, algorithm: Algorit
 
 def tools_without_turns(rollout: Rollout) -> str | None:
     """Note about tools that are set while multi-turn is off."""
-    multi_turn = rollout.multi_turn
     names = ("tool_config_path", "function_tool_path", "interaction_config_path")
-    given = [f"rollout.multi_turn.{name}" for name in names if getattr(multi_turn, name)]
-    if multi_turn.enable or rollout.agent.default_agent_loop or not given:
+    given = [f"rollout.multi_turn.{name}" for name in names if getattr(rollout.multi_turn, name)]
+    if rollout.multi_turn.enable or rollout.agent.default_agent_loop or not given:
         return None
     return f"{' and '.join(given)} without rollout.multi_turn.enable=true: rows run as single turns"
