@@ -76,20 +76,16 @@ class Core:
         if self.deterministic:
             self.active.sort(key=lambda r: r.key)  # stable: requests of one key stay in order of arrival
 
-    def cancel(self, request: Request) -> None:
-        """End a request whose result is not needed any more."""
-        self._abort([request])
-
     def open(self, key: str) -> None:
         self.open_keys.add(key)
 
     def release(self, key: str) -> None:
         self.open_keys.discard(key)
-        self._abort([request for request in self.active if request.key == key])
+        self.end([request for request in self.active if request.key == key])
         self.runner.forget(key)
 
     def abort(self) -> None:
-        self._abort(list(self.active))
+        self.end(list(self.active))
 
     def pause(self) -> None:
         self.paused = self.interrupted = True
@@ -130,7 +126,8 @@ class Core:
             **self.runner.stats(),
         }
 
-    def _abort(self, requests: Sequence[Request]) -> None:
+    def end(self, requests: Sequence[Request]) -> None:
+        """End requests that are not done: each keeps the tokens drawn so far."""
         for request in requests:
             if not request.done:
                 request.finish_reason = "abort"

@@ -24,7 +24,7 @@ from agentrl.engines.hf.projection import Unsupported
 from agentrl.engines.hf.runner import Request, Runner
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
-from agentrl.engines.hf.worker import Worker, run_all
+from agentrl.engines.hf.worker import Worker
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -214,4 +214,4 @@ class HFEngine:
     def _flush_to(self, worker: Worker) -> None:
         calls, self._outbox = self._outbox, []
         if calls:
-            worker.post(lambda: run_all(calls))
+            worker.post(*calls)
