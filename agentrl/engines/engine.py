@@ -9,13 +9,14 @@ Invariants every engine keeps (tests/engines/conformance.py runs them against ea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import UserError
+from agentrl.engines.experts import joined_experts
 from agentrl.trajectory.medium import Medium
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -88,22 +89,26 @@ class Generation:
     """Experts that the tokens met, uint8 or int16 [n, layers, k], from `Sampling.experts_from` to the last but one;
     None where they were not asked for, or no pass ran."""
 
-    @classmethod
-    def of(
-        cls,
-        token_ids: list[int],
-        logprobs: list[float],
-        finish_reason: FinishReason,
-        versions: Sequence[int],
-        candidates: tuple[tuple[int, float], ...],
-        *,
-        present: int,
-        experts: NDArray[Any] | None = None,
-    ) -> "Generation":
-        """A generation whose tokens were drawn by `versions`; without tokens its version is the `present` one."""
-        first = versions[0] if versions else present
-        each = () if versions.count(first) == len(versions) else tuple(versions)
-        return cls(token_ids, logprobs, finish_reason, first, each, candidates, experts)
+
+@dataclass(eq=False, kw_only=True)
+class Drawn:
+    """What a request has got so far. Invariant: each drawn token has one log-prob and one version."""
+
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    """Version of the weights that drew each token."""
+    candidates: tuple[tuple[int, float], ...] = ()
+    experts: list[NDArray[Any]] = field(default_factory=list)
+    """Experts of the tokens from `Sampling.experts_from` on, pass by pass or answer by answer."""
+    finish_reason: FinishReason | None = None
+    """Why it is over; None: it goes on."""
+
+    def generation(self, token_ids: list[int], present: int) -> Generation:
+        """The drawn tokens as the result; without tokens its version is the `present` one."""
+        first = self.versions[0] if self.versions else present
+        each = () if self.versions.count(first) == len(self.versions) else tuple(self.versions)
+        reason, experts = self.finish_reason or "abort", joined_experts(self.experts)
+        return Generation(token_ids, self.logprobs, reason, first, each, self.candidates, experts)
 
 
 class Engine(Protocol):

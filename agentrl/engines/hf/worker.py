@@ -111,7 +111,8 @@ class Worker:
     def _ended(self, request: Request) -> None:
         future = self.waiting.pop(request, None)
         if future is not None:
-            result = None if request.error else request.generation(self.core.version)
+            drawn = request.tokens[request.prompt_length :]
+            result = None if request.error else request.generation(drawn, self.core.version)
             self.settled.append((future, result, request.error))
 
     def _deliver(self) -> None:
