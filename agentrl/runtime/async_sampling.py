@@ -15,14 +15,14 @@ from typing import Any
 from agentrl.core.loop_thread import LoopFuture, LoopThread
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
-from agentrl.rollout.pausable_engine import EngineWrapper
+from agentrl.rollout.pausable_engine import StoppableEngine
 from agentrl.trajectory.trajectory import Trajectory
 
 
 class AsyncSampling:
     """Begins batches in the background, and pauses their engine for updates."""
 
-    def __init__(self, thread: LoopThread, engine: EngineWrapper, servers: RemoteEngine | None) -> None:
+    def __init__(self, thread: LoopThread, engine: StoppableEngine, servers: RemoteEngine | None) -> None:
         """`engine`: measures its `activity`. `servers`: the servers behind it; None: it samples from the tensors that
         are trained."""
         self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
