@@ -1,4 +1,4 @@
-"""Rollouts that continue while the policy trains: what a runtime adds for `trainer.max_staleness` > 0.
+"""Rollouts that continue while the policy trains, for `trainer.max_staleness` > 0.
 
 Invariants:
 - no weights are read for an engine while an update changes them;
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from agentrl.core.loop_thread import LoopFuture, LoopThread
 from agentrl.engines.servers import RemoteEngine
@@ -28,7 +29,7 @@ class AsyncSampling:
         self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
         self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
-        self._tasks = set[asyncio.Task[Any]]()
+        self._tasks = WeakSet[asyncio.Task[Any]]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
 
@@ -78,10 +79,7 @@ class AsyncSampling:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        try:
-            return await work
-        finally:
-            self._tasks.discard(task)
+        return await work
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)
