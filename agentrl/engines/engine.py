@@ -14,12 +14,17 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from agentrl.config.schema.marks import FILTERS
+from agentrl.config.schema.marks import FILTERS, Range
 from agentrl.core.errors import UserError
 from agentrl.engines.experts import joined_experts
 from agentrl.trajectory.medium import Medium
 
 FinishReason = Literal["stop", "length", "abort"]
+RANGES = {
+    "max_new_tokens": Range(lambda value: value >= 1, "give 1 or more"),
+    "temperature": Range(lambda value: 0 <= value < float("inf"), "give 0 (greedy) or more"),
+    **FILTERS,
+}
 
 
 @dataclass(frozen=True)
@@ -52,18 +57,11 @@ class Sampling:
 def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
     """The sampling, limited to the room after `prompt` tokens of a sequence of `model`. Raises UserError when there is
     no room, or when a setting is out of range."""
-    wrong = [
-        (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
-        (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
-        *(
-            (not valid.fits(value := getattr(sampling, name)), f"{name}={value}: {valid.says}")
-            for name, valid in FILTERS.items()
-        ),
-        (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
-    ]
-    for is_wrong, message in wrong:
-        if is_wrong:
-            raise UserError(message)
+    for name, valid in RANGES.items():
+        if not valid.fits(value := getattr(sampling, name)):
+            raise UserError(f"{name}={value}: {valid.says}")
+    if not prompt:
+        raise UserError("the prompt is empty: an engine needs at least one token to continue")
     if prompt >= model:
         raise UserError(
             f"a prompt of {prompt} tokens leaves no room within rollout.max_model_len={model}: raise it, or shorten "

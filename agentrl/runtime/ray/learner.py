@@ -6,6 +6,7 @@ that it computes; they come here only where the advantages are computed from the
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,6 @@ class RayLearner:
         self.computed = [answer for answer, sequences in zip(answers, plan.shares, strict=True) if sequences]
         return with_computed(batch, self.store.get(self.computed)) if self.reads else batch
 
-    def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use."""
-        early: bool = self.ranks.call("call", "can_accumulate_early")
-        return early
-
     def accumulate_early(self, part: Batch) -> None:
         """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
@@ -87,10 +83,6 @@ class RayLearner:
         metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
         return metrics
 
-    def offload_parameters(self) -> None:
-        """Move parameters to CPU memory, where the settings ask for it."""
-        self.ranks.call("call", "offload_parameters")
-
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
         """Write the checkpoint of `step`; each rank writes its share."""
         others = {name: part for name, part in state.items() if name != "rows"}  # with trajectories: rank 0 writes them
@@ -101,6 +93,9 @@ class RayLearner:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         loaded: tuple[int, dict[str, Any]] = self.ranks.call("load_checkpoint", path.absolute())
         return loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self.ranks.call, "call", name)
 
     def _plan(self, batch: Batch) -> BatchPlan:
         plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
