@@ -66,8 +66,7 @@ class AsyncSampling:
 
     def activity(self) -> dict[str, float]:
         """Metrics of the engine since the last call."""
-        figures: dict[str, float] = self.thread.run(self.engine.activity())
-        return figures
+        return self.thread.run(self.engine.activity())
 
     def close(self) -> None:
         """Cancel the trajectories that are under way; safe to call twice."""

@@ -14,6 +14,7 @@ from itertools import count
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.hf.runner import Request, Runner
+from agentrl.training.model.adapter import first_line
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +141,7 @@ class Core:
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         self.failures += 1
-        text = str(error).strip().splitlines()
-        short = f"hf engine: {type(error).__name__}: {text[0] if text else 'no message'}"
+        short = f"hf engine: {type(error).__name__}: {first_line(error)}"
         active, running = [request for request in requests if not request.done], self.runner.in_flight()
         self._raise([request for request in active if request in running] or active, InfraError(short))
         self.runner.clear()

@@ -84,7 +84,7 @@ class FallbackRunner:
             input_ids=torch.tensor(ids, device=device),
             **arguments(self.model, ids, media, device),
             attention_mask=torch.tensor(mask, device=device),
-            max_new_tokens=max(request.limit - request.drawn for request in batch),
+            max_new_tokens=max(request.sampling.max_new_tokens - request.drawn for request in batch),
             logits_processor=LogitsProcessorList([lambda _, scores: self._drawn(scores, emit)]),
             stopping_criteria=StoppingCriteriaList(
                 [lambda *_, **__: torch.tensor([r.done for r in batch], device=device)]

@@ -29,8 +29,6 @@ class Request(Drawn):
     sampling: Sampling
     seed: int
     stops: frozenset[int]
-    limit: int
-    """Most tokens to draw."""
     adapter: LoadedAdapter = AS_IS
     media: tuple[Medium, ...] = ()
     """Images and videos of the prompt; only models on the fallback take them."""
@@ -71,7 +69,7 @@ class Request(Drawn):
         self.logprobs.append(min(logprob, 0.0))
         if token in self.stops:
             self.finish_reason = "stop"
-        elif self.drawn >= self.limit:
+        elif self.drawn >= self.sampling.max_new_tokens:
             self.finish_reason = "length"
 
 

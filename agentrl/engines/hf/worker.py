@@ -72,10 +72,7 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """End the thread after the present token."""
-        self.post(self._stop)
-
-    def _stop(self) -> None:
+        """In the worker thread: end it after the present token."""
         self.stopping = True
         self.core.shut(InfraError("the hf engine was closed"))
 

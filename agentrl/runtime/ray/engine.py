@@ -103,8 +103,7 @@ class RayEngine:
         """Continue `token_ids` on the key's worker. Raises WorkerDied if that is dead."""
         worker = self._worker_of.get(key) or self._choose(key.rpartition("/")[0])
         await worker.sent()
-        generation: Generation = await worker.ask("ask", "generate", token_ids, sampling, key=key, media=media)
-        return generation
+        return await worker.ask("ask", "generate", token_ids, sampling, key=key, media=media)
 
     async def update_weights(self, version: int) -> None:
         await asyncio.to_thread(self.push, version)

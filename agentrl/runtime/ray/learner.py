@@ -80,8 +80,7 @@ class RayLearner:
             return Share.of(batch, sequences, held=same, computed=() if same else computed)
 
         shares = (share(number, sequences) for number, sequences in enumerate(plan.shares))
-        metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
-        return metrics
+        return self.ranks.scatter("update", shares, self.each)[0]
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
         """Write the checkpoint of `step`; each rank writes its share."""
@@ -91,12 +90,10 @@ class RayLearner:
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
-        loaded: tuple[int, dict[str, Any]] = self.ranks.call("load_checkpoint", path.absolute())
-        return loaded
+        return self.ranks.call("load_checkpoint", path.absolute())
 
     def __getattr__(self, name: str) -> Any:
         return partial(self.ranks.call, "call", name)
 
     def _plan(self, batch: Batch) -> BatchPlan:
-        plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
-        return plan
+        return self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
