@@ -201,10 +201,10 @@ class EmbeddedProvider:
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Raises UserError for what the sandbox has not."""
-        asked = {"images": spec.image or spec.build, "network": spec.network if spec.network != "none" else None}
-        for what, wanted in asked.items():
-            if wanted:
-                raise UserError(f"the embedded provider has no {what}, and the task wants {wanted}: {FIX}")
+        if wanted := spec.image or spec.build:
+            raise UserError(f"the embedded provider has no images, and the task wants {wanted}: {FIX}")
+        if spec.network != "none":
+            raise UserError(f"the embedded provider has no network, and the task wants {spec.network!r}: {FIX}")
 
     def container(self, spec: ContainerSpec) -> EmbeddedContainer:
         """Describe a container of the shared sandbox."""
