@@ -58,11 +58,6 @@ class LiveView:
             )
         self._streams: list[tuple[logging.StreamHandler, object]] = []
 
-    @property
-    def is_live(self) -> bool:
-        """Whether this view redraws a panel."""
-        return self._live is not None
-
     def __enter__(self) -> Self:
         if self._live is not None:
             outputs = (sys.stdout, sys.stderr)
@@ -102,23 +97,19 @@ class LiveView:
             return
         if not self._explained and SUCCESS_METRICS & metrics.keys():
             self._explained = True
-            self._line(f"success: {SUCCESS}")
+            self.note(f"success: {SUCCESS}")
         if training:
-            self._line(step_line(step, self._state.total_steps, training, eta))
+            self.note(step_line(step, self._state.total_steps, training, eta))
         if validation:
-            self._line(validation_line(step, validation))
+            self.note(validation_line(step, validation))
 
     def note(self, text: str) -> None:
         """A sentence for the person watching, which stays on the screen."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.show(Text(text))
 
     def show(self, renderable: RenderableType) -> None:
         """Print anything rich can draw: a conversation, a table."""
         self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
-
-    def _line(self, text: str) -> None:
-        # Neither markup nor wrapping nor colour: a line of a log.
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self) -> RenderableType:
         with self._lock:

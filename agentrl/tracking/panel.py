@@ -162,7 +162,8 @@ def _label(text: str) -> Text:
 def _figures(state: State, width: int) -> Table:
     """A grid of labels and values, with as many columns as fit."""
     columns = max(1, width // CELL_WIDTH)
-    cells = [_cell(field, state.metrics) for field in FIELDS if field.value(state.metrics) is not None]
+    values = [(field, field.value(state.metrics)) for field in FIELDS]
+    cells = [_cell(field, value) for field, value in values if value is not None]
     grid = Table.grid()
     for _ in range(columns):
         grid.add_column(width=width // columns)
@@ -171,10 +172,9 @@ def _figures(state: State, width: int) -> Table:
     return grid
 
 
-def _cell(field: Field, metrics: Mapping[str, float]) -> Text:
-    value = field.value(metrics)
-    loud = value is not None and field.alarm(value)
-    return _label(field.label).append(field.text(metrics), style="not dim bold red" if loud else "not dim")
+def _cell(field: Field, value: float) -> Text:
+    style = "not dim bold red" if field.alarm(value) else "not dim"
+    return _label(field.label).append(field.show(value), style)
 
 
 def _notes(state: State) -> list[Text]:
