@@ -42,7 +42,7 @@ class Swanlab(InitService):
         table = self.module.echarts.Table().add(list(Generation._fields), [list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self.module.has_run():
             self.module.finish()
 
@@ -61,7 +61,7 @@ class Trackio(InitService):
         lines = [["" if value is None else value for value in row] for row in rows]
         self.run.log({GENERATIONS: self.module.Table(columns=list(Generation._fields), data=lines)}, step=step)
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self.run is not None:
             self.run.finish()
             self.run = None
@@ -81,5 +81,5 @@ class Wandb(InitService):
         table = self.module.Table(columns=list(Generation._fields), data=[list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.run.finish()
