@@ -2,6 +2,7 @@
 
     agentrl rollout --config-name demo rollout.n=2
     agentrl rollout --config-name demo --split val --rows 8 --out seen.jsonl
+    agentrl rollout --config-name demo --replay runs/demo/20/train.parquet:7/0 --from-turn 3
 
 It takes the settings of `agentrl train`.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -23,6 +25,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=row_count, default=3, metavar="N", help="number of rows (default 3)")
     parser.add_argument(
         "--split", choices=["train", "val"], default="train", help="rows and sampling settings to use (default train)"
+    )
+    parser.add_argument("--replay", metavar="RUN/KEY", help="the row and the first turns of a stored trajectory")
+    parser.add_argument(
+        "--from-turn", type=row_count, default=1, metavar="K", help="with --replay: first turn to sample"
     )
     parser.add_argument("--out", metavar="FILE", help="also write the trajectories to FILE (jsonl)")
 
@@ -46,15 +52,24 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.data import load_dataset
+    from agentrl.rollout.replay import replay
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation
     from agentrl.tracking.dumps.jsonl import write_trajectories
     from agentrl.tracking.metrics import rollout_metrics
+    from agentrl.view.runs import find_trajectory
 
     console = Console()
+    record = find_trajectory(args.replay) if args.replay else None
     with closing(LocalRuntime(untrained(config))) as runtime:
         files = config.data.train_files if args.split == "train" else config.data.val_files
-        rows = load_dataset(config.data, files, runtime.tokenizer)[: args.rows]
+        rows = load_dataset(config.data, files, runtime.tokenizer)
+        if record is not None:
+            replay(runtime.rollouts, record, args.from_turn)
+            rows = [row for row in rows if row.uid == record["uid"]]
+            if not rows:
+                raise UserError(f"--replay: {record['uid']} is no row of {files}; --split chooses the files")
+        rows = rows[: args.rows]
         runtime.publish_weights(0)
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)

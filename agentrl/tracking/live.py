@@ -9,7 +9,6 @@ Invariants:
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
@@ -46,7 +45,6 @@ class LiveView:
         self.console = console or Console()
         self._clock = clock
         self._state = State(total_steps, title, started=clock(), absent=absent)
-        self._lock = threading.Lock()
         self._explained = False
         self._live: Live | None = None
         if enabled and _can_redraw(self.console):
@@ -66,22 +64,19 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with self._lock:
-            self._state.enter(None, self._clock())
-            self._state.ended = _ended(kind)
+        self._state.enter(None, self._clock())
+        self._state.ended = _ended(kind)
         if self._live is not None:
             self._restore()
             self._live.stop()
 
     def phase(self, name: str) -> None:
         """`name` runs from now on; progress starts over."""
-        with self._lock:
-            self._state.enter(name, self._clock())
+        self._state.enter(name, self._clock())
 
     def progress(self, done: int, total: int) -> None:
         """`done` of `total` trajectories of this phase are finished."""
-        with self._lock:
-            self._state.done, self._state.expected = done, total
+        self._state.done, self._state.expected = done, total
 
     def watch(self, containers: Mapping[str, int]) -> None:
         """Show how many containers are in which phase, as long as the run counts them."""
@@ -90,9 +85,8 @@ class LiveView:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is over. `val/` names are shown as a validation, all others as the step's own."""
         now = self._clock()
-        with self._lock:
-            training, validation = self._state.record(step, metrics, now)
-            eta = self._state.eta(now)
+        training, validation = self._state.record(step, metrics, now)
+        eta = self._state.eta(now)
         if self._live is not None:
             return
         if not self._explained and SUCCESS_METRICS & metrics.keys():
@@ -112,8 +106,7 @@ class LiveView:
         self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
 
     def _draw(self) -> RenderableType:
-        with self._lock:
-            return panel(self._state, self._clock(), self.console.width, self.console.height)
+        return panel(self._state, self._clock(), self.console.width, self.console.height)
 
     def _redirect(self, outputs: tuple[object, ...]) -> None:
         """Let log handlers that hold the real stdout or stderr write above the panel as `print` already does."""

@@ -167,10 +167,12 @@ class RunTracker:
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
+        self.loggers.trajectories(step, trajectories)
         self._dump(self.trainer.validation_data_dir, step, trajectories)
 
     def _write_rollouts(self) -> None:
         if self._unwritten_rollouts is not None:
+            self.loggers.trajectories(*self._unwritten_rollouts)
             self._dump(self.trainer.rollout_data_dir, *self._unwritten_rollouts)
             self._unwritten_rollouts = None
 

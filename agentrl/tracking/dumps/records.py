@@ -8,8 +8,9 @@ Invariants:
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise, zip_longest
+from itertools import chain, islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def trajectory_record(step: int, trajectory: Trajectory, decode: Decode) -> Reco
 
 def trajectory_line(step: int, trajectory: Trajectory, texts: TokenTexts) -> bytes:
     """The line of a trajectory, without its end."""
-    each = zip_longest(trajectory.ledgers, trajectory.advantages, fillvalue=())
-    samples = [_sample(ledger, texts, advantages) for ledger, advantages in each]
+    columns = chain(trajectory.advantages, repeat(()))
+    samples = [_sample(*each, texts) for each in zip(trajectory.ledgers, columns, strict=False)]
     head = to_json(_head(step, trajectory), _plain, **COMPACT)
     return f'{head[:-1]},"samples":'.encode() + _encoded(samples) + b"}"
 
@@ -51,6 +52,18 @@ def token_texts(sample: Record) -> list[str] | None:
         return None
     widths = iter(sample["columns"]["chars"])
     return [text for segment in sample["segments"] for text in _cut(segment["text"], islice(widths, segment["n"]))]
+
+
+def stored_turns(record: Record) -> list[list[tuple[int, float]]]:
+    """The tokens of each of the model's turns in a dumped trajectory, with their log-probs."""
+    turns = defaultdict[int, list[tuple[int, float]]](list)
+    for sample in record["samples"]:
+        tokens = zip(sample["columns"]["ids"], sample["columns"]["logprobs"], strict=True)
+        for segment in sample["segments"]:
+            part = list(islice(tokens, segment["n"]))
+            if segment["source"] == "model":
+                turns[segment["turn"]] += part
+    return [turns[turn] for turn in sorted(turns)]
 
 
 def _head(step: int, trajectory: Trajectory) -> Record:
@@ -89,7 +102,7 @@ def _sides(trajectory: Trajectory) -> Record:
     return {"sides": [ledger.side for ledger in trajectory.ledgers], "side_rewards": trajectory.side_rewards}
 
 
-def _sample(ledger: Ledger, texts: TokenTexts, advantages: Values) -> Record:
+def _sample(ledger: Ledger, advantages: Values, texts: TokenTexts) -> Record:
     """A ledger as text segments and columns."""
     chars: list[int] = []
     segments = list(_segments(ledger, texts, chars))
