@@ -9,14 +9,18 @@ It takes the settings of `agentrl train`.
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentrl.config.schema import Config
+    from agentrl.trajectory.row import Row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,24 +56,16 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.data import load_dataset
-    from agentrl.rollout.replay import replay
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation
     from agentrl.tracking.dumps.jsonl import write_trajectories
     from agentrl.tracking.metrics import rollout_metrics
-    from agentrl.view.runs import find_trajectory
 
     console = Console()
-    record = find_trajectory(args.replay) if args.replay else None
     with closing(LocalRuntime(untrained(config))) as runtime:
         files = config.data.train_files if args.split == "train" else config.data.val_files
-        rows = load_dataset(config.data, files, runtime.tokenizer)
-        if record is not None:
-            replay(runtime.rollouts, record, args.from_turn)
-            rows = [row for row in rows if row.uid == record["uid"]]
-            if not rows:
-                raise UserError(f"--replay: {record['uid']} is no row of {files}; --split chooses the files")
-        rows = rows[: args.rows]
+        dataset = load_dataset(config.data, files, runtime.tokenizer)
+        rows = _replayed(dataset, args.replay, args.from_turn) if args.replay else dataset[: args.rows]
         runtime.publish_weights(0)
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
@@ -84,3 +80,18 @@ def run(args: argparse.Namespace) -> int:
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
     return 0
+
+
+def _replayed(rows: "Sequence[Row]", address: str, turn: int) -> "list[Row]":
+    """The row of a stored trajectory, whose prompt goes on to the messages before a turn. Raises UserError."""
+    from agentrl.view.runs import find_trajectory
+
+    record = find_trajectory(address)
+    messages, prompt = record["messages"], len(record["prompt"])
+    turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
+    if turn > len(turns):
+        raise UserError(f"--from-turn {turn}: {address} has {plural(len(turns), 'turn')}")
+    found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
+    if not found:
+        raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
+    return found

@@ -21,7 +21,8 @@ from rich.text import Text
 from agentrl.tracking.fields import SUCCESS
 from agentrl.tracking.lines import step_line, validation_line
 from agentrl.tracking.panel import panel
-from agentrl.tracking.state import Ended, State
+from agentrl.tracking.state import State
+from agentrl.tracking.status import ended
 
 REFRESH_PER_SECOND = 4
 SUCCESS_METRICS = {"rollout/success", "val/success"}
@@ -65,7 +66,7 @@ class LiveView:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._state.enter(None, self._clock())
-        self._state.ended = _ended(kind)
+        self._state.ended = ended(error)
         if self._live is not None:
             self._restore()
             self._live.stop()
@@ -119,12 +120,6 @@ class LiveView:
         for handler, stream in self._streams:
             handler.setStream(stream)
         self._streams.clear()
-
-
-def _ended(kind: type[BaseException] | None) -> Ended:
-    if kind is None:
-        return "finished"
-    return "stopped" if issubclass(kind, KeyboardInterrupt | GeneratorExit) else "failed"
 
 
 def _can_redraw(console: Console) -> bool:

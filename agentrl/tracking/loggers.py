@@ -174,12 +174,10 @@ class Loggers:
             try:
                 tell(logger)
             except Exception as error:
-                self._warn(type(logger).__name__, error)
-
-    def _warn(self, name: str, error: Exception) -> None:
-        if name not in self._warned:
-            log.warning("%s: %s: %s; the run continues without it", name, type(error).__name__, error)
-        self._warned.add(name)
+                name, kind = type(logger).__name__, type(error).__name__
+                if name not in self._warned:
+                    log.warning("%s: %s: %s; the run continues without it", name, kind, error)
+                self._warned.add(name)
 
 
 def open_loggers(names: Sequence[str], run: RunInfo, record: str = "") -> Loggers:

@@ -39,14 +39,10 @@ class Run:
     only: Path | None = None
     """A dump, or a folder of dumps, which is then all there is."""
 
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / METRICS_FILE
-
     @cached_property
     def curves(self) -> Curves:
         """Its metrics."""
-        return Curves(self.metrics_file)
+        return Curves(self.path / METRICS_FILE)
 
     @cached_property
     def tables(self) -> dict[str, Table]:

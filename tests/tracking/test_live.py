@@ -169,7 +169,7 @@ def test_the_last_frame_says_how_it_ended(kind, shown):
     view = LiveView(2, "demo", console=terminal)
     view.__enter__()
     view.step(1, STEP)
-    view.__exit__(kind, None, None)
+    view.__exit__(kind, kind and kind(), None)
     assert shown in terminal.file.getvalue().rpartition("╭")[2]
 
 

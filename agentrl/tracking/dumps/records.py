@@ -8,7 +8,6 @@ Invariants:
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise, repeat
 from typing import Any
@@ -52,18 +51,6 @@ def token_texts(sample: Record) -> list[str] | None:
         return None
     widths = iter(sample["columns"]["chars"])
     return [text for segment in sample["segments"] for text in _cut(segment["text"], islice(widths, segment["n"]))]
-
-
-def stored_turns(record: Record) -> list[list[tuple[int, float]]]:
-    """The tokens of each of the model's turns in a dumped trajectory, with their log-probs."""
-    turns = defaultdict[int, list[tuple[int, float]]](list)
-    for sample in record["samples"]:
-        tokens = zip(sample["columns"]["ids"], sample["columns"]["logprobs"], strict=True)
-        for segment in sample["segments"]:
-            part = list(islice(tokens, segment["n"]))
-            if segment["source"] == "model":
-                turns[segment["turn"]] += part
-    return [turns[turn] for turn in sorted(turns)]
 
 
 def _head(step: int, trajectory: Trajectory) -> Record:

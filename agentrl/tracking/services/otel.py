@@ -25,8 +25,6 @@ STRANGE = re.compile(r"[^\w.\-]", re.ASCII)
 """Characters that names of instruments do not have."""
 NAMES = {"generate": "chat", "score": "rl.reward"}
 """Names of spans by kind; that of another kind is `rl.<kind>`."""
-SHOWN = ("rl.time.", "rl.rollout.reward_")
-"""Beginnings of the metrics that the span of a step has: it has room for 128."""
 
 
 @run_logger("otel")
@@ -61,11 +59,9 @@ class OpenTelemetry(Service):
         self._step = self._tracer.start_span("rl.step")
 
     def send(self, step: int, metrics: dict[str, float]) -> None:
-        named = {"rl." + STRANGE.sub("_", name.replace("/", ".")): value for name, value in metrics.items()}
-        for name, value in named.items():
-            self._gauge(name).set(value)
-        shown = {name: value for name, value in named.items() if name.startswith(SHOWN)}
-        self._step.set_attributes(shown | {"rl.step": step})
+        for name, value in metrics.items():
+            self._gauge("rl." + STRANGE.sub("_", name.replace("/", "."))).set(value)
+        self._step.set_attribute("rl.step", step)
         self._step.end()
         self._step = self._tracer.start_span("rl.step")
 
