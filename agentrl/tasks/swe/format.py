@@ -15,7 +15,7 @@ from agentrl.core.points import task_format
 from agentrl.tasks.format import TaskArguments, Verdict
 from agentrl.tasks.harbor.processes import look, stop_left
 from agentrl.tasks.plain import TAIL, PlainContainer
-from agentrl.tasks.swe.logs import NAMES, shares, summary
+from agentrl.tasks.swe.logs import shares, summary
 
 PROGRAMS = "/tmp/agentrl-programs.sh"
 """Read by each bash of the agent: the programs of the repository's environment come first."""
@@ -71,7 +71,7 @@ class SweTask(PlainContainer):
         return folder
 
     def _verdict(self, log: str) -> Verdict:
-        if "expected" in self._tests:
-            return Verdict(float(summary(log) == self._tests["expected"]), output=log[-TAIL:])
-        found = shares(log, self._tests["log"], {key: self._tests[key] for key in NAMES})
+        if expected := self._tests["expected"]:
+            return Verdict(float(summary(log) == expected), output=log[-TAIL:])
+        found = shares(log, self._tests["log"], self._tests["names"])
         return Verdict(float(min(found.values()) == 1), found, log[-TAIL:])

@@ -5,47 +5,24 @@ Invariant: a name's last line counts, and lines of a later pattern come after th
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from agentrl.core.errors import UserError
+import yaml
 
-NAMES = "FAIL_TO_PASS", "PASS_TO_PASS"
-"""Columns with lists of tests."""
-STATUS = "(?P<status>PASSED|FAILED|SKIPPED|ERROR|XFAIL)"
-BEGIN, BLANK = r"^[ \t]*(?P<test>", r"[ \t]+"
-PYTEST = (rf"^(?P<test>\S+){BLANK}{STATUS}(?=\s|$)", rf"^{STATUS}{BLANK}(?P<test>\S+)")
-FORMATS = {
-    **dict.fromkeys(("pytest", "pytest_options", "pytest_v2", "seaborn", "matplotlib"), PYTEST),
-    "django": (
-        rf"{BEGIN}.+?) \.\.\. .*\n(?:(?!.* \.\.\. ).*\n)*?[ \t]*(?P<status>ok)",
-        rf"{BEGIN}.+?) \.\.\. +(?P<status>ok|OK|FAIL|ERROR|skipped)",
-    ),
-    "sympy": (r"^_+ (?P<test>.*\.py:.*) (?P<status>_+)$", rf"{BEGIN}test_\S+).* (?P<status>ok|F|E)[ \t]*$"),
-    "gotest": (r"^[ \t]*--- (?P<status>PASS|FAIL|SKIP): (?P<test>.+) \(.+\)$",),
-    "cargo": (r"^test (?P<test>\S+) +\.\.\. +(?P<status>\w+)$",),
-    "summary": (rf"^{STATUS}{BLANK}.*?::(?P<test>.+?)(?: - .*)?$",),
-}
-"""Name, as sets give it after `parse_log_`: patterns of lines."""
+RULES = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text(encoding="utf-8"))
 PASSED, SKIPPED = {"PASSED", "XFAIL", "ok", "OK", "PASS"}, {"SKIPPED", "skipped", "SKIP"}
+FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 COLOURS = re.compile(r"\x1b\[[\d;]*m|\r")
 FOLDER = re.compile(r"\[/(?!/)[^*\]]*/([^/\]]*)\]")
 """A path as a parameter: some sets keep its last part alone."""
 
 
-def format_of(name: str) -> str:
-    """The format that a set's name of a parser means. Raises UserError."""
-    short = name.removeprefix("parse_log_")
-    if short not in FORMATS:
-        raise UserError(f"nothing reads logs of {name!r}; there are {', '.join(FORMATS)}")
-    return short
-
-
 def statuses(log: str, kind: str) -> dict[str, str]:
     """Test -> status, of those that the log names."""
-    text, found = COLOURS.sub("", log), {}
-    for pattern in FORMATS[kind]:
+    text, found = COLOURS.sub("", log), dict[str, str]()
+    for pattern in RULES["formats"][kind]:
         for match in re.finditer(pattern, text, re.MULTILINE):
-            for name in (match["test"], FOLDER.sub(r"[/\1]", match["test"])):
-                found[name] = match["status"]
+            found |= dict.fromkeys((match["test"], FOLDER.sub(r"[/\1]", match["test"])), match["status"])
     return found
 
 
@@ -57,7 +34,6 @@ def summary(log: str) -> dict[str, str]:
 
 def shares(log: str, kind: str, wanted: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """The share of each list of tests that passed. Tests that passed before may be skipped."""
-    found = statuses(log, kind)
-    fine = {"PASS_TO_PASS": PASSED | SKIPPED}
-    passed = {key: [found.get(name) in fine.get(key, PASSED) for name in names] for key, names in wanted.items()}
-    return {key.lower(): sum(each) / len(each) for key, each in passed.items() if each}
+    found, fine = statuses(log, kind), {FAIL_TO_PASS: PASSED, PASS_TO_PASS: PASSED | SKIPPED}
+    passed = {key: [found.get(name) in fine[key] for name in names] for key, names in wanted.items() if names}
+    return {key.lower(): sum(each) / len(each) for key, each in passed.items()}

@@ -1,5 +1,6 @@
 """Rows of SWE sets in containers of Docker: untouched, changed wrongly, changed rightly, tampered with."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,7 +42,8 @@ async def runner(docker_host: None) -> AsyncIterator[TaskRunner]:
 @pytest.mark.parametrize("kind", ROWS)
 async def test_rewards(kind: str, engine: Engine, runner: TaskRunner, tmp_path: Path) -> None:
     row = published(kind, engine, tmp_path)
-    rewards = [await reward(runner, row, command) for command in (RIGHT, "true", WRONG, TAMPERED)]
+    tries = [reward(runner, row, command) for command in (RIGHT, "true", WRONG, TAMPERED)]
+    rewards = await asyncio.gather(*tries)
     assert rewards == [1, 0, 0, 0]
 
 
@@ -57,7 +59,7 @@ def published(kind: str, engine: Engine, folder: Path) -> Row:
 
 
 async def reward(runner: TaskRunner, row: Row, command: str) -> float | None:
-    trajectory = Trajectory(row, 0, 0)
+    trajectory = Trajectory(row, "t", 0)
 
     async def agent(trajectory: Trajectory, own_timeout: float | None = None) -> None:
         done = await trajectory.container.exec(command, timeout=60)
