@@ -20,7 +20,7 @@ from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
 REQUEST = "Reply with the answer alone."
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-"""Parts of names, crafts, and questions, each with the field that answers it and whether the mayor leads to the town."""
+"""Parts of names, crafts; questions, each with the field of the answer and whether the mayor leads to the town."""
 
 
 @dataclass(frozen=True)
