@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
     check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
     check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
-    check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as rollout.containers.provider")
+    check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of a run")
 
     clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
     clean.add_argument("--images", action="store_true", help="also remove the images that runs have built")
