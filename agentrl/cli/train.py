@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
-from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.cli.common import load_config, print_notes, terminal, use_idle_cores
+from agentrl.cli.sweep import configure as configure
+from agentrl.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -23,12 +24,6 @@ EXAMPLES = (
     ("print the resolved configuration", "agentrl train --cfg job algorithm=dr_grpo"),
     ("show keys about turns: type, default, meaning", "agentrl train --help-keys multi_turn"),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides and the options around them."""
-    add_config_arguments(parser)
-    add_sweep_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,11 +60,9 @@ def train(config: "Config", times: "StartTimes | None" = None) -> None:
 
 def finished(config: "Config", steps: int) -> None:
     """Say that all steps of the run are taken, and where its results are."""
-    from rich.console import Console
-
     from agentrl.tracking.resume_notes import resuming_from
     from agentrl.tracking.summary import closing
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     for piece in (resuming_from(steps, steps), *closing(config.trainer, None)):
         console.print(piece)

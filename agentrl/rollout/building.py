@@ -9,6 +9,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.chat.byte_level import without_special
+from agentrl.config.derived import own_loops
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import Reward, RewardModel
 from agentrl.core.errors import UserError
@@ -27,7 +28,7 @@ from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rewards.scorer import Overlong
 from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
-from agentrl.rollout.loops import RolloutContext, own_loops
+from agentrl.rollout.loops import RolloutContext
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
