@@ -2,6 +2,7 @@
 
 agentrl tasks check FOLDER                 run each task's solution, and nothing at all: 1 and 0 are right
 agentrl tasks check FOLDER --task fix-git  one of them
+agentrl tasks check FOLDER rollout.containers.pass_env=[HF_TOKEN]   with settings of a run
 agentrl tasks clean                        remove containers and networks that ended runs of this machine have left
 agentrl tasks clean --images               the images that runs have built, too
 """
@@ -29,10 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
     check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
     check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
-    check.add_argument(
-        "--pass-env", metavar="NAME", action="append", default=[], help="a variable of this shell that tasks may have"
-    )
-    check.add_argument("--provider", metavar="NAME", default="docker", help="of containers (default: docker)")
+    check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of a run")
 
     clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
     clean.add_argument("--images", action="store_true", help="also remove the images that runs have built")
@@ -74,11 +72,11 @@ def _check(args: argparse.Namespace) -> int:
 
 
 async def _checked(tasks: dict[str, Path], args: argparse.Namespace, table: "CheckTable", logs: Path) -> None:
-    from agentrl.config.schema.rollout import Containers
+    from agentrl.config import compose
     from agentrl.tasks.harbor.check import check_tasks
     from agentrl.tasks.runner import TaskRunner
 
-    runner = TaskRunner(Containers(provider=args.provider, pass_env=args.pass_env))
+    runner = TaskRunner(compose(args.overrides, checks=()).rollout.containers)
     try:
         if hasattr(runner.provider, "ready"):
             await runner.provider.ready()

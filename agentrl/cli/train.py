@@ -9,6 +9,7 @@ from agentrl.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
+    from agentrl.tracking.start_times import StartTimes
 
 
 EXAMPLES = (
@@ -37,19 +38,21 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.doctor.preflight import preflight_training
 
     print_notes(preflight_training(config))
+    from agentrl.tracking.start_times import StartTimes, process_age
     from agentrl.training.checkpoint.run_start import supervise
 
-    supervise(train, config, "trainer.default_local_dir", finished)
+    first = iter([StartTimes(process_age())])  # the start of a restart begins with it
+    supervise(lambda config: train(config, next(first, None)), config, "trainer.default_local_dir", finished)
     return 0
 
 
-def train(config: "Config") -> None:
-    """Launch the servers, then import the rest of the program, which takes seconds, and train."""
+def train(config: "Config", times: "StartTimes | None" = None) -> None:
+    """Launch the servers, then import the rest of the program, which takes seconds, and train. `times`: of the start,
+    which began before."""
     from agentrl.engines.starting import starting
     from agentrl.runtime.ray import starting_workers
-    from agentrl.tracking.start_times import StartTimes, process_age
 
-    with starting(config, StartTimes(process_age())) as start, starting_workers(config, start):
+    with starting(config, times) as start, starting_workers(config, start):
         from agentrl.train import train
 
         train(config, start=start)

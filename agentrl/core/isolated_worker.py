@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from logging.handlers import QueueHandler
 from typing import Any
@@ -153,13 +152,11 @@ async def _awaited(result: Any) -> Any:
 
 def _guarded(call: Callable[[], Any]) -> Answer:
     """`call()`, with its errors returned instead of raised: it is the user's code."""
-    from agentrl.core.errors import UserError
+    from agentrl.core.errors import UserError, located
 
     try:
         return "done", call()
     except UserError as error:
         return "refused", str(error)
     except (Exception, SystemExit) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
-        return "failed", (type(error).__name__, line)
+        return "failed", (type(error).__name__, located(error))

@@ -216,7 +216,7 @@ LOOPS = agent_loop = Registry[Any](
 
 CONTAINER_PROVIDERS = container_provider = Registry[Any](
     "a container provider",
-    places=("containers",),
+    places=("containers", "environments/harbor_boxes"),
     contract=ClassContract("settings", ("async prepare(spec)", "container(spec)", "async close()")),
 )
 """`rollout.containers.provider`: see `agentrl.containers.contract`."""

@@ -98,7 +98,7 @@ class UserFunction:
         in_time = task.done()
         try:
             if not in_time:
-                task.add_done_callback(_mark_as_seen)
+                task.add_done_callback(mark_as_seen)
                 done, _ = await asyncio.wait({task}, timeout=timeout)
                 in_time = bool(done)
         finally:
@@ -206,7 +206,7 @@ def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kw
     return asyncio.run(asyncio.wait_for(value, limit)) if inspect.iscoroutine(value) else value
 
 
-def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
+def mark_as_seen(task: "asyncio.Future[Any]") -> None:
     """Mark the exception of an abandoned task as seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -211,7 +211,7 @@ def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
         named, use_shm = reward_model.device, config.model.use_shm
         device = torch.device(named) if named else device_for(config.trainer.device)
         judge = network.Judge(reward_model, device=device, use_shm=use_shm)
-    return network.reward_worker(reward_model, judge, policy_vocabulary=len(tokenizer))
+    return network.RewardWorker(reward_model, judge, policy_vocabulary=len(tokenizer))
 
 
 def callback(path: str | None) -> UserFunction | None:
