@@ -47,7 +47,7 @@ RESULTS: dict[str, Callable[[Numbers], Numbers]] = {
 }
 """Command -> the numbers that out.txt then holds."""
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-CHORES = [Chore(words, command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
+CHORES = [Chore(tuple(words), command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
 
 
 @task("terminal")
