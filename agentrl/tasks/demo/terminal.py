@@ -18,7 +18,6 @@ from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
 Numbers = list[int]
-DEFAULT_MISTAKES = 0.65
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Terminal(Task):
         "mistakes": Option(
             "demonstrations: share of those that forget out.txt; a warm-up on them shows the form of a call and only "
             "part of the skill",
-            default=DEFAULT_MISTAKES,
+            default=0.65,
             type=float,
             metavar="P",
         ),
