@@ -19,7 +19,7 @@ from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
 from agentrl.core.points import row_source
 from agentrl.data.files import paths, read_records
-from agentrl.data.overlong import Subset
+from agentrl.data.lazy import ChosenRows
 from agentrl.data.plain import mapping, plain
 from agentrl.data.rows import RecordRows
 from agentrl.tasks.swe.format import SweTask
@@ -47,7 +47,7 @@ def swe_rows(argument: str, *, data: Data) -> Sequence[Row]:
             if not skip:
                 fix = f"correct it, or leave such rows out: swe:{path}?broken=skip"
                 raise UserError(f"{file}:{number + 1}: {error}; {fix}") from None
-    return Subset(rows, fine)
+    return ChosenRows(rows, fine)
 
 
 class SweRows(RecordRows):
