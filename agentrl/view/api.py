@@ -6,7 +6,7 @@ Raises UserError for a question that has no answer.
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from threading import RLock
@@ -74,9 +74,14 @@ class Api:
 
     def prometheus(self) -> str:
         """The newest value of each metric of all runs, in Prometheus's text format."""
+        lines = []
         with self._lock:
             self._find()
-            lines = [line for run in self.runs.values() for line in _newest(run)]
+            for name, run in self.runs.items():
+                run.curves.refresh()
+                about = f"{{run={json.dumps(name, ensure_ascii=False)}}}"
+                series = run.curves.series.items()
+                lines += [f"agentrl_{STRANGE.sub('_', metric)}{about} {values[-1]}\n" for metric, (_, values) in series]
         return "".join(sorted(lines))  # it wants the lines of a metric next to each other
 
     def meanings(self, query: Query) -> Json:
@@ -202,13 +207,6 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self._chosen(query).tables[split]
-
-
-def _newest(run: Run) -> Iterator[str]:
-    run.curves.refresh()
-    for name, (_, values) in run.curves.series.items():
-        label = json.dumps(run.name, ensure_ascii=False)
-        yield f"agentrl_{STRANGE.sub('_', name)}{{run={label}}} {values[-1]}\n"
 
 
 def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:
