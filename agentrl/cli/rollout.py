@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="also write the trajectories to FILE (jsonl)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config.validate import SAMPLING
     from agentrl.evaluation.settings import of_split, replayed, scoring_something, untrained
@@ -48,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
         check_file(args.out, "--out")
         check_apart(args.out, "--out", inputs(config.model, config.data))
     print_notes(preflight(config))
-    from rich.console import Console
-
     from agentrl.data import load_dataset
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation
@@ -77,4 +77,3 @@ def run(args: argparse.Namespace) -> int:
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
-    return 0

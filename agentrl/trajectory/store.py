@@ -39,8 +39,7 @@ class Body:
 
     def tokens(self) -> list[Ledger]:
         """The ledgers."""
-        ledgers: list[Ledger] = pickle.loads(self.ledgers)
-        return ledgers
+        return pickle.loads(self.ledgers)
 
 
 def _values(trajectory: Trajectory) -> bytes:
