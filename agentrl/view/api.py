@@ -6,6 +6,7 @@ Raises UserError for a question that has no answer.
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -74,15 +75,15 @@ class Api:
 
     def prometheus(self) -> str:
         """The newest value of each metric of all runs, in Prometheus's text format."""
-        lines = []
+        found = defaultdict[str, list[str]](list)
         with self._lock:
             self._find()
             for name, run in self.runs.items():
                 run.curves.refresh()
-                about = f"{{run={json.dumps(name, ensure_ascii=False)}}}"
-                series = run.curves.series.items()
-                lines += [f"agentrl_{STRANGE.sub('_', metric)}{about} {values[-1]}\n" for metric, (_, values) in series]
-        return "".join(sorted(lines))  # it wants the lines of a metric next to each other
+                for metric, (_, values) in run.curves.series.items():
+                    value = f"{{run={json.dumps(name, ensure_ascii=False)}}} {values[-1]}\n"
+                    found[f"agentrl_{STRANGE.sub('_', metric)}"].append(value)
+        return "".join(f"# TYPE {name} gauge\n{name}{name.join(values)}" for name, values in found.items())
 
     def meanings(self, query: Query) -> Json:
         """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""
