@@ -250,7 +250,9 @@ def prepare(folder: Path) -> None:
     program = str(Path(sys.executable).with_name("agentrl"))
     if not (folder / MODEL).exists():
         jobs = [["data", "arithmetic", "--out", "arithmetic", "--demos", "200"]]
-        jobs += [["model", "tiny", MODEL, "--tokenizer-data", "arithmetic/sft.jsonl"]]
+        jobs += [
+            ["model", "tiny", MODEL, "--layers", "2", "--hidden", "64", "--tokenizer-data", "arithmetic/sft.jsonl"]
+        ]
         for job in jobs:
             subprocess.run([program, *job], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         shutil.copytree(folder / MODEL, folder / ANSWERER)
