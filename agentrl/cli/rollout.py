@@ -2,19 +2,27 @@
 
     agentrl rollout --config-name demo rollout.n=2
     agentrl rollout --config-name demo --split val --rows 8 --out seen.jsonl
+    agentrl rollout --config-name demo --replay runs/demo/20/train.parquet:7/0 --from-turn 3
 
 It takes the settings of `agentrl train`.
 """
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
+from agentrl.core.errors import UserError, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentrl.config.schema import Config
+    from agentrl.trajectory.row import Row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +32,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split", choices=["train", "val"], default="train", help="rows and sampling settings to use (default train)"
     )
+    parser.add_argument("--replay", metavar="RUN/KEY", help="the row and the first turns of a stored trajectory")
+    parser.add_argument(
+        "--from-turn", type=row_count, default=1, metavar="K", help="with --replay: first turn to sample"
+    )
     parser.add_argument("--out", metavar="FILE", help="also write the trajectories to FILE (jsonl)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config.validate import SAMPLING
     from agentrl.evaluation.settings import of_split, scoring_something, untrained
@@ -43,8 +55,6 @@ def run(args: argparse.Namespace) -> int:
         check_file(args.out, "--out")
         check_apart(args.out, "--out", inputs(config.model, config.data))
     print_notes(preflight(config))
-    from rich.console import Console
-
     from agentrl.data import load_dataset
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking import conversation
@@ -54,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     with closing(LocalRuntime(untrained(config))) as runtime:
         files = config.data.train_files if args.split == "train" else config.data.val_files
-        rows = load_dataset(config.data, files, runtime.tokenizer)[: args.rows]
+        dataset = load_dataset(config.data, files, runtime.tokenizer)
+        rows = _replayed(dataset, args.replay, args.from_turn) if args.replay else dataset[: args.rows]
         runtime.publish_weights(0)
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
@@ -68,4 +79,18 @@ def run(args: argparse.Namespace) -> int:
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
-    return 0
+
+
+def _replayed(rows: "Sequence[Row]", address: str, turn: int) -> "list[Row]":
+    """The row of a stored trajectory, whose prompt goes on to the messages before a turn. Raises UserError."""
+    from agentrl.view.runs import find_trajectory
+
+    record = find_trajectory(address)
+    messages, prompt = record["messages"], len(record["prompt"])
+    turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
+    if turn > len(turns):
+        raise UserError(f"--from-turn {turn}: {address} has {plural(len(turns), 'turn')}")
+    found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
+    if not found:
+        raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
+    return found

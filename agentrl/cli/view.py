@@ -10,6 +10,7 @@ Only this machine can open the page. From another machine: ssh -L 8265:localhost
 import argparse
 from contextlib import suppress
 
+from agentrl.cli.common import terminal
 from agentrl.core.errors import plural
 
 PORT = 8265
@@ -22,11 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Serve until interrupted."""
     import webbrowser
-
-    from rich.console import Console
 
     from agentrl.view.api import Api
     from agentrl.view.server import ViewServer
@@ -34,9 +33,8 @@ def run(args: argparse.Namespace) -> int:
     api = Api(args.runs)
     server = ViewServer(api, args.port)
     named = next(iter(api.runs)) if len(api.runs) == 1 else plural(len(api.runs), "run")
-    Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}/[/]  (Ctrl-C stops)")
+    terminal().print(f"{named} at [bold cyan]{server.url}/[/]  (Ctrl-C stops)")
     if args.open:
         webbrowser.open(server.url)
     with suppress(KeyboardInterrupt):
         server.serve_forever()
-    return 0

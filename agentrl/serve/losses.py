@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.algorithms import PolicyLoss, bind_loss
+from agentrl.algorithms import bind_loss
+from agentrl.algorithms.losses import PolicyLoss
 from agentrl.core.errors import UserError
 from agentrl.serve.contract import Datum
 from agentrl.training.batches.batch import Batch

@@ -16,7 +16,6 @@ from rich.text import Text
 from agentrl.core.paths import shown
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps.jsonl import dump_file, load_trajectories
-from agentrl.tracking.dumps.records import Record
 from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import Field, count, figure, share
 from agentrl.tracking.lines import sources
@@ -122,12 +121,9 @@ def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) ->
     if not all(file.exists() for file in files):
         return
     before, after = ({record["key"].split("/", 1)[1]: record for record in load_trajectories(file)} for file in files)
-    shared = sorted(before.keys() & after.keys(), key=lambda key: _gain(before[key], after[key]))
-    for key in shared[: trainer.log_val_generations]:
+    gains = {
+        key: (after[key]["reward"] or 0.0) - (before[key]["reward"] or 0.0) for key in before.keys() & after.keys()
+    }
+    for key in sorted(gains, key=gains.__getitem__, reverse=True)[: trainer.log_val_generations]:
         yield conversation(before[key], decode, title=f"before (step {first})", max_prompt=PROMPT)
         yield conversation(after[key], decode, title=f"after (step {last})", max_prompt=PROMPT)
-
-
-def _gain(before: Record, after: Record) -> float:
-    """Sort key: smallest for the prompt that improved most."""
-    return (before["reward"] or 0.0) - (after["reward"] or 0.0)

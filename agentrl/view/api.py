@@ -3,8 +3,10 @@
 Raises UserError for a question that has no answer.
 """
 
+import json
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from threading import RLock
@@ -23,6 +25,8 @@ Query = Mapping[str, str]
 Json = dict[str, Any]
 
 PAGE_ROWS, MOST_ROWS = 200, 1000
+STRANGE = re.compile(r"\W", re.ASCII)
+"""Characters that Prometheus does not take in names."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
 ASYNC_METRICS = (
@@ -39,16 +43,16 @@ class Api:
         """Raises UserError where there is no run."""
         self.paths = paths
         self.runs = {run.name: run for run in find_runs(paths)}
-        self.questions = {
-            "runs": self.overview,
-            "metrics": self.metrics,
-            "meanings": self.meanings,
-            "settings": self.settings,
-            "trajectories": self.trajectories,
-            "trajectory": self.trajectory,
-            "timeline": self.timeline,
-            "match": self.match,
-        }
+        named = (
+            self.metrics,
+            self.meanings,
+            self.settings,
+            self.trajectories,
+            self.trajectory,
+            self.timeline,
+            self.match,
+        )
+        self.questions = {"runs": self.overview} | {method.__name__: method for method in named}
         self._lock = RLock()
 
     def answer(self, question: str, query: Query) -> Json:
@@ -67,6 +71,13 @@ class Api:
         self._find()
         names = [name for name in query.get("last", "").split(",") if name]
         return {"runs": [self._run(run, names) for run in self.runs.values()]}
+
+    def prometheus(self) -> str:
+        """The newest value of each metric of all runs, in Prometheus's text format."""
+        with self._lock:
+            self._find()
+            lines = [line for run in self.runs.values() for line in _newest(run)]
+        return "".join(sorted(lines))  # it wants the lines of a metric next to each other
 
     def meanings(self, query: Query) -> Json:
         """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""
@@ -191,6 +202,13 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self._chosen(query).tables[split]
+
+
+def _newest(run: Run) -> Iterator[str]:
+    run.curves.refresh()
+    for name, (_, values) in run.curves.series.items():
+        label = json.dumps(run.name, ensure_ascii=False)
+        yield f"agentrl_{STRANGE.sub('_', name)}{{run={label}}} {values[-1]}\n"
 
 
 def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:

@@ -153,7 +153,8 @@ def test_none_is_imported_unless_named(tmp_path, monkeypatch):
 
 
 def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog):
-    from agentrl.tracking.services import service
+    from agentrl.tracking import loggers
+    from agentrl.tracking.loggers import Loggers
     from agentrl.tracking.services.service import Service
 
     class Down(Service):
@@ -167,16 +168,16 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
 
         send_table = send
 
-        def end(self):
+        def close(self):
             raise ConnectionError("still nobody")
 
-    down = Down(RunInfo("p", "e", tmp_path))
+    down = Loggers([Down(RunInfo("p", "e", tmp_path))])
     for step in (1, 2):
         down.log(step, {"x": 1.0})
     down.generations(3, [])
     down.close()
-    assert [r.message for r in caplog.records if r.name == service.log.name] == [
-        "trainer.logger: down: nobody there; the run continues without it"
+    assert [r.message for r in caplog.records if r.name == loggers.log.name] == [
+        "Down: ConnectionError: nobody there; the run continues without it"
     ]
 
 
@@ -189,7 +190,7 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
         def begin(self, info):
             raise PermissionError("no\nkey")
 
-        send = send_table = end = begin
+        send = send_table = close = begin
 
     with pytest.raises(UserError, match=r"^trainer.logger: closed: no key; log in, or drop it$"):
         Closed(RunInfo("p", "e", tmp_path))

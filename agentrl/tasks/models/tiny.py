@@ -9,7 +9,6 @@ first token.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentrl.core.errors import UserError
+from agentrl.data.files import read_records
 from agentrl.tasks.models.store import make_once, read_template
 
 if TYPE_CHECKING:
@@ -110,18 +110,11 @@ def read_texts(file: Path, chat_template: str) -> list[str]:
     """
     if not file.is_file():
         raise UserError(f"tokenizer data {file} does not exist")
-    lines = file.read_text(encoding="utf-8").split("\n")
     if file.suffix == ".jsonl":
-        rows = [_parse(line, file, number) for number, line in enumerate(lines, 1) if line.strip()]
-        lines = [text for row in rows for text in _row_texts(row, chat_template)]
+        lines = [text for row in read_records(file) for text in _row_texts(row, chat_template)]
+    else:
+        lines = file.read_text(encoding="utf-8").split("\n")
     return [piece for line in lines for piece in SPECIAL.split(line) if piece]
-
-
-def _parse(line: str, file: Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file}:{number} is not JSON: {error}") from None
 
 
 def _row_texts(row: Any, chat_template: str) -> Iterator[str]:

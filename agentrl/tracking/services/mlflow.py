@@ -47,7 +47,7 @@ class Mlflow(Service):
         text = json.dumps([row._asdict() for row in rows], ensure_ascii=False, indent=1)
         self.client.log_text(self.id, text, f"generations/{step}.json")
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.client.set_terminated(self.id)
 
     def _experiment(self, info: RunInfo, uri: str) -> str:

@@ -18,6 +18,18 @@ class WorkerDied(InfraError):
     """A process of the run died; its work since the last checkpoint is lost."""
 
 
+class PassTooLarge(WorkerDied):
+    """A pass of a rank does not fit into its GPU's memory, and the other ranks wait for it."""
+
+    def __init__(self, message: str, tokens: int) -> None:
+        """`tokens`: of the passes from now on."""
+        super().__init__(message, tokens)
+        self.tokens = tokens
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def run_with_restarts(run: Callable[[Any], T], config: Any, folder: Path) -> T:
     """`run(config)`, restarted from the newest checkpoint in `folder` after WorkerDied, `trainer.max_restarts` times.
 
@@ -51,6 +63,17 @@ class Restarts:
         if now and now != self._before:  # else the run has written none, and starts as before
             trainer = replace(trainer, resume_mode="auto", resume_from_path=None)
         self.config = replace(self.config, trainer=trainer)
+        if isinstance(died, PassTooLarge):
+            self._shrink_passes(died.tokens)
+
+    def _shrink_passes(self, tokens: int) -> None:
+        log.warning("out of GPU memory: passes have at most %d tokens from now on", tokens)
+        if hasattr(self.config, "actor"):
+            actor = replace(self.config.actor, ppo_max_token_len_per_gpu=tokens)
+            self.config = replace(self.config, actor=actor)
+        else:
+            self._trainer = replace(self._trainer, max_token_len_per_gpu=tokens)
+            self.config = replace(self.config, trainer=replace(self.config.trainer, max_token_len_per_gpu=tokens))
 
 
 def checkpoint_ids(folder: Path) -> set[tuple[str, int]]:

@@ -91,22 +91,17 @@ class ValueReport(Report):
         assert micro.returns is not None
         returns, error = micro.returns.double(), micro.returns.double() - micro.values.double()
         squares = {"returns_square": returns.square(), "error_square": error.square(), "error": error}
-        self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
+        self.add(micro.mask, {"vf_loss": loss, "vf_clipfrac": clipped, "values": values, "returns": returns} | squares)
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name."""
         metrics = super().metrics()
         if not float(self._scored):
             return metrics
-        means = self.means("loss")
+        means = self.means("vf_loss")
         variance = means["returns_square"] - means["returns"] ** 2
         missed = means["error_square"] - means["error"] ** 2
-        metrics |= {
-            "critic/vf_loss": means["loss"],
-            "critic/vf_clipfrac": means["clipped"],
-            "critic/values": means["values"],
-            "critic/returns": means["returns"],
-        }
+        metrics |= {f"critic/{name}": means[name] for name in ("vf_loss", "vf_clipfrac", "values", "returns")}
         if variance > ROUNDING * max(means["returns_square"], 1.0):
             metrics["critic/explained_variance"] = 1.0 - missed / variance
         return metrics

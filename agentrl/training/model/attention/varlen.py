@@ -101,7 +101,9 @@ class Assumed:
     def forward(self, q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(q), _empty_lse(q).zero_()
 
-    def backward(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(
+        self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
 
 
@@ -238,7 +240,7 @@ def _varlen_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     given = gradient.contiguous(), q, k, v, cu_seqlens, keys, output, lse
-    return NEWER[kernel].backward(*given, longest, scale)
+    return NEWER[kernel].backward(*given, longest=longest, scale=scale)
 
 
 @_varlen_backward.register_fake
