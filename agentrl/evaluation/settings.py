@@ -42,6 +42,9 @@ def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:
     turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
     if turn > len(turns):
         raise UserError(f"--from-turn {turn}: {record['key']} has {plural(len(turns), 'turn')}")
+    if record["uid"] is None:  # another program's
+        rows = [Row(record["key"], [], data_source="atif")]
+        record["uid"] = record["key"]
     found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
     if not found:
         raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
