@@ -31,16 +31,6 @@ Metrics = dict[str, float]
 OnStep = Callable[[int, int, Metrics], object]
 """Called after each step with (step, all steps, metrics)."""
 
-METRIC_NAMES = {
-    "loss": "train/loss",
-    "grad_norm": "train/grad_norm",
-    "lr": "train/lr",
-    "tokens": "train/tokens",
-    "skipped_steps": "train/skipped_steps",
-    "val_loss": "val/loss",
-}
-"""Names of a step's metrics in logs, which are verl's."""
-
 log = logging.getLogger(__name__)
 
 
@@ -93,7 +83,8 @@ class SftLoop:
                 self.stop.check()
 
     def _record(self, step: int, total: int, metrics: Metrics) -> None:
-        named = {METRIC_NAMES[name]: value for name, value in metrics.items()}
+        # verl's names.
+        named = {"val/loss" if name == "val_loss" else f"train/{name}": value for name, value in metrics.items()}
         self.loggers.log(step, named)
         self.on_step(step, total, metrics)
         if "val_loss" in metrics:

@@ -75,8 +75,9 @@ def write_run(out: Path, trajectories: int, steps: int, tokens: int) -> None:
     pool = [made_up(rng, 0, i // 8, i % 8, tokens) for i in range(per_step)]
     for step in range(1, steps + 1):
         made = [moved(rng, trajectory, step) for trajectory in pool]
-        advantages = {t.key: [[t.reward or -0.5] * len(t.ledgers[0])] for t in made}
-        write_trajectories(out / "rollouts" / f"{step}.jsonl", step, made, decode, advantages)
+        for each in made:
+            each.advantages = [[each.reward or -0.5] * len(each.ledgers[0])]
+        write_trajectories(out / "rollouts" / f"{step}.jsonl", step, made, decode)
         mean = sum(t.reward or 0 for t in made) / per_step
         lines.append(json.dumps({"step": step, "rollout/reward_mean": mean, "time/step": 20 + rng.random()}) + "\n")
     write_atomic(out / "metrics.jsonl", lines)

@@ -5,33 +5,6 @@ token t itself: `logprobs[t]` is log p(token t | the tokens before it in its seq
 """
 
 from agentrl.algorithms.advantages import ADVANTAGES, estimate
-from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
-from agentrl.algorithms.correction import importance_weights
-from agentrl.algorithms.entropy import entropy_from_logits
-from agentrl.algorithms.filters import PF_PPO_METHODS, draw
-from agentrl.algorithms.kl import KL_ESTIMATORS, KLController, kl_controller, kl_penalty, penalise
-from agentrl.algorithms.losses import POLICY_LOSSES, OptimizerStep, PolicyLoss, bind_loss, ppo_clip_loss
-from agentrl.algorithms.rejection import criteria_of, kept_by
+from agentrl.algorithms.losses import POLICY_LOSSES, bind_loss
 
-__all__ = [
-    "ADVANTAGES",
-    "KL_ESTIMATORS",
-    "LOSS_AGG_MODES",
-    "PF_PPO_METHODS",
-    "POLICY_LOSSES",
-    "KLController",
-    "OptimizerStep",
-    "PolicyLoss",
-    "bind_loss",
-    "criteria_of",
-    "draw",
-    "entropy_from_logits",
-    "estimate",
-    "importance_weights",
-    "kept_by",
-    "kl_controller",
-    "kl_penalty",
-    "penalise",
-    "ppo_clip_loss",
-    "token_weights",
-]
+__all__ = ["ADVANTAGES", "POLICY_LOSSES", "bind_loss", "estimate"]

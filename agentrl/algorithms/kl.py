@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregate import token_weights
-from agentrl.algorithms.own import blamed, checked_column
+from agentrl.algorithms.own import checked_column
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.core.errors import UserError
+from agentrl.core.errors import reported_as
 from agentrl.core.points import KL_ESTIMATORS, kl_estimator
 
 # Without it, one token far likelier under the reference would outweigh a whole batch.
@@ -69,7 +69,8 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str, key: str = "kl
 
 def _own(function: Callable[..., Any], logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
     where = f"the KL estimator {kind}"
-    value = blamed(function, where)(logprobs, ref_logprobs)
+    with reported_as(where):
+        value = function(logprobs, ref_logprobs)
     return checked_column(value, logprobs, torch.ones_like(logprobs, dtype=torch.bool), where=where, what="estimates")
 
 
@@ -123,10 +124,3 @@ class KLController:
         """Restore a checkpoint; the configuration sets a constant coefficient."""
         if self._target is not None:
             self.value = float(state["value"])
-
-
-def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> KLController:
-    """The controller named by `algorithm.kl_ctrl.type`. Raises UserError for an unknown one."""
-    if kind not in ("fixed", "adaptive"):
-        raise UserError(f"algorithm.kl_ctrl.type {kind!r} does not exist; it is fixed or adaptive")
-    return KLController(coefficient, target=target if kind == "adaptive" else None, horizon=horizon)

@@ -3,14 +3,12 @@
 What such a function returns is checked whenever it is called, and what it raises becomes a UserError of one line.
 """
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentrl.core.errors import UserError, reported_as
+from agentrl.core.errors import UserError
 
 
 def checked_column(values: Any, like: Tensor, mask: Tensor, *, where: str, what: str) -> Tensor:
@@ -22,14 +20,3 @@ def checked_column(values: Any, like: Tensor, mask: Tensor, *, where: str, what:
     if bad := int((~values.detach().isfinite()).sum()):
         raise UserError(f"{where}: its {what} are NaN or infinite at {bad} of {int(mask.sum())} model tokens")
     return values
-
-
-def blamed(function: Callable[..., Any], where: str) -> Callable[..., Any]:
-    """`function`, whose exceptions become a UserError of one line that names `where`."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with reported_as(where):
-            return function(*args, **kwargs)
-
-    return call

@@ -132,9 +132,8 @@ class TrainingRun:
     @property
     def history(self) -> list[dict[str, float]]:
         """Logged metrics of each training step of the run, with `step`; of earlier calls, those in metrics.jsonl."""
-        steps = {
-            entry["step"]: entry for entry in reversed(self._records)
-        }  # a later validation adds a line to its step
+        # A later validation adds a line to its step.
+        steps = {entry["step"]: entry for entry in reversed(self._records)}
         return [steps[step] for step in sorted(steps) if step > 0]
 
     @property

@@ -1,12 +1,12 @@
 """`agentrl.rollout`: trajectories without training. `agentrl.evaluate`: figures for a model, or for stored answers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from agentrl.api.border import short_errors
-from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, set_key, settings
+from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, log_notes, settings
 from agentrl.config.given import plain
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
@@ -14,11 +14,10 @@ from agentrl.config.validate import ANSWERING, SAMPLING
 from agentrl.core.errors import UserError
 from agentrl.core.grouping import grouped
 from agentrl.data import load_dataset
-from agentrl.data.given import numbered
 from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.generating import CHUNK
 from agentrl.evaluation.settings import scoring_something, untrained
-from agentrl.evaluation.stored import Answered, answered, read_answers, scored
+from agentrl.evaluation.stored import answered, read_answers, scored
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.opening import open_runtime
 from agentrl.runtime.runtime import Runtime
@@ -62,7 +61,7 @@ def rollout(
     """
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
     if n is not None:
-        set_key(settled, "rollout.n", n)
+        settled.rollout.n = n
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     with sampler(settled, objects) as runtime:
         chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
@@ -82,7 +81,7 @@ def sampler(config: Config, objects: UserObjects) -> Iterator[Runtime]:
 def chosen_rows(config: Config, objects: UserObjects, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
     """The first `limit` of the rows that were passed, or of those in `files`."""
     rows = objects.rows if objects.rows is not None else load_dataset(config.data, files, runtime.tokenizer)
-    return [rows[i] for i in range(len(rows) if limit is None else min(limit, len(rows)))]
+    return rows[:limit]
 
 
 @short_errors
@@ -120,7 +119,7 @@ def evaluate(
     """
     settled = settings(config, EvalConfig, preset=preset, config_dir=config_dir)
     if n is not None:
-        set_key(settled, "rollout.n", n)
+        settled.rollout.n = n
     if rows is not None and is_files(rows):
         settled.data.path, rows = plain(rows), None
     stored = settled.model.path is None
@@ -132,19 +131,17 @@ def evaluate(
 def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int | None) -> list[RowScores]:
     if rows is None and not config.data.path:
         raise UserError("nothing to evaluate: pass rows, or set data.path, and model.path where a model answers them")
-    held = read_answers(config.data) if rows is None else _answers(config, cast(Iterable[Any], rows))
+    if rows is None:
+        return scored(config, read_answers(config.data)[:limit], objects)
+    held = [answered(dict(row), config.data, f"rows:{number}") for number, row in enumerate(rows, 1)]
     return scored(config, held[:limit], objects)
-
-
-def _answers(config: EvalConfig, rows: Iterable[Any]) -> list[Answered]:
-    return [answered(dict(record), config.data, uid) for uid, record in numbered(rows)]
 
 
 def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> list[RowScores]:
     if objects.rows is None:
+        if not config.data.path:
+            raise UserError("nothing to evaluate: pass rows, or set data.path")
         config.data.train_files = config.data.path  # where rows are looked at for what they are, they are these
-    if objects.rows is None and not config.data.path:
-        raise UserError("nothing to evaluate: pass rows, or set data.path")
     if objects.reward is None and scoring_something(config) is not config:
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
     with sampler(config, objects) as runtime:

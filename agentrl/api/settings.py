@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -106,12 +105,6 @@ def log_notes(notes: Iterable[str]) -> None:
         log.warning("%s", note)
 
 
-def set_key(config: Any, key: str, value: Any) -> None:
-    """Set `key`, such as rollout.n."""
-    *sections, name = key.split(".")
-    setattr(reduce(getattr, sections, config), name, value)
-
-
 def path_or_list(value: Any, what: str) -> list[Any]:
     """One path, or the members of a list. Raises UserError."""
     if isinstance(value, str | Path):
@@ -124,35 +117,31 @@ def path_or_list(value: Any, what: str) -> list[Any]:
 def _tools(config: Any, tools: Any) -> list[Any] | None:
     if tools is None:
         return None
-    items = path_or_list(tools, "tools")
-    yaml, functions = "rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path"
-    set_key(config, yaml, None)
-    set_key(config, functions, None)
+    items, section = path_or_list(tools, "tools"), config.rollout.multi_turn
+    section.tool_config_path = section.function_tool_path = None
     if not _is_one_file(items):
         check_tools(None, None, items)
-    return _named(config, functions if _is_one_file(items) and str(items[0]).endswith(".py") else yaml, items)
+    functions = _is_one_file(items) and str(items[0]).endswith(".py")
+    return _named(section, "function_tool_path" if functions else "tool_config_path", items)
 
 
 def _interactions(config: Any, interactions: Any) -> list[Any] | None:
     if interactions is None:
         return None
     items = path_or_list(interactions, "interactions")
-    return _named(config, "rollout.multi_turn.interaction_config_path", items)
+    return _named(config.rollout.multi_turn, "interaction_config_path", items)
 
 
 def _is_one_file(items: list[Any]) -> bool:
     return len(items) == 1 and isinstance(items[0], str | Path)
 
 
-def _named(config: Any, key: str, items: list[Any]) -> list[Any] | None:
+def _named(section: Any, key: str, items: list[Any]) -> list[Any] | None:
     """Name the one file, or the objects, under `key`; an empty list means that there are none. Returns the objects."""
-    if items:
-        set_key(config, "rollout.multi_turn.enable", True)
-    if _is_one_file(items):
-        set_key(config, key, str(items[0]))
-        return None
-    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
-    return items or None
+    section.enable = section.enable or bool(items)
+    names = ", ".join(map(given_name, items))
+    setattr(section, key, (names if _is_one_file(items) else given(names)) if items else None)
+    return None if _is_one_file(items) else items or None
 
 
 def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
@@ -191,15 +180,10 @@ def _rewards(config: Any, rewards: Reward | None) -> dict[str, Callable[..., Any
         if not isinstance(reward, str):
             reward_function(reward, {}, batch=batch)
             path, objects[name] = given(function), reward
-        config.reward.functions[name] = RewardTerm(path, function, reward_weight(weight, name))
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")
+        config.reward.functions[name] = RewardTerm(path, function, float(weight))
     return objects
-
-
-def reward_weight(weight: Any, name: str) -> float:
-    """Raises UserError where the weight of a reward function is no number."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")
-    return float(weight)
 
 
 def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: Any) -> Sequence[Row] | None:
@@ -227,7 +211,7 @@ def is_files(rows: Rows) -> bool:
 
 def digest(rows: Sequence[Row]) -> str:
     """A digest of the prompts and the ground truth of the first rows: another data set has another."""
-    first = [[rows[i].prompt, rows[i].ground_truth] for i in range(min(len(rows), FIRST))]
+    first = [[row.prompt, row.ground_truth] for row in rows[:FIRST]]
     return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
 
 

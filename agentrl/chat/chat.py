@@ -22,7 +22,7 @@ from agentrl.chat.media.processor import Processor
 from agentrl.chat.parsers import parser_for
 from agentrl.chat.segments import Append, Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
-from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal
+from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal, showing
 from agentrl.chat.transcript import shown_turn, turn_ids
 from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
@@ -81,10 +81,8 @@ class Chat:
         self._segmenter_of = lru_cache(maxsize=CACHED_CONTEXTS)(
             lambda context: Segmenter(FixedBase(self.template, self._stops, context))
         )
-        try:
+        with showing("a user and an assistant message"):
             self._segmenter = self._segmenter_of(EMPTY)
-        except TemplateRefusal as error:
-            raise UserError(f"model.chat_template cannot show a user and an assistant message: {error}") from error
         self._codec = IncrementalCodec(self.template, self._segmenter.base.stops)
         self._reader = TurnReader(self.template, self._parser, self._segmenter.base)
         named = [self._segmenter_for([], [MARKED_TOOL])] if self.template.named else []
@@ -106,10 +104,8 @@ class Chat:
                 f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE_TEMPLATE} "
                 "(ChatML models) or to one that renders `tools`"
             )
-        try:
+        with showing("this conversation"):
             return self.template.prompt(messages, tools)
-        except TemplateRefusal as error:
-            raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
     def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
         """Read one sampled turn. Never raises: mistakes of the model are in `Call.error`.
@@ -144,17 +140,12 @@ class Chat:
         header. `history`: the conversation up to and with that turn; it and `tools` are for templates that look back
         at them. Raises UserError when the template refuses the messages.
         """
-        try:
+        roles = "/".join(dict.fromkeys(message["role"] for message in messages))
+        with showing(f"{roles} messages", f"; set it to a template that does, such as {READY_MADE_TEMPLATE}"):
             if len(history) > 1 and self.looks_back:
                 segmenter = self._segmenter_of(self._history.context([], tools))
                 return segmenter.observed(messages, closed=closed, last=last, before=history[:-1])
             return self._segmenter_for(history, tools).observed(messages, closed=closed, last=last)
-        except TemplateRefusal as error:
-            roles = "/".join(dict.fromkeys(message["role"] for message in messages))
-            raise UserError(
-                f"model.chat_template cannot show {roles} messages: {error}; set it to a template that does, such as "
-                f"{READY_MADE_TEMPLATE}"
-            ) from error
 
     def continuation(
         self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: RenderCache | None = None
@@ -198,13 +189,11 @@ class Chat:
             raise UserError("messages: a transcript needs a prompt and then an assistant message")
         ledger = Ledger()
         ledger.append_prompt(self.prompt(messages[: turns[0]], tools), media_of(messages[: turns[0]]))
-        try:
+        with showing("this conversation"):
             for turn, (at, end) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
                 self._append_turn(ledger, messages[:end], at, tools, turn, verbatim=verbatim)
                 if end < len(messages):
                     self._append_observed(ledger, messages[:end], at, tools, turn)
-        except TemplateRefusal as error:
-            raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
         return ledger
 
     def _append_turn(

@@ -8,7 +8,7 @@ continues after the next end of a turn, so that one report names up to `MAX_DIFF
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import islice
 
 from agentrl.chat.fixed_base import FixedBase
@@ -67,8 +67,15 @@ def check_trajectory(
     def render(count: int) -> str:
         return template.comparable(template.render(messages[:count], tools))
 
+    @cache
+    def partial(count: int) -> str:
+        try:
+            return render(count)
+        except TemplateRefusal:
+            return ""
+
     actual = template.comparable(_decoded(template, ids, prompt))
-    return _compare(Comparison(render, messages[:end], actual, mode), base, trace)
+    return _compare(Comparison(render, partial, messages[:end], actual, mode), base, trace)
 
 
 def _decoded(template: Template, ids: Sequence[int], prompt: int) -> str:
@@ -83,6 +90,8 @@ class Comparison:
 
     render: Callable[[int], str]
     """The template's text of the first so many messages."""
+    partial: Callable[[int], str]
+    """The same, with "" where the template refuses; the two searches ask for the same few renders."""
     messages: Sequence[Message]
     actual: str
     """The ledger's text."""
@@ -96,17 +105,6 @@ class Comparison:
 
     def equal(self, text: str, other: str) -> bool:
         return text == other or (self.mode != "strict" and _squeezed(text) == _squeezed(other))
-
-    @cached_property
-    def partial(self) -> Callable[[int], str]:
-        """`render`, with "" where the template refuses; the two searches ask for the same few renders."""
-        return cache(self._partial)
-
-    def _partial(self, count: int) -> str:
-        try:
-            return self.render(count)
-        except TemplateRefusal:
-            return ""
 
 
 def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch | None:

@@ -11,12 +11,12 @@ from functools import cached_property, lru_cache
 
 from jinja2 import Environment
 
-from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, TemplateRefusal
-from agentrl.trajectory.message import Message, Tools, text_of
+from agentrl.chat.template import CALLING, MARK, MARKED_TOOL, TOOL_NAME, USER, Template, TemplateRefusal
+from agentrl.core.grouping import grouped
+from agentrl.trajectory.message import Call, Message, Tools, as_tool_call, text_of
 
 PAST = "agentrlpast"
 """A word of the history: when it follows a turn, the template moved the history instead of reading it."""
-USER: Message = {"role": "user", "content": "x"}
 ASSISTANT: Message = {"role": "assistant", "content": MARK}
 ANSWER: Message = {"role": "assistant", "content": "x"}
 SPEAKERS = ("system", "developer", "user")
@@ -100,10 +100,8 @@ class HistoryProbe:
 
     def _follow(self, past: Sequence[Message], tools: Tools = None) -> list[str | None]:
         """The text after a turn that follows `past`: before a user message or a tool result, or without a turn."""
-        call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
-        calling = {"role": "assistant", "content": None, "tool_calls": [call]}
         result = {"role": "tool", "name": "x", "tool_call_id": "agentrl00", "content": "x"}
-        followed = ([USER, ASSISTANT, USER], [USER, calling, result], [{"role": "user", "content": MARK}])
+        followed = ([USER, ASSISTANT, USER], [USER, CALLING, result], [{"role": "user", "content": MARK}])
         return [self._after_mark([*past, *messages], tools) for messages in followed]
 
     def _after_mark(self, messages: Sequence[Message], tools: Tools) -> str | None:
@@ -124,10 +122,8 @@ def _firsts_and_lasts(
     texts: Sequence[tuple[str, str]], words_in: Callable[[str, str], Hashable]
 ) -> tuple[tuple[str, str], ...]:
     """The first and the last of the messages with the same words: the others change nothing."""
-    indices: dict[Hashable, list[int]] = {}
-    for i, (role, text) in enumerate(texts):
-        indices.setdefault((role, words_in(role, text)), []).append(i)
-    return tuple(texts[i] for i in sorted({i for found in indices.values() for i in (found[0], found[-1])}))
+    same = grouped(range(len(texts)), lambda i: (texts[i][0], words_in(*texts[i])))
+    return tuple(texts[i] for i in sorted({i for found in same.values() for i in (found[0], found[-1])}))
 
 
 def _spoken(role: str, text: str) -> list[Message]:
@@ -138,8 +134,7 @@ def _spoken(role: str, text: str) -> list[Message]:
 def _round(number: int) -> list[Message]:
     """A question answered by way of a tool."""
     call_id = f"agentrl9{number}"
-    call = {"id": call_id, "type": "function", "function": {"name": "x", "arguments": {"x": "x"}}}
-    calling: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calling: Message = {**CALLING, "tool_calls": [as_tool_call(Call(call_id, "x", {"x": "x"}))]}
     return [USER, calling, {"role": "tool", "name": "x", "tool_call_id": call_id, "content": "x"}, ANSWER]
 
 

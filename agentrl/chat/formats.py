@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.template import Template, TemplateRefusal
+from agentrl.chat.template import USER, Template, TemplateRefusal
 from agentrl.core.points import PARSERS
 from agentrl.core.prefixes import common_length
 from agentrl.trajectory.message import Call, Message, as_tool_call
@@ -20,7 +20,6 @@ Named = tuple[str, dict[str, Any]]
 
 FALLBACK = "hermes"
 """Where the template shows no calls, or none that any format reads."""
-USER: Message = {"role": "user", "content": "x"}
 PLAIN: list[Named] = [("look_up", {"city": "Paris"})]
 FURTHER: tuple[tuple[str, list[Named]], ...] = (
     ("", [("look_up", {"city": 'a "b"\n{c} <d> é', "days": 3, "share": 1.5, "exact": True})]),

@@ -6,7 +6,8 @@ calls and tools, whether arguments must be text, whether they read thinking.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -32,12 +33,24 @@ LEAD_TOKENS = 16
 PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]}
 TOOL_NAME = "agentrltool"
 MARKED_TOOL = {"type": "function", "function": {"name": TOOL_NAME, "description": "x", "parameters": PARAMETERS}}
+USER: Message = {"role": "user", "content": "x"}
+CALL = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
+CALLING: Message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 ANCHORS = ("\n", "0", "!")
 """Texts that a tokenizer hardly ever joins with what follows them."""
 
 
 class TemplateRefusal(Exception):
     """The template raised: it cannot show these messages."""
+
+
+@contextmanager
+def showing(what: str, fix: str = "") -> Iterator[None]:
+    """Turn a refusal to show something into a UserError."""
+    try:
+        yield
+    except TemplateRefusal as error:
+        raise UserError(f"model.chat_template cannot show {what}: {error}{fix}") from error
 
 
 class Template:
@@ -169,18 +182,15 @@ class Template:
             at += len(match[0]) - len(match[1])
         return text[at:]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens included."""
-        return self._text_of(ids)
-
     @cached_property
-    def _text_of(self) -> Decode:
+    def decode(self) -> Decode:
+        """Text of ids, special tokens included."""
         return decoder(self.tokenizer, self._decode)
 
     @property
     def additive(self) -> bool:
         """Whether ids stand for bytes: the text of two halves is that of the whole, cut between two characters."""
-        return self._text_of != self._decode
+        return self.decode != self._decode
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self.tokenizer.is_fast:
@@ -219,13 +229,13 @@ class Template:
     @cached_property
     def shows_tools(self) -> bool:
         """Whether the prompt tells the model about its tools."""
-        return self._shows([{"role": "user", "content": "x"}], [MARKED_TOOL], TOOL_NAME)
+        return self._shows([USER], [MARKED_TOOL], TOOL_NAME)
 
     @cached_property
     def reads_reasoning(self) -> bool:
         """Whether an assistant message's `reasoning_content` is shown; elsewhere thinking stays in the content."""
         thought = {"role": "assistant", "content": "x", "reasoning_content": MARK}
-        return any(self._shows([{"role": "user", "content": "x"}, thought], tools) for tools in self._kinds)
+        return any(self._shows([USER, thought], tools) for tools in self._kinds)
 
     @property
     def sources(self) -> list[str]:
@@ -246,12 +256,10 @@ class Template:
 
     def _probe_calls(self) -> bool:
         """Find how an assistant turn with a tool call must look to be shown."""
-        call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
-        turn: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
         for content in ("", None):
             for as_text in (False, True):
                 self._content_with_calls, self._arguments_as_text = content, as_text
-                if any(self._shows([{"role": "user", "content": "x"}, turn], tools) for tools in self._kinds):
+                if any(self._shows([USER, CALLING], tools) for tools in self._kinds):
                     return True
         self._content_with_calls, self._arguments_as_text = "", False
         return False

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
-from agentrl.chat.template import TemplateRefusal
+from agentrl.chat.template import showing
 from agentrl.chat.thinking import BLOCKS, closed_at_end, left_open
-from agentrl.core.errors import UserError
 from agentrl.core.prefixes import common_length
 from agentrl.trajectory.message import Message, Tools, text_of
 
@@ -23,15 +22,13 @@ def shown_turn(
     base: FixedBase, history: Sequence[Message], message: Message, tools: Tools, *, looks_back: bool
 ) -> ShownTurn:
     """The turn as the template shows it; with `looks_back`, after its true history. Raises UserError."""
-    try:
+    with showing("an assistant message"):
         if looks_back:
             render = base.template.render
             text, opening = render([*history, message], tools), render(history, tools, generation=True)
             if text.startswith(opening):
                 return ShownTurn(text[len(opening) :], "")
         return ShownTurn(base.render([MARKED_USER, message]), base.opening)
-    except TemplateRefusal as error:
-        raise UserError(f"model.chat_template cannot show an assistant message: {error}") from error
 
 
 def turn_ids(

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 
@@ -35,6 +37,11 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--program", help=argparse.SUPPRESS)  # another framework's; its compatibility layer sets it
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
     parser.add_argument("--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (about WORD) and stop")
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """A console that colours and breaks nothing by itself."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
 def row_count(text: str) -> int:
@@ -132,11 +139,8 @@ def started_once() -> None:
 
 def print_notes(notes: Iterable[str]) -> None:
     """Dim lines on stderr."""
-    from rich.console import Console
-
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
     for note in notes:
-        console.print(f"note: {note}", style="dim", markup=False)
+        terminal(stderr=True).print(f"note: {note}", style="dim", markup=False)
 
 
 def print_config(config: Any, checks: "Iterable[Check]") -> None:

@@ -8,12 +8,14 @@ agentrl config check run_grpo.sh
 import argparse
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.markup import escape
+
 from agentrl.cli.commands import added_commands
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from agentrl.config.explain import Explanation
 
 
@@ -35,24 +37,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the sub-command; returns its exit code."""
-    return int(args.run(args))
+    return int(args.run(args) or 0)
 
 
-def _search(args: argparse.Namespace) -> int:
+def _search(args: argparse.Namespace) -> None:
     from agentrl.cli.page import print_keys
     from agentrl.config.schema import Config
 
     print_keys(Config, args.word)
-    return 0
 
 
-def _explain(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
+def _explain(args: argparse.Namespace) -> None:
     from agentrl.config.explain import explain
     from agentrl.config.schema.commands import SCHEMAS
 
-    console, unknown = Console(highlight=False, soft_wrap=True), []
+    console, unknown = terminal(), []
     for name in args.keys:
         try:
             for explanation in explain(name, SCHEMAS):
@@ -61,12 +60,9 @@ def _explain(args: argparse.Namespace) -> int:
             unknown.append(str(error))
     if unknown:
         raise UserError("; ".join(unknown))
-    return 0
 
 
-def _print_explanation(console: "Console", name: str, found: "Explanation") -> None:
-    from rich.markup import escape
-
+def _print_explanation(console: Console, name: str, found: "Explanation") -> None:
     from agentrl.config.names import written
 
     title = found.name if name == found.name else f"{name} [not bold]is[/] {found.name}"

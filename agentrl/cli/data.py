@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError, plural, reported_as
 
 if TYPE_CHECKING:
@@ -45,10 +46,8 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
         )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Generate the files; print their names and the command to train on them."""
-    from rich.console import Console
-
     from agentrl.core.outputs import check_folder
     from agentrl.tasks.demo import TASKS, make_task, task_class
     from agentrl.tasks.generate import generate
@@ -58,11 +57,10 @@ def run(args: argparse.Namespace) -> int:
     task = make_task(args.task, given | dict(_own_option(args.task, text) for text in args.set))
     check_folder(args.out, "--out")
     sizes = {"train": args.train, "val": args.val, "demos": args.demos}
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     for file, count in generate(task, args.out, **sizes, seed=args.seed).items():
         console.print(f"{file}: {plural(count, 'row')}")
     console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
-    return 0
 
 
 def _own_option(task: str, text: str) -> tuple[str, Any]:

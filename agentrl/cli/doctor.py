@@ -9,13 +9,12 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, row_count, use_idle_cores
+from rich.text import Text
+
+from agentrl.cli.common import add_config_arguments, load_config, row_count, terminal, use_idle_cores
 from agentrl.core.errors import plural
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from agentrl.doctor.diagnosis import Diagnosis
     from agentrl.doctor.finding import Finding
 
 
@@ -43,8 +42,12 @@ def run(args: argparse.Namespace) -> int:
 
     printer = FindingPrinter()
     diagnosis = diagnose(config, printer, split=args.split, count=args.rows)
-    if not args.no_conversation:
-        conversation(printer.console, diagnosis)
+    if diagnosis.conversation is not None and not args.no_conversation:
+        from agentrl.tracking import conversation
+
+        title = "example: trained tokens are coloured"
+        printer.console.print()
+        printer.console.print(conversation(diagnosis.conversation, diagnosis.decode, title=title))
     return printer.end()
 
 
@@ -52,13 +55,14 @@ class FindingPrinter:
     """Prints findings by area, and at the end their numbers."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.area, self.counts = "", Counter[str]()
+        self.console, self.area, self.counts = terminal(), "", Counter[str]()
 
     def __call__(self, area: str, finding: "Finding") -> None:
-        line(self.console, "" if area == self.area else area, finding)
+        mark, style = MARKS[finding.level]
+        named = "" if area == self.area else area
+        self.console.print(Text.assemble((f"{named:<9}", "bold"), " ", (mark, style), " ", finding.text))
+        if finding.fix:
+            self.console.print(Text(f"{'':<11} → {finding.fix}", style))
         self.area = area
         self.counts[finding.level] += 1
 
@@ -67,22 +71,3 @@ class FindingPrinter:
         good, doubts, bad = (self.counts[level] for level in MARKS)
         self.console.print(f"\n{good} ok, {plural(doubts, 'warning')}, {plural(bad, 'problem')}")
         return int(bad > 0)
-
-
-def line(console: "Console", area: str, finding: "Finding") -> None:
-    """A finding with its fix below it."""
-    from rich.text import Text
-
-    mark, style = MARKS[finding.level]
-    console.print(Text.assemble((f"{area:<9}", "bold"), " ", (mark, style), " ", finding.text))
-    if finding.fix:
-        console.print(Text(f"{'':<11} → {finding.fix}", style))
-
-
-def conversation(console: "Console", diagnosis: "Diagnosis") -> None:
-    """The made-up conversation; trained tokens are coloured."""
-    from agentrl.tracking import conversation as drawn
-
-    if diagnosis.conversation is not None:
-        console.print()
-        console.print(drawn(diagnosis.conversation, diagnosis.decode, title="example: trained tokens are coloured"))

@@ -8,6 +8,7 @@ agentrl engine list                      installed engines and their folders
 import argparse
 from pathlib import Path
 
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
 
@@ -23,23 +24,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     tasks.add_parser("list", help="list installed engines")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Install or list."""
-    from rich.console import Console
-
     from agentrl.engines.servers.installation import RECIPES, environments, install, installed
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if args.task == "list":
         for name in RECIPES:
-            Console(highlight=False, soft_wrap=True).print(f"{name}: {installed(environments() / name, name)}")
-        return 0
+            terminal().print(f"{name}: {installed(environments() / name, name)}")
+        return
     if args.engine not in RECIPES:
         raise UserError(f"{args.engine}: no such engine; choose one of {', '.join(RECIPES)}")
-    folder = expanded(args.dir or environments() / args.engine).resolve()
+    folder, console = expanded(args.dir or environments() / args.engine).resolve(), terminal(stderr=True)
     with console.status(f"installing {args.engine} in {folder}") as status:
         install(args.engine, folder, cpu=args.cpu, python=args.python, say=status.update)
     console.print(f"{args.engine} is ready: {installed(folder, args.engine)}")
     if args.dir:
         console.print(f"to use it, set rollout.engine_python={folder}/bin/python")
-    return 0

@@ -10,6 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from agentrl.cli.generate import answer, load
 from agentrl.cli.generate import configure as configure_rows
 from agentrl.config.checks.files import inputs
@@ -18,8 +21,6 @@ from agentrl.core.outputs import check_apart, check_file, writing
 from agentrl.core.row_sources import split_source
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.tracking.estimates import Figure, Report, RowScores
 
@@ -55,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         check_file(args.json, "--json")
         check_apart(args.json, "--json", inputs(config.model, config.data))
-    from rich.console import Console
-
     from agentrl.tracking.estimates import reports
 
     scores = _scores(config, args.rows)
@@ -92,9 +91,7 @@ def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
     return generator.scores(rows)
 
 
-def _table(found: "list[Report]", confidence: float) -> "Table":
-    from rich.table import Table
-
+def _table(found: "list[Report]", confidence: float) -> Table:
     ks = sorted({k for report in found for k in report.passes})
     caption = f"in brackets: {confidence:.0%} confidence intervals over rows"
     table = Table(box=None, header_style="bold", caption=caption)

@@ -16,7 +16,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, terminal, use_idle_cores
 from agentrl.core.errors import plural
 from agentrl_sandbox.guard import is_loopback
 
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", default=OUT, help=f"file for the conversations (default {OUT})")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Serve until interrupted; write each conversation as it ends."""
     from agentrl.config.validate import ANSWERING
     from agentrl.core.outputs import check_file
@@ -53,25 +53,21 @@ def run(args: argparse.Namespace) -> int:
     config = untrained(scoring_something(load_config(args, checks=ANSWERING)))
     check_file(args.out, "--out")
     use_idle_cores(config.trainer, config.rollout)
-    from rich.console import Console
-
     from agentrl.config.schema.marks import FILTERS
     from agentrl.engines.engine import Sampling
     from agentrl.runtime.local import LocalRuntime
     from agentrl.tracking.dumps.jsonl import Appended
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     token = args.token or os.environ.get(TOKEN, "") or ("" if is_loopback(args.host) else secrets.token_urlsafe(18))
     with closing(LocalRuntime(config)) as runtime:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
         rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
-        seed = config.trainer.seed
         filters = {name: getattr(rollout, name) for name in FILTERS}
-        sampling = Sampling(model_length(config), rollout.temperature, seed=seed, **filters)
-        env = runtime.rollouts.env
-        folder = Path(f"{args.out}.sessions")
+        sampling = Sampling(model_length(config), rollout.temperature, seed=config.trainer.seed, **filters)
+        env, folder = runtime.rollouts.env, Path(f"{args.out}.sessions")
         gateway = OpenGateway(env, sampling, folder, args.host, args.port, token=token, ended=kept.add)
         key = f"{token}.try-1" if token else "try-1"
         stop, runner = asyncio.Event(), runtime.runner
@@ -84,9 +80,8 @@ def run(args: argparse.Namespace) -> int:
         runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url, key=key)), stop))
     if not kept.count:
         print_notes(["no agent has asked for anything: nothing is written"])
-        return 0
+        return
     console.print(f"{plural(kept.count, 'conversation')}: agentrl view {args.out}")
-    return 0
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

@@ -11,7 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, terminal, use_idle_cores
 from agentrl.core.errors import UserError, plural
 from agentrl.core.paths import shown
 
@@ -43,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if not config.data.path:
         raise UserError("data.path is not set: set it to the rows to answer, .parquet or .jsonl")
     generator, rows = answer(config, args.rows)
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = terminal(stderr=True)
     answers = sum(map(len, generator.answers.values()))
     console.print(f"{plural(len(rows), 'row')}, {plural(answers, 'answer')}: {shown(generator.out)}")
     if generator.failed:
@@ -84,8 +84,7 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
 
     use_idle_cores(config.trainer, config.rollout)
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
-        rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
-        rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
+        rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")[:limit]
         runtime.publish_weights(0)
         generator = Generator(config, runtime, out)
         with progress() as on_row:
@@ -96,10 +95,7 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
 @contextmanager
 def progress() -> "Iterator[OnRow]":
     """Show a progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     columns: Any = TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("rows", total=None)

@@ -42,16 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     wait_passively(os.environ)
     try:
         return dispatch([arg for arg in args if arg != "--traceback"])
-    except UserError as error:
+    except (UserError, InfraError) as error:
         if traceback:
             raise
         report(str(error), error.details)
-        return 2
-    except InfraError as error:
-        if traceback:
-            raise
-        report(str(error))
-        return 1
+        return 2 if isinstance(error, UserError) else 1
     except OSError as error:
         line = disk_trouble(error)
         if traceback or line is None:
@@ -119,20 +114,20 @@ def _expanded(value: Any) -> Any:
 
 def report(message: str, details: Sequence[str] = (), *, label: str = "error") -> None:
     """One red line on stderr, below its details."""
-    from rich.console import Console
     from rich.text import Text
 
-    for detail in details:
-        Console(stderr=True, soft_wrap=True).print(Text(f"  {detail}", "dim"))
-    line = Text.assemble((f"{label}: ", "bold red"), (" ".join(message.split()), "red"))
-    Console(stderr=True, soft_wrap=True).print(line)
+    from agentrl.cli.common import terminal
+
+    lines = [Text(f"  {detail}", "dim") for detail in details]
+    lines.append(Text.assemble((f"{label}: ", "bold red"), (" ".join(message.split()), "red")))
+    terminal(stderr=True).print(*lines, sep="\n")
 
 
 def print_help() -> None:
     """Show the commands in groups, and the first steps."""
-    from rich.console import Console
+    from agentrl.cli.common import terminal
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.print(f"[bold]agentrl {__version__}[/]: {TITLE}\n\n  agentrl COMMAND [...]")
     shown = commands().values()
     for group in dict.fromkeys(command.group for command in shown):

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
+from agentrl.cli.common import terminal
 from agentrl.core.dtypes import STORED
 
 
@@ -17,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a model that is already in OUT")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Find the checkpoint, write the folder."""
     from agentrl.core.outputs import check_folder
 
@@ -28,5 +27,4 @@ def run(args: argparse.Namespace) -> int:
     step = merge(
         newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter, overwrite=args.overwrite
     )
-    Console(stderr=True).print(f"{args.out}: the policy after step {step}", highlight=False)
-    return 0
+    terminal(stderr=True).print(f"{args.out}: the policy after step {step}")

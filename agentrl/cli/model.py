@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from agentrl.cli.common import terminal
 from agentrl.core.dtypes import STORED
 
 
@@ -29,16 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     tiny.add_argument("--seed", type=int, default=0, help="seed of the weights (default: %(default)s)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Write the model if it is not there."""
-    from rich.console import Console
-
     from agentrl.core.outputs import check_folder
 
     check_folder(args.out.parent, "OUT")
     made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
-    Console(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}", highlight=False)
-    return 0
+    terminal(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}")
 
 
 def _smollm2(args: argparse.Namespace) -> bool:

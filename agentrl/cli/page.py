@@ -1,8 +1,12 @@
 """Help for commands that take a configuration: their page, and the list of keys."""
 
 import argparse
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
 
 from agentrl.cli.commands import Command
 from agentrl.config.choices import words_of
@@ -10,9 +14,6 @@ from agentrl.config.keys import Key, nearest, schema_keys, schema_sections
 from agentrl.config.names import written
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 HOW = """Settings come from the defaults, then a YAML file, then the command line.
 
@@ -23,17 +24,8 @@ HOW = """Settings come from the defaults, then a YAML file, then the command lin
 verl's names work: actor_rollout_ref.rollout.n means rollout.n."""
 
 
-class _Wide(argparse.HelpFormatter):
-    """Fits an option and its help on one line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=48, width=120)
-
-
 def print_page(command: Command, module: ModuleType) -> None:
     """Print the examples of a command's module, presets, sections of keys, and the command's options."""
-    from rich.console import Console
-
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]agentrl {command.name}[/] [KEY=VALUE ...]: {command.help}\n")
     console.print(HOW)
@@ -46,7 +38,7 @@ def print_page(command: Command, module: ModuleType) -> None:
     _print_options(console, command.name, module)
 
 
-def _print_presets(console: "Console", command: str, schema: type) -> None:
+def _print_presets(console: Console, command: str, schema: type) -> None:
     from agentrl.config.presets import shipped
 
     console.print("\n[bold]Presets[/]")
@@ -64,7 +56,7 @@ def _kind(name: str) -> str:
     return "sft" if name.endswith("sft") else "eval" if name in ("eval", "generate") else "train"
 
 
-def _print_sections(console: "Console", schema: type) -> None:
+def _print_sections(console: Console, schema: type) -> None:
     keys = schema_keys(schema)
     console.print(
         f"\n[bold]Keys[/]  [dim]{len(keys)} keys; --help-keys lists all, --help-keys WORD those about WORD[/]"
@@ -76,8 +68,9 @@ def _print_sections(console: "Console", schema: type) -> None:
             console.print(f"  [cyan]{path:<30}[/] {count:>3}  {' '.join(doc.split())}")
 
 
-def _print_options(console: "Console", command: str, module: ModuleType) -> None:
-    parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
+def _print_options(console: Console, command: str, module: ModuleType) -> None:
+    wide = partial(argparse.HelpFormatter, max_help_position=48, width=120)  # an option and its help on one line
+    parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=wide)
     module.configure(parser)
     parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
     options = parser.format_help().partition("options:")[2]
@@ -86,8 +79,6 @@ def _print_options(console: "Console", command: str, module: ModuleType) -> None
 
 def print_keys(schema: type, word: str = "") -> None:
     """Print keys whose name or meaning contains `word`, with type and default. Raises UserError if there is none."""
-    from rich.console import Console
-
     console = Console(highlight=False)
     section = None
     for key in matching(schema, word):
@@ -110,11 +101,7 @@ def matching(schema: type, word: str) -> list[Key]:
     return found
 
 
-def _entry(key: Key) -> Any:
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
+def _entry(key: Key) -> Group:
     words = words_of(key.path)
     kind = " | ".join(words) if words and len(words) <= 4 else key.type_name
     head = Text.assemble("  ", (key.path, "cyan"), f" = {written(key.default)}  ", (kind, "dim"))

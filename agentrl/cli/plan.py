@@ -11,6 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.core.errors import UserError
 
@@ -35,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", type=Path, metavar="FILE", help="measure this machine, write FILE and use it")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the layouts that fit."""
     args.overrides = [word if "=" in word else f"model.path={word}" for word in args.overrides]
     args.config_name = args.config_name or "recipes/base"
@@ -54,14 +57,10 @@ def run(args: argparse.Namespace) -> int:
         args.measure.write_text(json.dumps(asdict(speeds), indent=1))
     given = {word.partition("=")[0].lstrip("+") for word in args.overrides}
     show(plans(config, size, speeds, args.gpus, per_node=args.per_node, fixed=given), args)
-    return 0
 
 
 def show(found: "list[Plan]", args: argparse.Namespace) -> None:
     """The table, the command of the fastest, and what is not known."""
-    from rich.console import Console
-    from rich.table import Table
-
     from agentrl.doctor.plan import MOST_GPUS
 
     best, size, speeds = found[0], found[0].layout.size, found[0].layout.speeds

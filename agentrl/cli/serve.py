@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
+from agentrl.cli.common import add_config_arguments, load_config, terminal, use_idle_cores
 from agentrl.core.paths import absolute
 from agentrl_sandbox.guard import is_loopback
 
@@ -41,8 +41,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 async def _serve(config: Any, token: str, host: str, port: int) -> None:
-    from rich.console import Console
-
     from agentrl.serve.app import serve
     from agentrl.serve.models import Models
     from agentrl.serve.samplers import open_samplers
@@ -53,8 +51,7 @@ async def _serve(config: Any, token: str, host: str, port: int) -> None:
     samplers = await open_samplers(config, models.base, tokenizer)
     ends, folder = stop_token_ids(config.model) or (tokenizer.eos_token_id,), Path(config.trainer.default_local_dir)
     service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
-    show = Console(highlight=False, soft_wrap=True).print
-    await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
+    await serve(service, token, host, port, lambda url: terminal().print(INVITATION.format(url=url, key=f"{token}try")))
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

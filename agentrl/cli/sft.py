@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
-from agentrl.cli.sweep import add_sweep_argument, sweep
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agentrl.cli.common import load_config, terminal, use_idle_cores
+from agentrl.cli.sweep import configure as configure
+from agentrl.cli.sweep import sweep
 from agentrl.core.errors import plural
 from agentrl.core.paths import shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from agentrl.training.sft.contract import SftResult
 
 
@@ -29,12 +31,6 @@ EXAMPLES = (
 OnStep = Callable[[int, int, dict[str, float]], None]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides and the options around them."""
-    add_config_arguments(parser)
-    add_sweep_argument(parser)
-
-
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
     from agentrl.config.schema.sft import SftConfig
@@ -44,15 +40,13 @@ def run(args: argparse.Namespace) -> int:
         return sweep(args, "sft", "output_dir", SftConfig, SUPERVISED)
     config = load_config(args, schema=SftConfig, default="sft", checks=SUPERVISED)
     use_idle_cores(config.trainer)
-    from rich.console import Console
-
     from agentrl.doctor.preflight import preflight_sft
 
     preflight_sft(config)
     from agentrl.sft import sft
     from agentrl.training.checkpoint.run_start import supervise
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = terminal(stderr=True)
     with progress(console, config.trainer.log_freq) as on_step:
         result = supervise(lambda config: sft(config, on_step), config, "trainer.output_dir")
     report(console, result)
@@ -60,13 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
+def progress(console: Console, log_freq: int) -> Iterator[OnStep]:
     """A progress bar on a terminal; otherwise a line every `log_freq` steps, and for the first and last step."""
     if not console.is_terminal:
         yield lambda step, total, metrics: line(console, step, total, metrics, log_freq)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("loss {task.fields[loss]:.4f}")
     bar = Progress(TextColumn("sft"), *columns, console=console)
     task = bar.add_task("sft", total=None, loss=float("nan"))
@@ -81,7 +73,7 @@ def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
         bar.stop()
 
 
-def line(console: "Console", step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:
+def line(console: Console, step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:
     """Print one step as a line."""
     if step in (1, total) or step % log_freq == 0 or "val_loss" in metrics:
         figures = f"loss {metrics['loss']:.4f}  grad norm {metrics['grad_norm']:.3g}  lr {metrics['lr']:.3g}"
@@ -89,7 +81,7 @@ def line(console: "Console", step: int, total: int, metrics: dict[str, float], l
         console.print(f"sft step {step}/{total}  {figures}", markup=False)
 
 
-def report(console: "Console", result: "SftResult") -> None:
+def report(console: Console, result: "SftResult") -> None:
     """Print the result."""
     counts = (result.too_long, "longer than data.max_length"), (result.below, "below data.min_reward")
     reasons = ", ".join(f"{count} {why}" for count, why in counts if count)

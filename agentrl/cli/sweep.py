@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import chosen_file
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.cli.common import add_config_arguments, chosen_file
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.paths import shown
 
@@ -40,8 +43,9 @@ class Job:
     overrides: list[str]
 
 
-def add_sweep_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-m`, as in Hydra."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them, with `-m` as in Hydra."""
+    add_config_arguments(parser)
     parser.add_argument(
         "--multirun",
         "-m",
@@ -113,9 +117,6 @@ def _run(arguments: list[str]) -> int:
 
 def _report(codes: dict[str, int]) -> None:
     """Print the result of each run on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("run", "result", "step", box=None, pad_edge=False)
     for place, code in codes.items():
         step, result = _last(Path(place)) if code == 0 else ("", f"failed, exit code {code}")

@@ -2,6 +2,7 @@
 
 agentrl tasks check FOLDER                 run each task's solution, and nothing at all: 1 and 0 are right
 agentrl tasks check FOLDER --task fix-git  one of them
+agentrl tasks check FOLDER rollout.containers.pass_env=[HF_TOKEN]   with settings of a run
 agentrl tasks clean                        remove containers and networks that ended runs of this machine have left
 agentrl tasks clean --images               the images that runs have built, too
 """
@@ -13,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError
 from agentrl.core.paths import expanded
 
@@ -28,10 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
     check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
     check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
-    check.add_argument(
-        "--pass-env", metavar="NAME", action="append", default=[], help="a variable of this shell that tasks may have"
-    )
-    check.add_argument("--provider", metavar="NAME", default="docker", help="of containers (default: docker)")
+    check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of a run")
 
     clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
     clean.add_argument("--images", action="store_true", help="also remove the images that runs have built")
@@ -43,12 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _clean(*, images: bool) -> int:
-    from rich.console import Console
-
     from agentrl.containers.docker.provider import clean
 
-    cleaned = clean(images=images)
-    console = Console(highlight=False, soft_wrap=True)
+    cleaned, console = clean(images=images), terminal()
     for name in cleaned.removed:
         console.print(f"removed {name}")
     if cleaned.left:
@@ -60,8 +56,6 @@ def _clean(*, images: bool) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     """Check the tasks of a folder. Raises UserError for a folder without one, and without an engine."""
-    from rich.console import Console
-
     from agentrl.tasks.harbor.folder import find_tasks
     from agentrl.tasks.harbor.table import CheckTable
 
@@ -71,18 +65,18 @@ def _check(args: argparse.Namespace) -> int:
     chosen = {name: tasks[name] for name in tasks if any(fnmatch(name, wanted) for wanted in args.task or ["*"])}
     if not chosen:
         raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
-    table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
+    table = CheckTable(terminal(), chosen)
     with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
         asyncio.run(_checked(chosen, args, table, Path(args.logs or unkept)))
     return table.close()
 
 
 async def _checked(tasks: dict[str, Path], args: argparse.Namespace, table: "CheckTable", logs: Path) -> None:
-    from agentrl.config.schema.rollout import Containers
+    from agentrl.config import compose
     from agentrl.tasks.harbor.check import check_tasks
     from agentrl.tasks.runner import TaskRunner
 
-    runner = TaskRunner(Containers(provider=args.provider, pass_env=args.pass_env))
+    runner = TaskRunner(compose(args.overrides, checks=()).rollout.containers)
     try:
         if hasattr(runner.provider, "ready"):
             await runner.provider.ready()

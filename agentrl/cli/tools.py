@@ -14,12 +14,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from agentrl.cli.common import terminal
 from agentrl.core.errors import UserError
 from agentrl.core.resources import find
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from agentrl.tools import ToolResult, ToolSet
 
 COLOURS = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
@@ -44,8 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Test the tools; returns 1 if one failed with an infra_error."""
-    from rich.console import Console
-
     from agentrl.tools import load_tools
 
     if args.yaml is None and args.functions is None:
@@ -53,13 +54,10 @@ def run(args: argparse.Namespace) -> int:
     if args.yaml is not None and Path(find(args.yaml, what="tools test")).suffix == ".py":
         raise UserError(f"{args.yaml} is Python: write --functions {args.yaml}, or name the YAML file of its classes")
     tools = load_tools(args.yaml, args.functions, max_response=2000, unit="characters", side="middle")
-    console = Console(highlight=False, soft_wrap=True)
-    return asyncio.run(_test(tools, args, console))
+    return asyncio.run(_test(tools, args, terminal()))
 
 
-async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
-    from rich.markup import escape
-
+async def _test(tools: "ToolSet", args: argparse.Namespace, console: Console) -> int:
     from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
 
     try:
@@ -83,7 +81,7 @@ async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") 
 
 
 async def _one(
-    tools: "ToolSet", schema: dict[str, Any], given: dict[str, list[Any]], console: "Console", *, shown: bool
+    tools: "ToolSet", schema: dict[str, Any], given: dict[str, list[Any]], console: Console, *, shown: bool
 ) -> bool:
     """Call one tool; returns whether it failed with an infra_error."""
     from agentrl.tools.examples import example_arguments
@@ -104,9 +102,7 @@ async def _one(
     return failed
 
 
-def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
-    from rich.text import Text
-
+def _show(arguments: Any, result: "ToolResult", console: Console) -> None:
     from agentrl.core.json_text import to_json
     from agentrl.tracking.fields import duration, figure
 
@@ -121,10 +117,8 @@ def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
     console.print(Text(result.text or result.error or "(no text)"))
 
 
-def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") -> None:
+def _show_prompt(model: str, schemas: list[dict[str, Any]], console: Console) -> None:
     """Show the tools as the chat template renders them."""
-    from rich.text import Text
-
     from agentrl.chat import Chat
     from agentrl.training.model.loading import load_tokenizer_from
 

@@ -3,11 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
-from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.cli.common import load_config, print_notes, terminal, use_idle_cores
+from agentrl.cli.sweep import configure as configure
+from agentrl.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
+    from agentrl.tracking.start_times import StartTimes
 
 
 EXAMPLES = (
@@ -24,12 +26,6 @@ EXAMPLES = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides and the options around them."""
-    add_config_arguments(parser)
-    add_sweep_argument(parser)
-
-
 def run(args: argparse.Namespace) -> int:
     """Train."""
     if args.multirun:
@@ -42,19 +38,21 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.doctor.preflight import preflight_training
 
     print_notes(preflight_training(config))
+    from agentrl.tracking.start_times import StartTimes, process_age
     from agentrl.training.checkpoint.run_start import supervise
 
-    supervise(train, config, "trainer.default_local_dir", finished)
+    first = iter([StartTimes(process_age())])  # the start of a restart begins with it
+    supervise(lambda config: train(config, next(first, None)), config, "trainer.default_local_dir", finished)
     return 0
 
 
-def train(config: "Config") -> None:
-    """Launch the servers, then import the rest of the program, which takes seconds, and train."""
+def train(config: "Config", times: "StartTimes | None" = None) -> None:
+    """Launch the servers, then import the rest of the program, which takes seconds, and train. `times`: of the start,
+    which began before."""
     from agentrl.engines.starting import starting
     from agentrl.runtime.ray import starting_workers
-    from agentrl.tracking.start_times import StartTimes, process_age
 
-    with starting(config, StartTimes(process_age())) as start, starting_workers(config, start):
+    with starting(config, times) as start, starting_workers(config, start):
         from agentrl.train import train
 
         train(config, start=start)
@@ -62,11 +60,9 @@ def train(config: "Config") -> None:
 
 def finished(config: "Config", steps: int) -> None:
     """Say that all steps of the run are taken, and where its results are."""
-    from rich.console import Console
-
     from agentrl.tracking.resume_notes import resuming_from
     from agentrl.tracking.summary import closing
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     for piece in (resuming_from(steps, steps), *closing(config.trainer, None)):
         console.print(piece)

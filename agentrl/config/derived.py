@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from agentrl.config.schema import Algorithm, Config, Optim, Reward, Rollout, Teacher, Trainer
 from agentrl.core.errors import UserError, plural
-from agentrl.core.points import ADVANTAGES, OPTIMIZERS
+from agentrl.core.points import ADVANTAGES, LOOPS, OPTIMIZERS
 from agentrl.trajectory.row import Row
 
 T = TypeVar("T")
@@ -84,6 +84,12 @@ def teacher_of(row: Row, teachers: Mapping[str, Teacher]) -> str | None:
 def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:
     """Whether processes of their own run the conversations; a run of one process ignores the workers it asks for."""
     return rollout.agent.num_workers > 0 and processes(trainer, rollout) > 1
+
+
+def own_loops(rollout: Rollout) -> bool:
+    """Whether the user's agent loops may run."""
+    agent = rollout.agent
+    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
 
 def records_experts(config: Config) -> bool:

@@ -41,21 +41,15 @@ def explain(name: str, schemas: Mapping[str, type]) -> list[Explanation]:
     Commands that mean the same by it share an explanation.
     """
     path = name.partition("=")[0].lstrip("+~")
-    found: list[Explanation] = []
+    found: dict[str, Explanation] = {}
     for command, schema in schemas.items():
         explanation = _explain(path, schema) if _may_take(path, schema, schemas) else None
-        same = next(
-            (e for e in found if explanation and (e.key, e.fates) == (explanation.key, explanation.fates)), None
-        )
-        if same is not None:
+        if explanation is not None:
+            same = found.setdefault(repr((explanation.key, explanation.fates)), explanation)
             same.commands.append(command)
-        elif explanation is not None:
-            explanation.commands.append(command)
-            found.append(explanation)
-    with_key = [e for e in found if e.key or e.section]
     if not found:
         raise UserError(_nothing(path, schemas))
-    return with_key or found
+    return [e for e in found.values() if e.key or e.section] or [*found.values()]
 
 
 def _may_take(path: str, schema: type, schemas: Mapping[str, type]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.config.choices import OPEN
+from agentrl.config.keys import as_list, sections_of
 from agentrl.core.errors import UserError
 from agentrl.core.registry import GivenObject
 
@@ -94,11 +95,9 @@ class Objects:
         return GivenObject(name, self.named[name], travels=key not in CONTROLLER)
 
 
-def given_objects(section: Any, key: str = "") -> Iterator[tuple[str, GivenObject]]:
+def given_objects(config: Any) -> Iterator[tuple[str, GivenObject]]:
     """The objects among settings, each with its key."""
-    if is_dataclass(section):
-        for field in fields(section):
-            yield from given_objects(getattr(section, field.name), f"{key}.{field.name}".lstrip("."))
-    for item in section if isinstance(section, list) else [section]:
-        if isinstance(item, GivenObject):
-            yield key, item
+    for path, section in sections_of(config):
+        for name, value in vars(section).items():
+            objects = (item for item in as_list(value) if isinstance(item, GivenObject))
+            yield from ((f"{path}.{name}".lstrip("."), item) for item in objects)

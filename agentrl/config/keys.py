@@ -4,8 +4,8 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, reduce
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -63,34 +63,30 @@ def type_name(annotation: Any) -> str:
 
 @cache
 def schema_keys(schema: type) -> Mapping[str, Key]:
-    """Every key below the dataclass `schema`, by dotted path, in the order of the source."""
-    return {key.path: key for key in _walk(schema(), "")}
+    """Every key below the dataclass `schema`, by dotted path: section by section, in the order of the source."""
+    return {key.path: key for path, section in sections_of(schema()) for key in _keys(path, section)}
 
 
 @cache
 def schema_sections(schema: type) -> Mapping[str, type]:
     """Every dataclass below `schema`, itself included under "", by dotted path."""
-    found = {"": schema}
-    for field, annotation in _computed(schema):
-        if isinstance(annotation, type) and is_dataclass(annotation):
-            below = schema_sections(annotation)
-            found |= {f"{field.name}.{path}".rstrip("."): section for path, section in below.items()}
-    return found
+    return {path: type(section) for path, section in sections_of(schema())}
 
 
-def _walk(section: Any, prefix: str) -> Iterable[Key]:
-    docs, marks = field_docs(type(section)), marks_of(type(section))
-    for field, annotation in _computed(type(section)):
-        path, default = f"{prefix}{field.name}", getattr(section, field.name)
-        if is_dataclass(default):
-            yield from _walk(default, f"{path}.")
-        else:
-            yield Key(path, annotation, default, docs.get(field.name, ""), marks[field.name])
+def sections_of(settings: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings and all sections below them, each with its dotted path."""
+    yield path, settings
+    for field in fields(settings):
+        if is_dataclass(below := getattr(settings, field.name)):
+            yield from sections_of(below, f"{path}.{field.name}".lstrip("."))
 
 
-def _computed(schema: type) -> list[tuple[Field, Any]]:
-    hints = get_type_hints(schema)
-    return [(field, hints[field.name]) for field in fields(schema)]
+def _keys(path: str, section: Any) -> Iterator[Key]:
+    kind = type(section)
+    docs, marks, hints = field_docs(kind), marks_of(kind), get_type_hints(kind)
+    for name, default in ((field.name, getattr(section, field.name)) for field in fields(kind)):
+        if not is_dataclass(default):
+            yield Key(f"{path}.{name}".lstrip("."), hints[name], default, docs.get(name, ""), marks[name])
 
 
 def marks_of(schema: type) -> Mapping[str, tuple[Any, ...]]:

@@ -19,7 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from agentrl.config.keys import nearest
 from agentrl.config.names import table
 from agentrl.core import resources
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
+from agentrl.core.grouping import grouped
 from agentrl.core.paths import expanded
 
 MISSING_FOLDER = re.compile(r"provider=hydra\.searchpath.*, path=(.+) is not available\.")
@@ -87,7 +88,8 @@ class Presets:
         try:
             config, warned = _compose(*wanted) if mixed else _compose_ours(_state(self.folders[0]), *wanted)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            raise UserError(f"{self.name}.yaml: {one_line(error)}") from error
+            causes = (each for each in (error, error.__cause__) if each is not None and str(each).strip())
+            raise UserError(f"{self.name}.yaml: {'; '.join(map(one_line, causes))}") from error
         self.notes = list(dict.fromkeys([*self.notes, *map(_note, warned)]))
         return config
 
@@ -159,10 +161,8 @@ def shipped() -> dict[str, list[str]]:
     """Names of our own files by group; "" holds the experiments."""
     root = resources.share() / "configs"
     files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
-    names: dict[str, list[str]] = {}
-    for file in files:
-        names.setdefault("" if file.parent == root else file.parent.name, []).append(file.stem)
-    return names
+    groups = grouped(files, lambda file: "" if file.parent == root else file.parent.name)
+    return {group: [file.stem for file in found] for group, found in groups.items()}
 
 
 def _folder(path: str) -> Path:
@@ -170,9 +170,3 @@ def _folder(path: str) -> Path:
     if not folder.is_dir():
         raise UserError(f"--config-dir {path}: no such folder")
     return folder
-
-
-def one_line(error: Exception) -> str:
-    """An error's message, and that of its cause, without line breaks."""
-    texts = [str(error), str(error.__cause__ or "")]
-    return "; ".join(" ".join(text.split()) for text in texts if text.strip())

@@ -43,9 +43,7 @@ async def look(container: Container, path: str, user: str | None = None) -> str 
         content += _decoded(path, rest)
         size = int(kind.removeprefix("file "))
         if size > MAX_BYTES:
-            raise ModelError(
-                f"Error: {path} has {size} bytes, which is too much to view at once. Use head, tail or sed."
-            )
+            raise ModelError(f"Error: {path} has {size} bytes, too many to view at once. Use head, tail or sed.")
         if len(content) >= size or not rest:
             return _as_text(path, content)
 

@@ -48,7 +48,8 @@ def _declared_in(file: Path, decorator: str) -> Iterator[Declared]:
         for call in _decorators(node, decorator):
             names = tuple(ast.literal_eval(arg) for arg in call.args)
             marks = {word.arg: value for word in call.keywords if word.arg for value in _literal(word.value)}
-            yield Declared(module.removesuffix(".__init__"), names, marks, _keywords(node))
+            keywords = [arg.arg for arg in node.args.kwonlyargs] if isinstance(node, ast.FunctionDef) else ()
+            yield Declared(module.removesuffix(".__init__"), names, marks, frozenset(keywords))
 
 
 def _literal(node: ast.expr) -> list[Any]:
@@ -62,7 +63,3 @@ def _literal(node: ast.expr) -> list[Any]:
 def _decorators(node: ast.stmt, name: str) -> list[ast.Call]:
     calls = [call for call in getattr(node, "decorator_list", []) if isinstance(call, ast.Call)]
     return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
-
-
-def _keywords(node: ast.stmt) -> frozenset[str]:
-    return frozenset(arg.arg for arg in node.args.kwonlyargs) if isinstance(node, ast.FunctionDef) else frozenset()

@@ -3,25 +3,11 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.core.errors import UserError
 
 Parameters = list[inspect.Parameter]
-
-
-class Contract(Protocol):
-    """How an object is written that a registry accepts."""
-
-    @property
-    def written(self) -> str:
-        """The contract in a line of Python."""
-
-    def check(self, found: Any, where: str) -> None:
-        """Raises UserError for an object that breaks the contract."""
-
-    def is_made(self, found: Any) -> bool:
-        """Whether an object that keeps the contract is used as it is, and not called for one."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +20,15 @@ class FunctionContract:
 
     @property
     def written(self) -> str:
-        """See Contract."""
+        """The contract in a line of Python."""
         return f"def name({', '.join((*self.columns, *(('*', '...') if self.offered else ())))})"
 
     def is_made(self, found: Any) -> bool:
-        """See Contract."""
+        """Whether an object that keeps the contract is used as it is, and not called for one."""
         return False
 
     def check(self, found: Any, where: str) -> None:
-        """See Contract."""
+        """Raises UserError for an object that breaks the contract."""
         if not callable(found) or isinstance(found, type) or inspect.iscoroutinefunction(found):
             raise UserError(f"{where} is no plain function: write it with def")
         parameters = list(inspect.signature(found).parameters.values())
@@ -74,12 +60,12 @@ class ClassContract:
 
     @property
     def written(self) -> str:
-        """See Contract."""
+        """The contract in a line of Python."""
         some = "any of " if self.optional else ""
         return f"class Name, made as Name({self.arguments or ''}), with {some}the methods {', '.join(self.methods)}"
 
     def check(self, found: Any, where: str) -> None:
-        """See Contract."""
+        """Raises UserError for an object that breaks the contract."""
         made = self.is_made(found)
         if not made and not isinstance(found, type) and not (self.functions and callable(found)):
             lacks = "has none of its methods" if self.optional else "is no class"
@@ -107,26 +93,30 @@ class ClassContract:
 class EitherContract:
     """An object of one contract, or of another."""
 
-    one: Contract
-    other: Contract
+    one: "Contract"
+    other: "Contract"
     second: Callable[[Any], bool]
     """Whether an object is to keep the other one."""
 
     @property
     def written(self) -> str:
-        """See Contract."""
+        """The contract in a line of Python."""
         return f"{self.one.written}; or {self.other.written}"
 
     def check(self, found: Any, where: str) -> None:
-        """See Contract."""
+        """Raises UserError for an object that breaks the contract."""
         self._of(found).check(found, where)
 
     def is_made(self, found: Any) -> bool:
-        """See Contract."""
+        """Whether an object that keeps the contract is used as it is, and not called for one."""
         return self._of(found).is_made(found)
 
-    def _of(self, found: Any) -> Contract:
+    def _of(self, found: Any) -> "Contract":
         return self.other if self.second(found) else self.one
+
+
+Contract = FunctionContract | ClassContract | EitherContract
+"""How an object is written that a registry accepts."""
 
 
 def _own(kind: type, name: str) -> bool:

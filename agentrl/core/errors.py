@@ -3,6 +3,7 @@
 Any other error is a bug in agentrl and shows its traceback.
 """
 
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -58,6 +59,13 @@ def needing(package: str, install: str) -> Iterator[None]:
 def one_line(error: BaseException) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split())
+
+
+def located(error: BaseException) -> str:
+    """The error and the place that raised it, in one line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    said = " ".join(traceback.format_exception_only(error)[-1].split())
+    return f"{said} ({where.filename}:{where.lineno})"
 
 
 def last_line(text: str) -> str:

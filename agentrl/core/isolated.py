@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.isolated_worker import GRACE, receive, send
+from agentrl.core.isolated_worker import GRACE, send
 
 AT_ONCE = 4
 """Processes for one function."""
@@ -137,7 +137,7 @@ class IsolatedFunction:
             raise TimeoutError(f"no answer within {timeout:g} s") from None
         except Exception as error:  # a result may be an object of the user's, and raise anything when it loads
             self._end(process, GRACE)  # so that its exit code is its own
-            died = isinstance(error, OSError | EOFError)
+            died = isinstance(error, OSError | EOFError | pickle.UnpicklingError)
             why = f"its process died (exit code {process.popen.returncode})" if died else f"its result: {error}"
             raise InfraError(why) from None
 
@@ -169,7 +169,7 @@ class Process:
         send(self._channel, message)
         while (left := until - monotonic()) > 0:
             self._socket.settimeout(left)
-            kind, value = pickle.loads(receive(self._channel))
+            kind, value = pickle.loads(pickle.load(self._channel))
             if kind in ANSWERS:
                 return kind, value
             self._heard(kind, value)

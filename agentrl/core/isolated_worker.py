@@ -12,11 +12,9 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from logging.handlers import QueueHandler
 from typing import Any
@@ -25,27 +23,13 @@ GRACE = 2.0
 """Seconds that a process without its parent may take to end."""
 END_WITH_PARENT = f"exec 3<&0; (read _ <&3; sleep {GRACE:g}; kill -9 0) &"
 """A shell that kills the process, since a function may hold the lock of Python. An idle process has ended by itself."""
-LENGTH = struct.Struct("<Q")
 Answer = tuple[str, Any]
 
 
 def send(channel: "io.BufferedRWPair[Any, Any]", message: bytes) -> None:
-    """Write a message, with its length before it."""
-    channel.write(LENGTH.pack(len(message)) + message)
+    """Write a message: `pickle.load` reads it whole, before what is in it is loaded."""
+    pickle.dump(message, channel)
     channel.flush()
-
-
-def receive(channel: "io.BufferedRWPair[Any, Any]") -> bytes:
-    """The next message. Raises EOFError after the last one."""
-    (size,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
-    return _exactly(channel, size)
-
-
-def _exactly(channel: "io.BufferedRWPair[Any, Any]", size: int) -> bytes:
-    found = channel.read(size)
-    if len(found) < size:
-        raise EOFError
-    return found
 
 
 def main() -> None:
@@ -53,13 +37,13 @@ def main() -> None:
     sys.path[:] = sys.argv[2:]
     subprocess.run(["sh", "-c", END_WITH_PARENT], check=False)
     link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
-    (path, name), level = pickle.loads(receive(link.channel))
+    (path, name), level = pickle.loads(pickle.load(link.channel))
     outcome, function = _guarded(lambda: _loaded(path, name))
     link.answer((outcome, _files()) if outcome == "done" else (outcome, function))
     link.forward(level)
     while True:
         try:
-            message = receive(link.channel)
+            message = pickle.load(link.channel)
         except EOFError:
             return
         link.answer(_called(function, message))
@@ -168,13 +152,11 @@ async def _awaited(result: Any) -> Any:
 
 def _guarded(call: Callable[[], Any]) -> Answer:
     """`call()`, with its errors returned instead of raised: it is the user's code."""
-    from agentrl.core.errors import UserError
+    from agentrl.core.errors import UserError, located
 
     try:
         return "done", call()
     except UserError as error:
         return "refused", str(error)
     except (Exception, SystemExit) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
-        return "failed", (type(error).__name__, line)
+        return "failed", (type(error).__name__, located(error))

@@ -14,10 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-T = TypeVar("T")
+from agentrl.core.stopping import TICK, result_of
 
-TICK = 0.2
-"""Seconds between two polls of a wait."""
+T = TypeVar("T")
 
 
 class LoopThread:
@@ -32,8 +31,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
-        self._check()
-        started = LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
+        started = self.start(work)
         try:
             return started.result()
         except BaseException:
@@ -95,17 +93,16 @@ class LoopFuture(Generic[T]):
 
     def result(self, poll: Callable[[], object] = lambda: None) -> T:
         """Wait for the result; `poll` is called several times a second, and may raise. Raises what the work raised."""
-        while True:
-            try:
-                value, error = self.future.result(TICK)
-            except TimeoutError:
-                self.check()
-                poll()
-                continue
+
+        def polled() -> None:
             self.check()
-            if error is not None:
-                raise error
-            return value  # type: ignore[return-value]  # without an error there is a value
+            poll()
+
+        value, error = result_of(self.future, polled)
+        self.check()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # without an error there is a value
 
     def done(self) -> bool:
         """Whether `result` returns or raises at once."""

@@ -157,21 +157,27 @@ def trouble(error: OSError) -> str | None:
     return f"{name} cannot be written or read: {error.strerror}; {fix}"
 
 
-def write_atomic(path: Path, chunks: Iterable[str]) -> None:
-    """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft to write, which then replaces `path`: all of it or, when anything fails, nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = draft_of(path, os.getpid())
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     try:
-        # Never through a link that lies there. No newline translation: what is written must be what a later run would
-        # write.
-        with draft.open("x", encoding="utf-8", newline="") as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
+        yield draft
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, chunks: Iterable[str]) -> None:
+    """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
+    # Never through a link that lies there. No newline translation: what is written must be what a later run would
+    # write.
+    with replacing(path) as draft, draft.open("x", encoding="utf-8", newline="") as file:
+        file.writelines(chunks)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -179,13 +185,8 @@ def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = draft_of(path, os.getpid())
-    try:
+    with replacing(path) as draft:
         pq.write_table(pa.Table.from_pylist(rows), draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def tail(file: Path, size: int) -> str:
@@ -193,8 +194,3 @@ def tail(file: Path, size: int) -> str:
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - size))
         return stream.read().decode(errors="replace")
-
-
-def draft_of(path: Path, pid: int) -> Path:
-    """Where process `pid` writes before it replaces `path`: what is left of a process that was killed."""
-    return path.with_name(f".{path.name}.{pid}.tmp")

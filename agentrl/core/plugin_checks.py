@@ -8,7 +8,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
 
@@ -43,9 +43,7 @@ def nearest(key: Any, known: Collection[str], least: float) -> str | None:
     """The known key that `key` is like; None where it is like none, or is one."""
     if not isinstance(key, str) or key in known:
         return None
-    plain = key.lower().replace("-", "_")
-    likeness, name = max((SequenceMatcher(None, plain, name).ratio(), name) for name in known)
-    return name if likeness >= least else None
+    return next(iter(get_close_matches(key.lower().replace("-", "_"), known, 1, least)), None)
 
 
 def check_method(kind: type, name: str, given: tuple[str, ...], where: str, example: str) -> None:

@@ -1,4 +1,4 @@
-"""The open edges: what a researcher can add to agentrl. Each registry is the decorator that names it, too.
+"""The open edges: what a researcher can add to agentrl. Each registry is a decorator under its second name.
 
 A built-in object stands under the same decorator in one of the registry's places, and keeps the same contract. Places
 are files and folders of the package, whose text is read: nothing here imports a room. To open another edge, add a
@@ -39,7 +39,6 @@ ESTIMATOR_COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
 
 ADVANTAGES = advantage_estimator = Registry[Any](
     "an advantage estimator",
-    decorator="advantage_estimator",
     places=("algorithms/advantages",),
     contract=FunctionContract(
         ESTIMATOR_COLUMNS,
@@ -69,7 +68,6 @@ POLICY_LOSS_OFFERED = (
 
 POLICY_LOSSES = policy_loss = Registry[Any](
     "a policy loss",
-    decorator="policy_loss",
     places=("algorithms/losses",),
     contract=FunctionContract(("logprobs", "old_logprobs", "advantages"), (*POLICY_LOSS_OFFERED, *POLICY_LOSS_OPTIONS)),
     marks=("by_sequence", "choose"),
@@ -80,7 +78,6 @@ function that singles out tokens."""
 
 KL_ESTIMATORS = kl_estimator = Registry[Any](
     "a KL estimator",
-    decorator="kl_estimator",
     places=("algorithms/kl.py",),
     contract=FunctionContract(("logprobs", "ref_logprobs")),
 )
@@ -88,7 +85,6 @@ KL_ESTIMATORS = kl_estimator = Registry[Any](
 
 GROUP_FILTERS = group_filter = Registry[Any](
     "a filter of groups",
-    decorator="group_filter",
     places=("algorithms/filters.py",),
     contract=FunctionContract(("values",), ("trajectories",)),
 )
@@ -96,7 +92,6 @@ GROUP_FILTERS = group_filter = Registry[Any](
 
 PARSERS = tool_parser = Registry[Any](
     "a tool-call parser",
-    decorator="tool_parser",
     places=("chat/parsers",),
     contract=EitherContract(
         FunctionContract(("text", "tools")),
@@ -109,7 +104,6 @@ PARSERS = tool_parser = Registry[Any](
 
 ROW_SAMPLERS = row_sampler = Registry[Any](
     "a sampler of rows",
-    decorator="row_sampler",
     places=("data/samplers.py",),
     contract=FunctionContract(("rows",), ("seed", "epoch", "scores")),
 )
@@ -117,7 +111,6 @@ ROW_SAMPLERS = row_sampler = Registry[Any](
 
 LR_SCHEDULES = lr_schedule = Registry[Any](
     "a learning-rate schedule",
-    decorator="lr_schedule",
     places=("training/update/schedules.py",),
     contract=FunctionContract(("progress",), ("step", "total", "num_cycles", "stable_ratio")),
 )
@@ -125,7 +118,6 @@ LR_SCHEDULES = lr_schedule = Registry[Any](
 
 OPTIMIZERS = optimizer = Registry[Any](
     "an optimizer",
-    decorator="optimizer",
     places=("training/update/optimizers.py",),
     contract=ClassContract("params, lr=", ("step()",)),
     marks=("state_bytes",),
@@ -136,7 +128,6 @@ OPTIMIZERS = optimizer = Registry[Any](
 
 LOGGERS = run_logger = Registry[Any](
     "a logger",
-    decorator="run_logger",
     places=("tracking/loggers.py", "tracking/services"),
     contract=ClassContract("run", ("log(step, metrics)", "generations(step, rows)", "close()")),
 )
@@ -144,7 +135,6 @@ LOGGERS = run_logger = Registry[Any](
 
 CALLBACKS = callback = Registry[Any](
     "a callback",
-    decorator="callback",
     places=(),
     contract=EitherContract(
         FunctionContract(("step",)),
@@ -195,7 +185,6 @@ OF_A_SERVER = (
 
 ENGINES = engine = Registry[Any](
     "an engine",
-    decorator="engine",
     places=("engines",),
     contract=EitherContract(ClassContract(*IN_PROCESS), ClassContract(*OF_A_SERVER), second=is_server),
 )
@@ -203,7 +192,6 @@ ENGINES = engine = Registry[Any](
 
 WEIGHT_TRANSPORTS = weight_transport = Registry[Any](
     "a weight transport",
-    decorator="weight_transport",
     places=("engines/servers/weights",),
     contract=ClassContract("link", ("async push(replicas)", "async close()")),
 )
@@ -211,7 +199,6 @@ WEIGHT_TRANSPORTS = weight_transport = Registry[Any](
 
 TASKS = task = Registry[Any](
     "a task",
-    decorator="task",
     places=("tasks/demo",),
     contract=ClassContract(None, ("draw(rng)",), functions=False),
 )
@@ -219,7 +206,6 @@ TASKS = task = Registry[Any](
 
 LOOPS = agent_loop = Registry[Any](
     "an agent loop",
-    decorator="agent_loop",
     places=(
         *("rollout/loops", "gateway/loop.py", "gateway/online.py"),
         *("environments/loop.py", "environments/outside.py", "environments/nemo_gym/loop.py"),
@@ -230,15 +216,13 @@ LOOPS = agent_loop = Registry[Any](
 
 CONTAINER_PROVIDERS = container_provider = Registry[Any](
     "a container provider",
-    decorator="container_provider",
-    places=("containers",),
+    places=("containers", "environments/harbor_boxes"),
     contract=ClassContract("settings", ("async prepare(spec)", "container(spec)", "async close()")),
 )
 """`rollout.containers.provider`: see `agentrl.containers.contract`."""
 
 TASK_FORMATS = task_format = Registry[Any](
     "a task format",
-    decorator="task_format",
     places=("tasks",),
     contract=ClassContract("arguments", ("async set_up(container)", "async verify(container, logs)"), functions=False),
 )
@@ -246,7 +230,6 @@ TASK_FORMATS = task_format = Registry[Any](
 
 ROW_SOURCES = row_source = Registry[Any](
     "a row source",
-    decorator="row_source",
     places=("tasks", "environments", "gateway/online.py"),
     contract=FunctionContract(("argument",), ("data",)),
     marks=("scored",),
@@ -256,7 +239,6 @@ section `data`. Mark `scored`: the rollout itself sets the reward of these rows,
 
 ENVIRONMENT_KINDS = environment_kind = Registry[Any](
     "a kind of environment",
-    decorator="environment_kind",
     places=("environments/kinds",),
     contract=EitherContract(
         ClassContract("id, kwargs, folder=", ("reset(seed)", "step(action)", "close()")),
@@ -274,7 +256,8 @@ ENVIRONMENT_KINDS = environment_kind = Registry[Any](
 whose environments ask the model themselves: see `agentrl.environments.outside`. The third is that of kinds with rows of
 their own: a list of `Row`, each of which names its agent loop."""
 
-REGISTRIES: tuple[Registry[Any], ...] = tuple(
-    dict.fromkeys(value for value in list(globals().values()) if isinstance(value, Registry))
-)
+DECORATORS = {name: value for name, value in globals().items() if name.islower() and isinstance(value, Registry)}
+for name, registry in DECORATORS.items():
+    registry.decorator = name
+REGISTRIES: tuple[Registry[Any], ...] = tuple(DECORATORS.values())
 """All of them, in this order."""

@@ -73,7 +73,6 @@ class Registry(Generic[T]):
 
     what: str = field(kw_only=False)
     """The kind: "a policy loss"."""
-    decorator: str
     places: tuple[str, ...]
     """Files and folders with the built-in ones, each under `decorator`."""
     contract: Contract
@@ -81,6 +80,8 @@ class Registry(Generic[T]):
     """Keywords that the decorator takes."""
     package: str = ""
     """A module whose classes need no path."""
+    decorator: str = field(default="", init=False)
+    """Its name as a decorator, which `agentrl.core.points` gives it."""
     loaded: dict[str, Entry[T]] = field(default_factory=dict, init=False)
     """Built-in objects that were imported."""
     registered: dict[str, Entry[T]] = field(default_factory=dict, init=False)

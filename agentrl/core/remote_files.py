@@ -72,9 +72,8 @@ def in_shared_memory(path: str, what: str) -> str:
         raise UserError(f"{what}: {path} is no folder on this machine, so there is nothing to copy; set it to false")
     files = [file for file in sorted(source.rglob("*")) if file.is_file()] if source.is_dir() else [source]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    local = (
-        SHARED_MEMORY / f"agentrl-{os.getuid()}" / hashlib.sha256(repr(state).encode()).hexdigest()[:16] / source.name
-    )
+    version = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    local = SHARED_MEMORY / f"agentrl-{os.getuid()}" / version / source.name
     size, free = sum(size for _, size, _ in state), shutil.disk_usage(SHARED_MEMORY).free
     if size > free and not local.exists():
         raise UserError(f"{what}: {path} takes {size / 2**30:.1f} GiB, and {SHARED_MEMORY} has {free / 2**30:.1f}")

@@ -101,8 +101,12 @@ class StopRequest:
             self._cancel()
 
 
-def result_of(future: Future[T]) -> T:
-    """The future's result. A wait without an end misses an interrupt that comes just before it begins."""
+def result_of(future: Future[T], poll: Callable[[], object] = lambda: None) -> T:
+    """The future's result; `poll` is called several times a second meanwhile, and may raise.
+
+    A wait without an end misses an interrupt that comes just before it begins.
+    """
     while not future.done():
-        wait([future], TICK)
+        if wait([future], TICK).not_done:
+            poll()
     return future.result()

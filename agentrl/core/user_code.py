@@ -36,9 +36,7 @@ Threads = set["asyncio.Future[Any]"]
 
 def construct(kind: type, given: Mapping[str, Any]) -> Any:
     """Create an object of the user class `kind` with those of the `given` arguments that it takes."""
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
+    return kind(**UserFunction(kind).fit(given))
 
 
 class UserFunction:
@@ -100,7 +98,7 @@ class UserFunction:
         in_time = task.done()
         try:
             if not in_time:
-                task.add_done_callback(_mark_as_seen)
+                task.add_done_callback(mark_as_seen)
                 done, _ = await asyncio.wait({task}, timeout=timeout)
                 in_time = bool(done)
         finally:
@@ -208,7 +206,7 @@ def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kw
     return asyncio.run(asyncio.wait_for(value, limit)) if inspect.iscoroutine(value) else value
 
 
-def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
+def mark_as_seen(task: "asyncio.Future[Any]") -> None:
     """Mark the exception of an abandoned task as seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

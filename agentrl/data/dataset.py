@@ -138,8 +138,7 @@ def all_source_rows(sources: Sequence[str], data: Data, what: str) -> list[Seque
 def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
     """The rows of `NAME:ARGUMENT`, which the key `what` names. Raises UserError."""
     name, argument = split_source(source) or (source, "")
-    offered = {"data": data}
-    given = {key: offered[key] for key in keywords_of(ROW_SOURCES.get(name, what))}
+    given = {"data": data} if "data" in keywords_of(ROW_SOURCES.get(name, what)) else {}
     rows: Sequence[Row] = ROW_SOURCES.make(name, what, argument, **given)
     if not len(rows):
         raise UserError(f"{what}: {source} has no rows")

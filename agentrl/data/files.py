@@ -55,14 +55,10 @@ def paths(files: Any, what: str) -> list[Path]:
     names = [files] if isinstance(files, str | Path) else list(files or [])
     if not names:
         raise UserError(f"{what} names no file; set it to a parquet, jsonl or CSV file")
-    return [_local(str(name), what) for name in names]
-
-
-def _local(name: str, what: str) -> Path:
-    file = find(local_copy(name, what), what=what)
-    if not file.is_file():
-        raise UserError(f"{what}: {file} is a folder; name the files in it")
-    return file
+    found = [find(local_copy(str(name), what), what=what) for name in names]
+    for folder in (file for file in found if not file.is_file()):
+        raise UserError(f"{what}: {folder} is a folder; name the files in it")
+    return found
 
 
 def read_records(file: Path) -> Sequence[Record]:

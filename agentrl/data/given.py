@@ -4,7 +4,7 @@ Invariant: a row's uid is its number, `rows:<number>` from 1, so the same rows g
 `Row` keeps its own uid, numbered where it is given again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,8 +50,3 @@ def given_rows(given: Iterable[Any], *, name: str, data: Data = DEFAULTS, intera
         rows[index]
     mine = isinstance(records, list | tuple) and any(isinstance(record, Row) for record in records)
     return distinct_rows([rows])[0] if mine else rows
-
-
-def numbered(records: Iterable[Any], name: str = "rows") -> Iterator[tuple[str, Any]]:
-    """Each with its uid."""
-    return ((f"{name}:{number}", record) for number, record in enumerate(records, 1))

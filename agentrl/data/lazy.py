@@ -55,25 +55,25 @@ def joined(parts: Sequence[Sequence[Row]]) -> Sequence[Row]:
     return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
 
-class NamedRows(LazyRows):
-    """Rows under other uids."""
+class ChosenRows(LazyRows):
+    """The rows at some indices, perhaps under other uids; nothing is copied."""
 
-    def __init__(self, rows: Sequence[Row], uids: Sequence[str]) -> None:
-        self.rows, self.uids = rows, uids
+    def __init__(self, rows: Sequence[Row], indices: Sequence[int], uids: Sequence[str] | None = None) -> None:
+        self.rows, self.indices, self.uids = rows, indices, uids
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
 
     def row(self, index: int) -> Row:
-        row, uid = self.rows[index], self.uids[index]
-        return row if row.uid == uid else replace(row, uid=uid)
+        row = self.rows[self.indices[index]]
+        return row if self.uids is None or row.uid == self.uids[index] else replace(row, uid=self.uids[index])
 
 
 def distinct_rows(parts: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
     """The parts with different uids for all rows."""
     uids = [row.uid for part in parts for row in part]
     names = iter(distinct(uids))
-    return [NamedRows(part, list(islice(names, len(part)))) for part in parts]
+    return [ChosenRows(part, range(len(part)), list(islice(names, len(part)))) for part in parts]
 
 
 def distinct(names: Iterable[str]) -> list[str]:

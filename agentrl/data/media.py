@@ -15,6 +15,7 @@ MediaKeys = Mapping[str, str]
 """image, video -> the column that holds them."""
 
 Message = dict[str, Any]
+PLACE = re.compile("(<image>|<video>)")
 
 
 def with_media(messages: list[Message], record: Mapping[str, Any], media_keys: MediaKeys, uid: str) -> list[Message]:
@@ -37,19 +38,12 @@ def with_media(messages: list[Message], record: Mapping[str, Any], media_keys: M
 
 def _parts(content: Any, waiting: Mapping[str, Iterator[Any]]) -> Any:
     """Text cut at its placeholders; parts that name no picture yet get theirs."""
-    if not isinstance(content, str):
-        return [_filled(part, waiting) for part in content]
-    pieces = [piece for piece in re.split("(<image>|<video>)", content) if piece]
-    if not any(piece.strip("<>") in waiting and piece[0] == "<" for piece in pieces):
-        return content
-    return [_part(piece, waiting) for piece in pieces]
-
-
-def _part(piece: str, waiting: Mapping[str, Iterator[Any]]) -> dict[str, Any]:
-    if piece not in ("<image>", "<video>"):
-        return {"type": "text", "text": piece}
-    kind = piece.strip("<>")
-    return {"type": kind, kind: next(waiting[kind])}
+    if isinstance(content, str):
+        if not PLACE.search(content):
+            return content
+        pieces = filter(None, PLACE.split(content))
+        content = [{"type": p.strip("<>")} if PLACE.fullmatch(p) else {"type": "text", "text": p} for p in pieces]
+    return [_filled(part, waiting) for part in content]
 
 
 def _filled(part: Any, waiting: Mapping[str, Iterator[Any]]) -> Any:

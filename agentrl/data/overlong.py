@@ -8,9 +8,10 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from itertools import chain, islice
+from typing import Any
 
 from agentrl.core.errors import InfraError, UserError, plural
-from agentrl.data.lazy import JoinedRows, LazyRows
+from agentrl.data.lazy import ChosenRows, JoinedRows
 from agentrl.data.rows import FileRows
 from agentrl.trajectory.row import Row
 
@@ -21,20 +22,6 @@ MEASURED = 256
 MOST_SIZES = 100_000
 """Rows whose text is measured to find them."""
 TRUNCATIONS = ("error", "left", "right", "middle")
-
-
-class Subset(LazyRows):
-    """The rows at some indices; nothing is copied."""
-
-    def __init__(self, rows: Sequence[Row], indices: Sequence[int]) -> None:
-        self.rows = rows
-        self.indices = indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def row(self, index: int) -> Row:
-        return self.rows[self.indices[index]]
 
 
 def filter_overlong(
@@ -56,7 +43,7 @@ def filter_overlong(
         first = rows[next(i for i, tokens in enumerate(lengths) if tokens > limit)].uid
         where = f"data.max_prompt_length={limit} tokens (first: {first})"
         log.warning("dropped %d of %d rows: prompts over %s", dropped, len(rows), where)
-    return Subset(rows, indices) if dropped else rows
+    return ChosenRows(rows, indices) if dropped else rows
 
 
 def check_overlong(rows: Sequence[Row], length: Callable[[Row], int], limit: int, truncation: str) -> None:
@@ -113,7 +100,8 @@ def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:
     return ids[:head] + ids[len(ids) - (limit - head) :]
 
 
-_work: tuple[Sequence[Row], Callable[[Row], int]] | None = None
+_work: dict[str, Any] = {}
+"""In a worker: the rows and their `length`."""
 
 
 def _lengths(rows: Sequence[Row], length: Callable[[Row], int], workers: int) -> Iterator[int]:
@@ -122,16 +110,11 @@ def _lengths(rows: Sequence[Row], length: Callable[[Row], int], workers: int) ->
         return
     # Forked, so that rows and tokenizer are inherited: neither need survive pickling.
     context = multiprocessing.get_context("fork")
-    with context.Pool(workers, initializer=_start_worker, initargs=(rows, length)) as pool:
+    work = {"rows": rows, "length": length}
+    with context.Pool(workers, initializer=_work.update, initargs=(work,)) as pool:
         yield from pool.imap(_length_at, range(len(rows)), chunksize=max(1, len(rows) // (workers * 8)))
 
 
-def _start_worker(rows: Sequence[Row], length: Callable[[Row], int]) -> None:
-    global _work
-    _work = (rows, length)
-
-
 def _length_at(index: int) -> int:
-    assert _work is not None, "runs in a worker only"
-    rows, length = _work
-    return length(rows[index])
+    tokens: int = _work["length"](_work["rows"][index])
+    return tokens

@@ -67,7 +67,9 @@ class FileRows(RecordRows):
 
     def agent_names(self) -> set[str]:
         """Names of agent loops in the rows."""
-        return {str(name) for name in _column(self.records, "agent_name") if name}
+        records = self.records
+        names = records.values("agent_name") if isinstance(records, Table) else (r.get("agent_name") for r in records)
+        return {str(name) for name in names if name}
 
 
 def file_rows(files: Any, data: Data, what: str) -> list[FileRows]:
@@ -101,13 +103,12 @@ def make_row(record: Mapping[str, Any], uid: str, data: Data = DEFAULTS) -> Row:
     known = {*ROW_COLUMNS, data.prompt_key, data.reward_fn_key, *data.media_keys.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
+    messages = _messages(record.get(data.prompt_key), f"{uid}: {data.prompt_key}")
     others = {key: plain(value) for key, value in record.items() if key not in known and value is not None}
     further = {key: value for key, value in others.items() if key != "ground_truth"}
     return Row(
         uid=uid,
-        prompt=with_media(
-            _messages(record.get(data.prompt_key), f"{uid}: {data.prompt_key}"), record, data.media_keys, uid
-        ),
+        prompt=with_media(messages, record, data.media_keys, uid),
         data_source=str(plain(record.get(data.reward_fn_key)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],
@@ -198,10 +199,6 @@ def _prompts(records: Sequence[Record], key: str) -> Iterator[Any]:
     if isinstance(records, Table):
         return records.values(prompt_column(records.columns(), key))
     return (record.get(prompt_column(record, key)) for record in records)
-
-
-def _column(records: Sequence[Record], key: str) -> Iterator[Any]:
-    return records.values(key) if isinstance(records, Table) else (record.get(key) for record in records)
 
 
 def _names_of_columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentrl.config.derived import own_loops
 from agentrl.config.schema import Config
 from agentrl.config.schema.data import ValSet
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
-from agentrl.core.points import LOOPS
 from agentrl.data.dataset import load_dataset
 from agentrl.data.loader import Loader
 from agentrl.data.overlong import check_overlong, filter_overlong
@@ -41,12 +41,6 @@ class Splits:
     train: Loader
     validation: list["ValRows"]
     total_steps: int
-
-
-def own_loops(config: Config) -> bool:
-    """Whether rows that name no loop run in one of the user's, which may write another prompt."""
-    agent = config.rollout.agent
-    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,7 @@ class Reader:
         if data.filter_overlong_prompts:
             workers = min(os.cpu_count() or 1, len(rows) // ROWS_PER_WORKER)
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)
-        elif not own_loops(self.config):
+        elif not own_loops(self.config.rollout):  # which may write another prompt
             check_overlong(rows, self.prompt_length, data.max_prompt_length, data.truncation)
         return rows
 

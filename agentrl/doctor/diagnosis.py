@@ -7,6 +7,7 @@ Invariant: a check that raises becomes a finding; the other checks still run.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
@@ -99,7 +100,8 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
 
 async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = diagnosis.config, found[0]
-    chat = _strict(config, env.chat)
+    chat = copy(env.chat)
+    chat.check = "strict"  # also where the run uses a weaker one
     schemas = rows.prompt_tools(config, env.tools, first)
     diagnosis.note("rows", rows.lengths(config, chat, env.tools, found))
     diagnosis.note("rows", rows.contents(config, env.tools, env.interactions, found))
@@ -119,24 +121,13 @@ async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row]
     diagnosis.note("masks", _masks(diagnosis, chat, first, messages, schemas))
 
 
-def _strict(config: Config, chat: Chat) -> Chat:
-    """The run's chat with the strict sanity check, also where the run uses a weaker one."""
-    return Chat(
-        chat.tokenizer,
-        format=config.rollout.multi_turn.format,
-        check="strict",
-        template_kwargs=config.data.apply_chat_template_kwargs,
-        processor=chat.processor,
-        stop_token_ids=chat.stop_token_ids,
-    )
-
-
 async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> list[str]:
     """Answers of the tools to made-up calls, in the row's container where it has one."""
     trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
 
     async def agent(trajectory: Trajectory, own_timeout: float | None = None) -> None:
-        answers.extend(await _tools(diagnosis, env, trajectory))
+        if len(env.tools):
+            await diagnosis.listen("tools", services.tools_answer(env.tools, trajectory, answers))
 
     if not row.task:
         await agent(trajectory)
@@ -147,22 +138,6 @@ async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> 
     finally:
         await tasks.release(trajectory)
         await tasks.close()
-    return answers
-
-
-async def _tools(diagnosis: Diagnosis, env: RolloutContext, trajectory: Trajectory) -> list[str]:
-    """Answers of the tools to made-up calls."""
-    answers: list[str] = []
-    if not len(env.tools):
-        return answers
-
-    async def findings() -> AsyncIterator[Finding]:
-        async for finding, result in services.tools_answer(env.tools, trajectory):
-            if result is not None:
-                answers.append(result.text)
-            yield finding
-
-    await diagnosis.listen("tools", findings())
     return answers
 
 
@@ -195,11 +170,9 @@ def _masks(
     yield ok(f"{ledger.model_tokens} of {len(ledger)} tokens of a made-up conversation would be trained")
 
 
-def _rows(config: Config, tokenizer: Any, split: str, count: int) -> list[Row]:
-    data = config.data
-    files, what = (data.train_files, "data.train_files") if split == "train" else (data.val_files, "data.val_files")
-    found = load_dataset(data, files, tokenizer, what=what)
-    return [found[i] for i in range(min(count, len(found)))]
+def _rows(config: Config, tokenizer: Any, split: str, count: int) -> Sequence[Row]:
+    name = f"{split}_files"
+    return load_dataset(config.data, getattr(config.data, name), tokenizer, what=f"data.{name}")[:count]
 
 
 def _checked(config: Config) -> Iterator[Finding]:

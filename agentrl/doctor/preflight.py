@@ -4,7 +4,6 @@ Invariants: nothing of the user's is called or made here, only imported, but for
 for one that is not the default; what cannot be known yet (a hub id, files elsewhere) is left to the run itself.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from agentrl.config.given import file_named, is_given
 from agentrl.config.keys import as_list
 from agentrl.config.paths import forget_missing, settle_paths
 from agentrl.core.errors import UserError, plural
+from agentrl.core.foreign import read_object
 from agentrl.core.model_files import language_config
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import check_folder
@@ -58,8 +58,7 @@ def preflight_training(config: Any) -> list[str]:
     """`preflight` for a run that trains, which needs enough rows, and a place to write."""
     check_machine(config)
     trainer = config.trainer
-    check_folder(trainer.default_local_dir, "trainer.default_local_dir")
-    for name in ("rollout_data_dir", "validation_data_dir"):
+    for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir"):
         if (folder := getattr(trainer, name)) is not None:
             check_folder(folder, f"trainer.{name}")
     actor = config.actor.optim
@@ -146,15 +145,16 @@ def check_plugins(config: Any) -> "list[RewardFn]":
     if multi_turn.enable:
         check_tools(file_named(multi_turn.tool_config_path), multi_turn.function_tool_path)
         check_interactions(file_named(multi_turn.interaction_config_path))
-    if config.model.external_lib is None:  # which may give names to loops
+    registered = config.model.external_lib is not None  # it may give names to loops and managers
+    if not registered:
         check_loops(config.rollout)
     named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
-    found = list(load_terms(reward.functions, {}, batch=bool(takes_lists(reward)), offered=offered).values())
+    batch = takes_lists(reward)
+    found = list(load_terms(reward.functions, {}, batch=bool(batch), offered=offered).values())
     if not is_given(named.path):
-        batch = takes_lists(reward)
         one = load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch, offered=offered)
         found += [] if one is None else [one]
-    if config.model.external_lib is None:  # which may give names to managers
+    if not registered:
         manager_class(reward.reward_manager.name, reward.reward_manager.module.path)
     return found
 
@@ -255,11 +255,8 @@ def _check_template(folder: Path) -> None:
     if not folder.is_dir() or any((folder / name).exists() for name in TEMPLATES):
         return
     file = folder / "tokenizer_config.json"
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")).get("chat_template") if file.exists() else None
-    except (ValueError, AttributeError):
-        return  # the tokenizer's own trouble
-    if not found:
+    found = read_object(file.read_bytes()) if file.exists() else {}
+    if found is not None and not found.get("chat_template"):  # None is the tokenizer's own trouble
         raise UserError(
             f"model.chat_template: the tokenizer in {folder} has no chat template, as base models have none; name a "
             "Jinja file that fits the model, such as configs/templates/chatml_tools.jinja"

@@ -60,9 +60,9 @@ def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows:
 
 def prompt_tools(config: Config, tools: ToolSet, row: Row) -> list[dict[str, Any]]:
     """Schemas of the tools in a row's prompt."""
-    agent, multi_turn = config.rollout.agent, config.rollout.multi_turn.enable
-    name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn)
-    return loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop).prompt_tools(row, tools)
+    (loop,) = _loops_of(config, [row]).values()
+    schemas: list[dict[str, Any]] = loop.prompt_tools(row, tools)
+    return schemas
 
 
 def runs_programs(config: Config, rows: Sequence[Row]) -> bool:

@@ -21,21 +21,22 @@ SLOW = 5.0
 """Seconds after which a tool call gets a warning."""
 
 
-async def tools_answer(tools: ToolSet, trajectory: Trajectory) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
-    """Create the tools for a trajectory, call each once with made-up arguments, release them."""
+async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str]) -> AsyncIterator[Finding]:
+    """Create the tools for a trajectory, call each once with made-up arguments, release them; adds their answers."""
     row = trajectory.row
     session = tools.open("doctor", row.tools_kwargs, trajectory, selection=row.tool_selection)
     try:
         start = time.perf_counter()
         await session.start()
         if row.tools_kwargs:
-            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}"), None
+            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}")
         for schema in tools.schemas(row.tool_selection):
             function = conversations.call(schema)["function"]
             result = await session.call(function["name"], function["arguments"])
-            yield _tool_finding(function["name"], function["arguments"], result), result
+            answers.append(result.text)
+            yield _tool_finding(function["name"], function["arguments"], result)
     except InfraError as error:
-        yield problem(str(error), "fix the tool: a failure masks the sample"), None
+        yield problem(str(error), "fix the tool: a failure masks the sample")
     finally:
         await session.release()
 
@@ -92,7 +93,8 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
     """Score two made-up answers to each row: the ground truth alone, and "I do not know."."""
     pairs, times = [], list[float]()
     for row in rows:
-        answers = [answered(chat, row, _truth(row.ground_truth)), answered(chat, row, "I do not know.")]
+        truth = conversations.ANSWER if row.ground_truth is None else str(row.ground_truth)
+        answers = [answered(chat, row, truth), answered(chat, row, "I do not know.")]
         for trajectory in answers:
             start = time.perf_counter()
             scorer.expect([trajectory.key])
@@ -113,10 +115,6 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
     else:
         fix = "fine if the reward needs a certain answer format or a tool's state; otherwise check the reward function"
         yield warning(text, fix)
-
-
-def _truth(ground_truth: Any) -> str:
-    return str(ground_truth) if ground_truth is not None else conversations.ANSWER
 
 
 def _ms(seconds: float) -> str:

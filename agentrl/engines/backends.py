@@ -25,8 +25,7 @@ def server_dtype(config: Config, kind: str) -> str:
 
 def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
     """`rollout.engine_kwargs` of an engine; an engine given by a path has the last part of it as its name."""
-    given: dict[str, Any] = rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
-    return given
+    return rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
 
 
 def server_python(name: str, rollout: Rollout) -> str:
@@ -70,8 +69,7 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         extra=kwargs_of(rollout, name),
     )
-    backend: ServerBackend = ENGINES.make(name, "rollout.name", settings)
-    return backend
+    return ENGINES.make(name, "rollout.name", settings)
 
 
 def recorded_experts(config: Config, base: str) -> tuple[int, int, int] | None:

@@ -9,16 +9,22 @@ Invariants every engine keeps (tests/engines/conformance.py runs them against ea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from agentrl.config.schema.marks import FILTERS
+from agentrl.config.schema.marks import FILTERS, Range
 from agentrl.core.errors import UserError
+from agentrl.engines.experts import joined_experts
 from agentrl.trajectory.medium import Medium
 
 FinishReason = Literal["stop", "length", "abort"]
+RANGES = {
+    "max_new_tokens": Range(lambda value: value >= 1, "give 1 or more"),
+    "temperature": Range(lambda value: 0 <= value < float("inf"), "give 0 (greedy) or more"),
+    **FILTERS,
+}
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,11 @@ class Sampling:
 def limit_sampling(sampling: Sampling, prompt: int, model: int) -> Sampling:
     """The sampling, limited to the room after `prompt` tokens of a sequence of `model`. Raises UserError when there is
     no room, or when a setting is out of range."""
-    wrong = [
-        (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
-        (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
-        *(
-            (not valid.fits(value := getattr(sampling, name)), f"{name}={value}: {valid.says}")
-            for name, valid in FILTERS.items()
-        ),
-        (not prompt, "the prompt is empty: an engine needs at least one token to continue"),
-    ]
-    for is_wrong, message in wrong:
-        if is_wrong:
-            raise UserError(message)
+    for name, valid in RANGES.items():
+        if not valid.fits(value := getattr(sampling, name)):
+            raise UserError(f"{name}={value}: {valid.says}")
+    if not prompt:
+        raise UserError("the prompt is empty: an engine needs at least one token to continue")
     if prompt >= model:
         raise UserError(
             f"a prompt of {prompt} tokens leaves no room within rollout.max_model_len={model}: raise it, or shorten "
@@ -88,22 +87,26 @@ class Generation:
     """Experts that the tokens met, uint8 or int16 [n, layers, k], from `Sampling.experts_from` to the last but one;
     None where they were not asked for, or no pass ran."""
 
-    @classmethod
-    def of(
-        cls,
-        token_ids: list[int],
-        logprobs: list[float],
-        finish_reason: FinishReason,
-        versions: Sequence[int],
-        candidates: tuple[tuple[int, float], ...],
-        *,
-        present: int,
-        experts: NDArray[Any] | None = None,
-    ) -> "Generation":
-        """A generation whose tokens were drawn by `versions`; without tokens its version is the `present` one."""
-        first = versions[0] if versions else present
-        each = () if versions.count(first) == len(versions) else tuple(versions)
-        return cls(token_ids, logprobs, finish_reason, first, each, candidates, experts)
+
+@dataclass(eq=False, kw_only=True)
+class Drawn:
+    """What a request has got so far. Invariant: each drawn token has one log-prob and one version."""
+
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    """Version of the weights that drew each token."""
+    candidates: tuple[tuple[int, float], ...] = ()
+    experts: list[NDArray[Any]] = field(default_factory=list)
+    """Experts of the tokens from `Sampling.experts_from` on, pass by pass or answer by answer."""
+    finish_reason: FinishReason | None = None
+    """Why it is over; None: it goes on."""
+
+    def generation(self, token_ids: list[int], present: int) -> Generation:
+        """The drawn tokens as the result; without tokens its version is the `present` one."""
+        first = self.versions[0] if self.versions else present
+        each = () if self.versions.count(first) == len(self.versions) else tuple(self.versions)
+        reason, experts = self.finish_reason or "abort", joined_experts(self.experts)
+        return Generation(token_ids, self.logprobs, reason, first, each, self.candidates, experts)
 
 
 class Engine(Protocol):

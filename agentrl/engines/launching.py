@@ -78,7 +78,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
     name = engine_name(rollout, device.type)
     if records_experts(config):
         prepare_routing(module, device)
-    engine: Engine = ENGINES.make(
+    return ENGINES.make(
         name,
         KEY,
         module,
@@ -87,7 +87,6 @@ def engine_in_process(config: Config, module: Any) -> Engine:
         deterministic=deterministic(config.trainer, rollout),
         **kwargs_of(rollout, name),
     )
-    return engine
 
 
 def prepare_routing(module: Any, device: "torch.device") -> None:

@@ -55,8 +55,7 @@ def transport(
         ranks=ranks,
         tensor_parallel=config.rollout.tensor_model_parallel_size,
     )
-    made: Transport = WEIGHT_TRANSPORTS.make(kind, "rollout.weight_sync", link)
-    return made
+    return WEIGHT_TRANSPORTS.make(kind, "rollout.weight_sync", link)
 
 
 class Probe:

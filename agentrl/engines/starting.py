@@ -47,7 +47,7 @@ def start_kernels(config: Config) -> EarlyKernels:
 
 
 @contextmanager
-def starting(config: Config, times: StartTimes) -> Iterator[Start]:
+def starting(config: Config, times: StartTimes | None) -> Iterator[Start]:
     """`start_servers` and `start_kernels` for the body, which imports and opens a runtime. Servers that none has taken
     end with it."""
     start = start_servers(config, times)

@@ -10,8 +10,8 @@ import numpy as np
 
 from agentrl.core.errors import InfraError, plural
 from agentrl.core.foreign import read_object
-from agentrl.core.json_schema import Outlines, WrongSchema, compiled
-from agentrl.environments.answers import SHOWN_CHARACTERS, field
+from agentrl.core.json_schema import Outlines
+from agentrl.environments.answers import SHOWN_CHARACTERS, checked_schema, field
 
 Json = dict[str, Any]
 OBJECT = re.compile(r"\{.*\}", re.DOTALL)
@@ -109,10 +109,7 @@ def tools_of(listed: Json, who: str) -> list[Json]:
     for tool in tools:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
             raise InfraError(f"{who} lists a tool without a name: {str(tool)[:SHOWN_CHARACTERS]}")
-        try:
-            compiled(field(tool, "input_schema", dict, who))
-        except WrongSchema as error:
-            raise InfraError(f"{who}: the schema of its tool {tool['name']} cannot be used: {error}") from error
+        checked_schema(field(tool, "input_schema", dict, who), f"{who}: the schema of its tool {tool['name']}")
     return list(tools)
 
 

@@ -17,6 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from agentrl.core.errors import InfraError
 from agentrl.core.foreign import read_object
+from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.json_text import whole
 from agentrl.core.numbers import is_reward, reward_of
 
@@ -62,6 +63,15 @@ def field(answer: Mapping[str, Any], name: str, kind: type, who: str) -> Any:
     if not isinstance(value, kind | None):
         raise InfraError(f"{who} gave the {name} {value!r:.300}")
     return kind() if value is None else value
+
+
+def checked_schema(schema: Json, what: str) -> Json:
+    """A schema that can be used. Raises InfraError for another."""
+    try:
+        compiled(schema)
+    except WrongSchema as error:
+        raise InfraError(f"{what} cannot be used: {error}") from error
+    return schema
 
 
 def complaint(error: Mapping[str, Any]) -> str:
@@ -116,10 +126,8 @@ class Observation:
 
     def to_json(self) -> dict[str, Any]:
         """All but `info`, as JSON has it. Raises InfraError for a text that no model can read."""
-        if len(self.text) > MAX_TEXT_CHARACTERS:
-            raise InfraError(
-                f"an observation has {len(self.text):,} characters, and {MAX_TEXT_CHARACTERS:,} are the most"
-            )
+        if (size := len(self.text)) > MAX_TEXT_CHARACTERS:
+            raise InfraError(f"an observation has {size:,} characters, and {MAX_TEXT_CHARACTERS:,} are the most")
         values = {name: value for name, value in vars(self).items() if name != "info"}
         rewards = {str(side): float(value) for side, value in self.rewards.items()}
         return values | {"text": whole(self.text), "rewards": rewards}

@@ -7,9 +7,11 @@ from typing import Any
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, did_you_mean, reported_as
 from agentrl.core.foreign import read_yaml
+from agentrl.core.plugin_checks import check_keys
 from agentrl.core.points import ENVIRONMENT_KINDS, brings_rows, runs_the_model
 from agentrl.core.resources import find, read_text
 from agentrl.environments.own import is_own
+from agentrl.trajectory.row import Row
 
 KEY = "data.environment_config_path"
 EXAMPLE = "`guess: {textarena: GuessTheNumber-v0}`"
@@ -79,6 +81,10 @@ class EnvironmentEntry:
         """An environment. Raises UserError."""
         return ENVIRONMENT_KINDS.make(self.kind, f"environment {self.name}", self.id, self.kwargs, **self.options)
 
+    def metrics(self, total: float) -> dict[str, float]:
+        """A trajectory's return, and whether it is a success."""
+        return {"return": total, "success": float(total >= self.success_at)}
+
     def to_json(self) -> dict[str, Any]:
         """For rows, and for other processes."""
         return asdict(self)
@@ -90,6 +96,11 @@ OF_A_STEP = ("system", "max_steps", "reward", "invalid_reward", "unfinished_rewa
 OF_A_SEED = ("rows", "val_rows", "first_seed")
 """Keys of environments that are made of numbers."""
 NUMBERS = [f.name for f in COMMON.values() if f.type in (int, float, int | None, float | None)]
+
+
+def entry_of(row: Row) -> EnvironmentEntry:
+    """The entry of a row."""
+    return EnvironmentEntry(**row.extra_info["environment"])
 
 
 def read_entry(path: str, name: str) -> EnvironmentEntry:
@@ -132,10 +143,7 @@ def _entry(name: str, written: Any, file: Path) -> EnvironmentEntry:
 
 def _check(written: dict[str, Any], known: set[str], where: str) -> None:
     """Raises UserError for unknown keys, and for values of a wrong type."""
-    for key in written:
-        if key not in known:
-            guess = did_you_mean(str(key), known)
-            raise UserError(f"{where}: unknown key {key!r}: {guess}it takes {', '.join(sorted(known))}")
+    check_keys(written, sorted(known), where)
     if not isinstance(written.get("kwargs", {}), dict):
         raise UserError(f"{where}: kwargs is {written['kwargs']!r}; write the environment's arguments, name: value")
     for key in NUMBERS:

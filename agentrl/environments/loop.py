@@ -16,11 +16,11 @@ from math import fsum
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import Observation
-from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.entry import EnvironmentEntry, entry_of
 from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.trajectory.message import Message, Reply, text_of
+from agentrl.trajectory.message import Message, Reply, system_message, text_of
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory, TurnReward
 
 BEFORE = -1
@@ -34,7 +34,7 @@ class EnvironmentAgent(AgentLoop):
     uses_tools = False
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
-        entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
+        entry = entry_of(trajectory.row)
         process = self.env.shared.setdefault((EnvironmentProcess, repr(entry)), EnvironmentProcess(entry))
         async with process.open() as environment:
             await Play(self, trajectory, sampling, entry, environment).run()
@@ -107,8 +107,7 @@ class Play:
         if side.reply is not None:
             side.episode.observe([message], closed=side.reply.closed)
             return
-        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
-        side.episode.begin([*system, message])
+        side.episode.begin([*system_message(self.entry.system), message])
 
     async def _act(self, side: Side) -> Observation:
         """A turn of the model's, and the step that it asks for."""
@@ -147,11 +146,9 @@ class Play:
         trajectory, numbers = self.trajectory, sorted(self.sides)
         finals = {number: self._final(self.sides[number]) for number in numbers}
         trajectory.reward = finals[numbers[0]]
+        trajectory.reward_extra |= self.entry.metrics(self.sides[numbers[0]].total)
         if several:
             trajectory.side_rewards = [finals.get(number, 0.0) for number in range(numbers[-1] + 1)]
-        total = self.sides[numbers[0]].total
-        trajectory.reward_extra |= {"return": total, "success": float(total >= self.entry.success_at)}
-        if several:
             trajectory.reward_extra |= {f"return_{number}": self.sides[number].total for number in numbers}
 
     def _final(self, side: Side) -> float:

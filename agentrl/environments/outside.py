@@ -20,7 +20,7 @@ from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
-from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.entry import EnvironmentEntry, entry_of
 from agentrl.environments.worker import EnvironmentProgram, Worker, run_once
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
@@ -37,8 +37,7 @@ def program_of(entry: EnvironmentEntry, turns: int | None = None) -> Environment
 
 def tasks_of(entry: EnvironmentEntry) -> Sequence[list[Message] | None]:
     """The prompts of an entry's tasks; None for one whose conversation the environment begins. Raises UserError."""
-    tasks: list[list[Message] | None] = run_once(program_of(entry)).get("tasks") or []
-    return tasks
+    return list(run_once(program_of(entry)).get("tasks") or [])
 
 
 @agent_loop("environment_program")
@@ -48,7 +47,7 @@ class OutsideAgent(AgentLoop):
     uses_tools = False
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
-        entry = EnvironmentEntry(**trajectory.row.extra_info["environment"])
+        entry = entry_of(trajectory.row)
         session, key = AgentSession(trajectory, self.env, sampling), f"sk-{secrets.token_hex(12)}"
         gateway = self.env.shared.setdefault(Gateway, Gateway())
         async with gateway.serving(key, session) as url:
@@ -63,22 +62,16 @@ class OutsideAgent(AgentLoop):
 
     async def _asked(self, entry: EnvironmentEntry, session: AgentSession, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
+        made = Worker(program_of(entry, self.env.limits.assistant_turns))
+        worker: Worker = self.env.shared.setdefault((Worker, repr(entry)), made)  # all trajectories of the run share it
         try:
             async with time_limit(entry.timeout) as limit:
                 session.context = copy_context()
-                return await self._worker(entry).ask(request)
+                return await worker.ask(request)
         except TimeoutError:
             if not limit.expired():
                 raise
         raise InfraError(f"environment {entry.name}: a rollout took longer than its timeout of {entry.timeout:g} s")
-
-    def _worker(self, entry: EnvironmentEntry) -> Worker:
-        """The worker of the entry, which all trajectories of the run share."""
-        key = (Worker, repr(entry))
-        if key not in self.env.shared:
-            self.env.shared[key] = Worker(program_of(entry, self.env.limits.assistant_turns))
-        shared: Worker = self.env.shared[key]
-        return shared
 
 
 def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, Any]) -> None:
@@ -93,8 +86,5 @@ def conclude(entry: EnvironmentEntry, session: AgentSession, answer: dict[str, A
     if answer.get("full"):
         trajectory.finish = "max_turns"
     who = f"environment {entry.name}"
-    reward = reward_of(answer.get("reward"), who)
-    trajectory.reward = reward
-    success = float(reward >= entry.success_at)
-    metrics = numbers(field(answer, "metrics", dict, who))
-    trajectory.reward_extra |= {**metrics, "return": reward, "success": success}
+    trajectory.reward = reward_of(answer.get("reward"), who)
+    trajectory.reward_extra |= numbers(field(answer, "metrics", dict, who)) | entry.metrics(trajectory.reward)

@@ -22,6 +22,28 @@ class EnvironmentKind:
     kwargs: dict[str, Any]
     folder: str = field(default=".", kw_only=True)
 
+    def close(self) -> None:
+        """End the environment, where it holds something."""
+
+
+@dataclass(kw_only=True)
+class SteppedKind(EnvironmentKind):
+    """A kind whose entry says how observations are shown and actions are read.
+
+    `observation`, `action`: the path of a function; another text of `observation` stays. `hint`: end the first
+    observation with the valid actions.
+    """
+
+    observation: Any = None
+    action: Any = None
+    hint: bool = True
+
+    def __post_init__(self) -> None:
+        if self.observation is not None and is_own(self.observation):
+            self.observation = load_own(self.observation, self.folder, "observation")
+        if self.action:
+            self.action = load_own(self.action, self.folder, "action")
+
 
 def is_own(name: str) -> bool:
     """Whether a name is the path of an object, `file.py:name` or `package.module:name`, and not a registered id."""
@@ -37,13 +59,6 @@ def load_own(name: str, folder: str, what: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return load_attribute(str(beside) if beside.exists() else path, attribute, what=what)
-
-
-def load_functions(observation: str | None, action: str | None, folder: str) -> tuple[Any, Any]:
-    """The functions that an entry names for observations and actions; another text of observations stays."""
-    own = observation is not None and is_own(observation)
-    seen: Any = load_own(str(observation), folder, "observation") if own else observation
-    return seen, load_own(action, folder, "action") if action else None
 
 
 def fitted(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:

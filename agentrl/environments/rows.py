@@ -16,7 +16,7 @@ from agentrl.data.lazy import LazyRows
 from agentrl.environments.entry import EnvironmentEntry, read_entry
 from agentrl.environments.outside import tasks_of
 from agentrl.environments.worker import own_program, run_once
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, system_message
 from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,12 @@ class EntryRows(LazyRows):
         entry, number = self.entry, self.numbers[index]
         if self.tasks is None:
             key, loop = "seed", LOOP
-            system = [{"role": "system", "content": entry.system}] if entry.system else []
-            prompt = [*system, _note(f"{entry.name} with seed {number}: its first observation")]
+            prompt = [*system_message(entry.system), _note(f"{entry.name} with seed {number}: its first observation")]
         else:
             key, loop = "number", PROGRAM_LOOP
             prompt = self.tasks[number] or [_note(f"{entry.name}, task {number}: the environment begins")]
-        return Row(
-            f"env:{self.source}:{number}",
-            prompt,
-            data_source=entry.name,
-            extra_info={"environment": self.written, key: number},
-            agent_name=loop,
-        )
+        uid, info = f"env:{self.source}:{number}", {"environment": self.written, key: number}
+        return Row(uid, prompt, data_source=entry.name, extra_info=info, agent_name=loop)
 
 
 def _note(text: str) -> Message:
@@ -69,8 +63,7 @@ def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
         raise UserError("env: names no environment: write env:NAME, a name in data.environment_config_path")
     entry = read_entry(data.environment_config_path, name)
     if entry.brings_rows:
-        brought: Sequence[Row] = entry.make().rows(entry, held_out)
-        return brought
+        return list(entry.make().rows(entry, held_out))
     middle = entry.first_seed + entry.rows
     numbers = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
     if entry.runs_the_model:

@@ -10,12 +10,11 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, located
 from agentrl.environments.answers import Observation
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.own import fitted, load_own
@@ -85,9 +84,7 @@ def answered(work: Callable[[], Answer]) -> Answer:
     except InfraError as error:
         return {"failed": str(error)}
     except (Exception, SystemExit) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(traceback.format_exception_only(error)[-1].split())
-        return {"failed": f"{said} ({where.filename}:{where.lineno})"}
+        return {"failed": located(error)}
 
 
 def _line(answer: Answer) -> bytes:

@@ -35,13 +35,11 @@ class AnswerFormat:
         kind = "one JSON object." if schema == ANY_OBJECT else f"JSON that fits this schema: {self.written}"
         return {"role": "user", "content": f"Write nothing but {kind}"}
 
-    def asked_again(self, text: str) -> Message | None:
-        """The message about a text that does not fit; None: it does."""
+    def asked_again(self, text: str) -> list[Message]:
+        """The message about a text that does not fit; none where it does."""
         wrong = self._complaint(text)
-        if wrong is None:
-            return None
-        said = f"The answer does not fit: {wrong[:MAX_COMPLAINT_CHARS]}\n{text_of(self.instruction())}"
-        return {"role": "user", "content": said}
+        said = f"The answer does not fit: {(wrong or '')[:MAX_COMPLAINT_CHARS]}\n{text_of(self.instruction())}"
+        return [{"role": "user", "content": said}] if wrong else []
 
     def _complaint(self, text: str) -> str | None:
         try:

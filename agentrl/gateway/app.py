@@ -260,11 +260,8 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
 async def _nothing_here(http: HttpRequest) -> Response:
     if http.method == "HEAD":
         return Response()
-    asked, served = (
-        f"{http.method} {http.scope['raw_path'].decode()}",
-        "chat/completions, responses, messages or models",
-    )
-    raise Refused(f"{asked} is not served; use {served} under /s/KEY/v1", "missing")
+    served, asked = "chat/completions, responses, messages or models", http.scope["raw_path"].decode()
+    raise Refused(f"{http.method} {asked} is not served; use {served} under /s/KEY/v1", "missing")
 
 
 def _as_refusal(error: Exception) -> Refused:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +16,34 @@ NEVER = 24 * 3600.0
 MAKE_FOLDER = ["sh", "-c", 'mkdir -p "$0" && chmod 777 "$0"']
 
 
-@dataclass(frozen=True)
-class ContainerSettings:
-    """A program's container as its YAML entry describes it."""
-
-    spec: ContainerSpec
-    folder: str = "/agentrl"
-    """The folder in it that is kept."""
-    host: str | None = None
-    """The address of this host in its network; None: the one that Docker tells."""
-
-
 class ProgramContainers:
     """The containers of one program."""
 
-    def __init__(self, settings: ContainerSettings) -> None:
+    def __init__(self, spec: ContainerSpec, folder: str) -> None:
+        """`folder`: the one in them that is kept."""
         from agentrl.containers.docker.provider import DockerProvider
 
-        self.settings = settings
+        self.spec, self.folder = spec, folder
         self._provider = DockerProvider()
 
-    async def ready(self) -> str:
-        """Have the image; gives this host's address in the containers' network. Raises UserError."""
-        await self._provider.prepare(self.settings.spec)
-        return self.settings.host or await self._provider.address(self.settings.spec)
+    async def ready(self, host: str | None) -> str:
+        """Have the image; gives this host's address in the containers' network: `host`, or the one that Docker tells.
+        Raises UserError."""
+        await self._provider.prepare(self.spec)
+        return host or await self._provider.address(self.spec)
 
     async def run(self, words: Sequence[str], env: Mapping[str, str], folder: Path, until: Until) -> Ended:
         """Run a program until it ends or `until` is done; its files are then in
         `folder`. Raises InfraError."""
-        container = self._provider.container(self.settings.spec)
-        image = await self._provider.image(self.settings.spec)
+        container = self._provider.container(self.spec)
+        image = await self._provider.image(self.spec)
         words = [*image.entrypoint, *(words or image.command)]
         try:
             with uncounted():
                 await container.start()
-                await container.exec([*MAKE_FOLDER, self.settings.folder], timeout=SET_UP_SECONDS, user="0")
+                await container.exec([*MAKE_FOLDER, self.folder], timeout=SET_UP_SECONDS, user="0")
             ended = await run_in(container, words, env, until)
-            await container.download(self.settings.folder, folder)
+            await container.download(self.folder, folder)
             return ended
         finally:
             await asyncio.shield(container.stop())

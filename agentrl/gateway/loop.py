@@ -85,7 +85,7 @@ class ProgramAgent(AgentLoop):
         slots: asyncio.Semaphore | nullcontext[None] = nullcontext()
         if program.max_concurrent:
             slots = asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
-        containers = None if program.container is None else ProgramContainers(program.container)
+        containers = None if program.container is None else ProgramContainers(program.container, program.folder)
         shared = Shared(program, slots, asyncio.Semaphore(program.max_starting), containers)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
 
@@ -129,7 +129,7 @@ class ProgramAgent(AgentLoop):
             )
         host = program.host or LOCAL
         if shared.containers is not None:
-            host = await shared.containers.ready()
+            host = await shared.containers.ready(program.host)
         elif program.inside:
             host = program.host or await trajectory.container.host()
         port = program.port + worker()[0] if program.port else 0  # each rollout worker has a gateway
@@ -164,10 +164,10 @@ class ProgramAgent(AgentLoop):
         trajectory.extra["program"] = {"name": program.name} | ({"folder": str(folder)} if folder else {})
         if program.inside:
             values["python"] = "python3"
-        values["folder"] = program.container.folder if program.container else str(folder or ".")
+        values["folder"] = program.folder if program.container else str(folder or ".")
         if program.function is not None:
             return await _call(program, session, values)
-        words, env = program.words(values), environment(program, values)
+        words, env = [filled(word, values) for word in program.command], environment(program, values)
         with limited(program.timeout, lambda: session.close("its time is over")):
             session.context = copy_context()
             if folder is None:

@@ -14,7 +14,6 @@ from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
-from agentrl.gateway.containers import ContainerSettings
 from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
@@ -40,8 +39,10 @@ class AgentProgram:
     command: tuple[str, ...] = ()
     """Words with placeholders; empty for a Python function, and for an image's default command."""
     function: UserFunction | None = None
-    container: ContainerSettings | None = None
+    container: ContainerSpec | None = None
     """The container in which the command runs; None: none of its own."""
+    folder: str = "/agentrl"
+    """The folder in that container that is kept."""
     inside: bool = False
     """Whether it runs in the row's own container."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -62,10 +63,6 @@ class AgentProgram:
         """The outcome of an exit code, or of "timeout"."""
         return self.exit_codes.get(code, Outcome.OK if code == 0 else Outcome.INFRA_ERROR)
 
-    def words(self, values: Mapping[str, str]) -> list[str]:
-        """The command for one rollout."""
-        return [filled(word, values) for word in self.command]
-
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """The text with its placeholders replaced; other braces stay."""
@@ -85,6 +82,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         command=_command(entry["command"], where, beside) if "command" in entry else (),
         function=function(entry["python"], f"{where}: python", file.parent) if "python" in entry else None,
         container=_container(entry, where) if image else None,
+        folder=_folder(entry, where),
         inside=inside,
         env=_env(entry.get("env") or {}, where),
         timeout=_number(entry, "timeout", where) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
@@ -128,14 +126,16 @@ def _command(command: Any, where: str, beside: Path | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
-    require_docker()
-    folder = str(entry.get("folder", ContainerSettings.folder)).rstrip("/")
+def _folder(entry: Mapping[str, Any], where: str) -> str:
+    folder = str(entry.get("folder", AgentProgram.folder)).rstrip("/")
     if not folder.startswith("/"):
-        raise UserError(
-            f"{where}: folder={folder!r}: write the path of a folder in the container, but not of all of it"
-        )
-    spec = ContainerSpec(
+        raise UserError(f"{where}: folder={folder!r}: write the path of a folder in the container, other than /")
+    return folder
+
+
+def _container(entry: Mapping[str, Any], where: str) -> ContainerSpec:
+    require_docker()
+    return ContainerSpec(
         str(entry["image"]),
         cpus=_number(entry, "cpus", where) or CPUS,
         memory_mb=_memory_mb(entry["memory"], where) if "memory" in entry else MEMORY_MB,
@@ -143,7 +143,6 @@ def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
         entrypoint=False,  # it runs the program
         network=str(entry.get("network", OWN_NETWORK)),
     )
-    return ContainerSettings(spec, folder, str(entry["host"]) if "host" in entry else None)
 
 
 def _memory_mb(text: Any, where: str) -> int:
@@ -163,8 +162,8 @@ def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:
     try:
         return {code if code == "timeout" else int(str(code)): Outcome(outcome) for code, outcome in table.items()}
     except (ValueError, AttributeError):
-        pass
-    raise UserError(f"{where}: exit_codes: write numbers, or timeout, with ok, {' or '.join(FAILURES)}")
+        fix = f"write numbers, or timeout, with ok, {' or '.join(FAILURES)}"
+        raise UserError(f"{where}: exit_codes: {fix}") from None
 
 
 def _number(entry: Mapping[str, Any], key: str, where: str) -> float:

@@ -32,8 +32,8 @@ def rename_calls(reply: Reply, name: str) -> None:
 def call_records(calls: Sequence[Call], turn: int) -> list[ToolCallRecord]:
     """Calls of a turn as metrics count them. The program runs them and keeps their seconds and results to itself; a
     malformed one reaches it as text."""
-    ends = [(Outcome.OK if call.error is None else Outcome.MODEL_ERROR, call.error or "") for call in calls]
+    ends = {True: Outcome.OK, False: Outcome.MODEL_ERROR}
     return [
-        ToolCallRecord(turn, call.name, call.arguments, said, outcome, seconds=0.0)
-        for call, (outcome, said) in zip(calls, ends, strict=True)
+        ToolCallRecord(turn, call.name, call.arguments, call.error or "", ends[call.error is None], seconds=0.0)
+        for call in calls
     ]

@@ -320,11 +320,20 @@ class AgentSession:
         return body if changed is None else changed
 
     def _write(self, pending: Pending, sampled: SampledTokens, calls: list[ToolCallRecord], **about: Any) -> None:
-        """Write a turn into journal, ledger and trajectory; `about`: as `LedgerTree.write` takes it."""
+        """Write a turn into journal, ledger and trajectory, which may end at any time; `about`: as `LedgerTree.write`
+        takes it."""
         self.record({"turn": plain_turn(pending, sampled), "calls": list(map(asdict, calls)), "about": about})
         self.tree.write(pending, sampled, **about)
-        self._record()
-        self.trajectory.tool_calls += calls
+        trajectory, trunk = self.trajectory, self.tree.trunk
+        trajectory.tool_calls += calls
+        if trunk is None:
+            return
+        trajectory.ledgers = [branch.ledger for branch in self.tree.trained]
+        trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
+        trajectory.turns = self.tree.turns
+        # The comparison with the template counts turns from the end of the row's prompt on.
+        begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
+        trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
 
     def reward(self, body: Body) -> None:
         """A reward that the client posts. Raises Refused."""
@@ -348,18 +357,6 @@ class AgentSession:
             else:
                 self.close(line["end"])
 
-    def _record(self) -> None:
-        """Bring the trajectory up to date: it may end at any time."""
-        trajectory, trunk = self.trajectory, self.tree.trunk
-        if trunk is None:
-            return
-        trajectory.ledgers = [branch.ledger for branch in self.tree.trained]
-        trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
-        trajectory.turns = self.tree.turns
-        # The comparison with the template counts turns from the end of the row's prompt on.
-        begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
-        trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
-
 
 def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
     """Whether the answer goes on after what the engine gave."""
@@ -375,5 +372,4 @@ def _asked_again(request: TurnRequest, answer: ModelAnswer) -> list[Message]:
         return [{"role": "tool", "tool_call_id": call.id, "name": call.name, "content": said} for call in answer.calls]
     if request.format is None or answer.finish != "stop" or answer.stop is not None:
         return []
-    wrong = request.format.asked_again(answer.text)
-    return [] if wrong is None else [wrong]
+    return request.format.asked_again(answer.text)

@@ -137,8 +137,7 @@ def _check_class(entry: Entry, kind: type) -> ToolOptions:
 
 
 def _runner(interaction: Any, name: str, entry: Entry, options: ToolOptions) -> MethodRunner:
-    base = "agentrl.interactions.BaseInteraction"
-    check_has(interaction, METHODS, f"{entry.where}: {entry.class_name}", base)
+    check_has(interaction, METHODS, f"{entry.where}: {entry.class_name}", "agentrl.interactions.BaseInteraction")
     return MethodRunner("interaction", name, interaction, METHODS, options)
 
 

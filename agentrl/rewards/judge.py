@@ -7,13 +7,14 @@
 import asyncio
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack
+from typing import Any
 
-from agentrl.core.errors import InfraError, needing
+from agentrl.core.errors import InfraError
+from agentrl.core.foreign import read_object
+from agentrl.core.json_text import encoded
 from agentrl.trajectory.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    import aiohttp
+from agentrl_sandbox.http_client import HttpClient
 
 PROMPT = """Judge the answer to a question.
 
@@ -30,6 +31,8 @@ How right is the answer, from {low:g} (wrong) to {high:g} (right)? Reason briefl
 """
 SCORE = re.compile(r"score\W*?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 RETRIED = (429, 500, 502, 503, 504)
+TIMEOUT = 300.0
+"""Seconds for an answer."""
 
 
 async def compute_score(
@@ -64,42 +67,37 @@ async def compute_score(
     }
     key = os.environ.get(api_key_env)
     endpoint = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-    reply = await _ask(endpoint, body, {"Authorization": f"Bearer {key}"} if key else {}, retries)
+    reply = await _ask(endpoint, encoded(body), f"Authorization: Bearer {key}\r\n" if key else "", retries)
     scores = SCORE.findall(reply)
     if not scores or not low <= float(scores[-1]) <= high:
         raise InfraError(f"the judge gave no score from {low:g} to {high:g}: {reply[-200:]!r}")
     return {"score": (float(scores[-1]) - low) / (high - low)}
 
 
-async def _ask(url: str, body: dict[str, Any], headers: dict[str, str], retries: int) -> str:
+async def _ask(url: str, body: bytes, headers: str, retries: int) -> str:
     """The text of the first choice. A busy or absent server is asked `retries` times more."""
-    with needing("aiohttp", '"agentrl[judge]"'):
-        import aiohttp
     trouble = ""
-    async with aiohttp.ClientSession(headers=headers) as session:
+    client = HttpClient(url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.close)
         for attempt in range(retries + 1):
             await asyncio.sleep(min(2.0**attempt, 30.0) if attempt else 0)
             try:
-                status, reply = await _post(session, url, body)
-            except aiohttp.ClientError as error:
+                status, reply = await client.request("POST", "", body, headers=headers, timeout=TIMEOUT)
+            except OSError as error:
                 trouble = str(error) or type(error).__name__
                 continue
             if status == 200:
                 return _content(reply)
-            trouble = f"HTTP {status}: {reply[:200]}"
+            trouble = f"HTTP {status}: {reply[:200].decode(errors='replace')}"
             if status not in RETRIED:
                 break
     raise InfraError(f"the judge at {url} does not answer: {trouble}")
 
 
-async def _post(session: "aiohttp.ClientSession", url: str, body: dict[str, Any]) -> tuple[int, Any]:
-    """Status, and what was answered: parsed where that is 200, text otherwise."""
-    async with session.post(url, json=body) as response:
-        return response.status, await (response.json() if response.status == 200 else response.text())
-
-
-def _content(reply: Any) -> str:
+def _content(reply: bytes) -> str:
     try:
-        return str(reply["choices"][0]["message"]["content"] or "")
+        return str((read_object(reply) or {})["choices"][0]["message"]["content"] or "")
     except (KeyError, IndexError, TypeError):
-        raise InfraError(f"the judge's reply is no chat completion: {str(reply)[:200]}") from None
+        shown = reply[:200].decode(errors="replace")
+        raise InfraError(f"the judge's reply is no chat completion: {shown}") from None

@@ -193,17 +193,13 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
     timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
         return BatchManager(Calls(fn, timed, num_workers), partial(_columns, fn.kwargs))
-    if name == "prime":
-        if "sandbox" in fn.accepted:
-            raise UserError(
-                f"reward.reward_manager.name=prime: {fn.name} asks for `sandbox`, which other processes cannot share; "
-                "set reward.reward_manager.name=naive"
-            )
-        if not fn.origin[0]:
-            raise UserError(
-                f"reward.reward_manager.name=prime: other processes cannot import {fn.name}; put it in a Python file "
-                "and name that, or set reward.reward_manager.name=naive"
-            )
+    trouble = ""
+    if "sandbox" in fn.accepted:
+        trouble = f"{fn.name} asks for `sandbox`, which other processes cannot share;"
+    elif not fn.origin[0]:
+        trouble = f"other processes cannot import {fn.name}; put it in a Python file and name that, or"
+    if name == "prime" and trouble:
+        raise UserError(f"{SECTION}.name=prime: {trouble} set {SECTION}.name=naive")
     calls = Calls(fn, timed, num_workers, required=name == "prime")
     return EachManager(calls, num_workers=num_workers)
 

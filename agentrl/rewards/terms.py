@@ -4,7 +4,6 @@ Invariant: a trajectory has the scores of all functions, or none: a failure of o
 """
 
 import asyncio
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from agentrl.config.given import is_given
 from agentrl.config.schema.reward import RewardTerm
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, located
 from agentrl.core.isolated import Failed
 from agentrl.core.json_text import recorded
 from agentrl.core.numbers import is_reward
@@ -51,7 +50,7 @@ class Term:
         except InfraError as error:
             raise InfraError(f"reward function {called}: {error}") from error
         except Exception as error:  # the user's code may raise anything
-            raise InfraError(f"reward function {called} failed: {_last_line(error)}") from error
+            raise InfraError(f"reward function {called} failed: {located(error)}") from error
         score, values = _parts(result, called)
         if self.name is None:
             return self.weight * score, values
@@ -86,18 +85,12 @@ def load_terms(
         if name in given:
             found[name] = reward_function(given[name], term.reward_kwargs, batch=batch, offered=offered)
         elif not is_given(term.path):
-            found[name] = _loaded(name, term, batch=batch, offered=offered)
+            section, named, kwargs = f"{TERMS}.{name}", term.name or "", term.reward_kwargs
+            if term.path is None and ":" not in named:
+                raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
+            fn = load_reward_function(term.path, named or name, kwargs, batch=batch, offered=offered, section=section)
+            found |= {} if fn is None else {name: fn}
     return found
-
-
-def _loaded(name: str, term: RewardTerm, *, batch: bool, offered: Mapping[str, Any]) -> RewardFn:
-    section = f"{TERMS}.{name}"
-    if term.path is None and ":" not in (term.name or ""):
-        raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
-    called, kwargs = term.name or name, term.reward_kwargs
-    fn = load_reward_function(term.path, called, kwargs, batch=batch, offered=offered, section=section)
-    assert fn is not None
-    return fn
 
 
 def _united(parts: Sequence[Any]) -> Values:
@@ -109,11 +102,6 @@ def _united(parts: Sequence[Any]) -> Values:
     return dict(items)
 
 
-def _last_line(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
-
-
 def _parts(result: Any, name: str) -> tuple[float, Values]:
     """The score in what a reward function returned, and all values of its dict.
 
@@ -121,9 +109,8 @@ def _parts(result: Any, name: str) -> tuple[float, Values]:
     """
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     if "score" not in values:
-        raise InfraError(
-            f'reward function {name} returned a dict without "score"; it has {", ".join(map(str, values))}'
-        )
+        has = ", ".join(map(str, values))
+        raise InfraError(f'reward function {name} returned a dict without "score"; it has {has}')
     numbers = {str(key): number for key, value in values.items() if (number := _number(value)) is not None}
     score = numbers.get("score")
     if score is None or not is_reward(score):

@@ -22,11 +22,10 @@ def check_truths(rows: Sequence[Row], functions: Iterable[RewardFn]) -> None:
     judged = [row for row in rows if not row.scores_itself]
     if not judged or any(row.ground_truth not in (None, "") for row in judged):
         return
+    row = judged[0]
     for fn in functions:
         if reads_truth(fn.function):
-            raise UserError(
-                f"{judged[0].uid} has no ground truth, and {fn.name} compares with it: {_advice(judged[0])}"
-            )
+            raise UserError(f"{row.uid} has no ground truth, and {fn.name} compares with it: {_advice(row)}")
 
 
 def reads_truth(function: Callable[..., Any]) -> bool:

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from agentrl.core.blocking import LoopWatch
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Sampling
+from agentrl.rewards import Scorer
 from agentrl.rollout.gc_control import deferred_collection
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
@@ -25,19 +25,6 @@ from agentrl.trajectory.trajectory import Trajectory
 OnDone = Callable[[Trajectory], None]
 """Called with each trajectory as it finishes."""
 SamplingOf = Callable[[Trajectory], Sampling]
-
-
-class TrajectoryScorer(Protocol):
-    """Gives finished trajectories their reward; see `agentrl.rewards.Scorer`."""
-
-    async def score(self, trajectory: Trajectory) -> None:
-        """Set the reward; a failure becomes the trajectory's outcome and is not raised, a UserError is."""
-
-    def expect(self, keys: Sequence[str]) -> None:
-        """Announce trajectories that are scored together: `score` is called with each of them."""
-
-    async def close(self) -> None:
-        """Stop all work."""
 
 
 class Unscored:
@@ -54,6 +41,7 @@ class Unscored:
 
 
 UNSCORED = Unscored()
+TrajectoryScorer = Scorer | Unscored
 
 
 @dataclass

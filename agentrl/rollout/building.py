@@ -9,6 +9,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.chat.byte_level import without_special
+from agentrl.config.derived import own_loops
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import Reward, RewardModel
 from agentrl.core.errors import UserError
@@ -27,7 +28,7 @@ from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rewards.scorer import Overlong
 from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
-from agentrl.rollout.loops import RolloutContext, own_loops
+from agentrl.rollout.loops import RolloutContext
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
@@ -210,7 +211,7 @@ def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
         named, use_shm = reward_model.device, config.model.use_shm
         device = torch.device(named) if named else device_for(config.trainer.device)
         judge = network.Judge(reward_model, device=device, use_shm=use_shm)
-    return network.reward_worker(reward_model, judge, policy_vocabulary=len(tokenizer))
+    return network.RewardWorker(reward_model, judge, policy_vocabulary=len(tokenizer))
 
 
 def callback(path: str | None) -> UserFunction | None:

@@ -1,4 +1,4 @@
-"""Engines around another one; one of them measures how busy it is, and stops it for updates.
+"""Engines around another one, which they stop for updates; one of them measures how busy it is.
 
 Invariants:
 - the engine counts as idle while it has no request, and while requests are held back for the update;
@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +28,51 @@ class EngineWrapper:
         return getattr(self.engine, name)
 
 
-class PausableEngine(EngineWrapper):
-    """Measures an engine and stops it; used from one event loop."""
+class StoppableEngine(EngineWrapper, ABC):
+    """Holds requests back while the engine is paused, sleeps, or gets weights."""
 
-    wakes_with_weights = False
-    """Whether `update_weights` ends a pause: it does after `sleep`."""
+    weight_version = 0
+    _paused = False
+    """Whether requests are held back after `update_weights` too: not after `sleep`."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Hold requests back."""
+
+    @abstractmethod
+    async def go_on(self) -> None:
+        """Let requests continue, with the weights of `weight_version`."""
+
+    async def pause(self) -> None:
+        self._paused = True
+        await self.stop()
+        await self.engine.pause()
+
+    async def resume(self) -> None:
+        self._paused = False
+        await self.engine.resume()
+        await self.go_on()
+
+    async def update_weights(self, version: int) -> None:
+        """Load the current weights. An engine that was not paused before is stopped for the time of the update."""
+        await self.stop()
+        await self.engine.update_weights(version)
+        self.weight_version = version
+        if not self._paused:
+            await self.go_on()
+
+    async def sleep(self) -> None:
+        self._paused = False
+        await self.stop()
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        await self.engine.wake()
+        await self.go_on()
+
+
+class PausableEngine(StoppableEngine):
+    """Measures an engine and stops it; used from one event loop."""
 
     def __init__(self, engine: Engine, *, partial: bool = True) -> None:
         """`partial`: `rollout.partial_rollout`."""
@@ -72,31 +113,6 @@ class PausableEngine(EngineWrapper):
         finally:
             self._count(-1)
 
-    async def pause(self) -> None:
-        await self.stop()
-        await self.engine.pause()
-
-    async def resume(self) -> None:
-        await self.engine.resume()
-        self.go_on()
-
-    async def update_weights(self, version: int) -> None:
-        """Load the current weights. An engine that was not halted before is halted for the time of the update."""
-        halted = self._halted
-        await self.stop()
-        await self.engine.update_weights(version)
-        if not halted or self.wakes_with_weights:
-            self.go_on()
-
-    async def sleep(self) -> None:
-        await self.stop()
-        self.wakes_with_weights = True
-        await self.engine.sleep()
-
-    async def wake(self) -> None:
-        await self.engine.wake()
-        self.go_on()
-
     async def stop(self) -> None:
         """Count the engine as idle, and its requests as interrupted; without `partial`, when those that have begun have
         ended."""
@@ -109,10 +125,10 @@ class PausableEngine(EngineWrapper):
         self._halted = True
         self._pauses.set(paused=True)
 
-    def go_on(self) -> None:
+    async def go_on(self) -> None:
         """Count the engine as idle only without requests."""
         self._mark()
-        self._halted = self.wakes_with_weights = False
+        self._halted = False
         self._pauses.set(paused=False)
         self._admits.set()
 

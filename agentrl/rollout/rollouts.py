@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
@@ -19,6 +19,7 @@ from agentrl.core.stopping import Interrupted, StopRequest, result_of
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards import Scorer
+from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
 from agentrl.rollout.building import (
     check_format,
@@ -47,19 +48,6 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 """Carries a coroutine out to its end, always on the same event loop."""
 
 
-class Background(Protocol):
-    """Runs trajectories while the policy trains; see `agentrl.runtime.async_sampling`."""
-
-    def start(self, work: Coroutine[Any, Any, list[Trajectory]]) -> RolloutFuture:
-        """Begin `work`."""
-
-    def activity(self) -> dict[str, float]:
-        """Metrics of the engine since the last call: its idle time, and the requests that were interrupted."""
-
-    def close(self) -> None:
-        """Cancel what was started."""
-
-
 class Rollouts:
     """Rows in, finished trajectories out, group by group. Raises UserError when settings and plugins do not fit."""
 
@@ -70,7 +58,7 @@ class Rollouts:
         engine: Engine,
         run: Run,
         *,
-        background: Background | None = None,
+        background: AsyncSampling | None = None,
         workers: Sequence[GroupWorker] = (),
         check_workers: Callable[[], None] = lambda: None,
         stop: StopRequest | None = None,

@@ -23,26 +23,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.core.grouping import grouped
+from agentrl.core.loop_thread import LoopFuture
 from agentrl.data import Loader
 from agentrl.rollout.window import MIN_BATCHES, StalenessWindow
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
-
-class RolloutFuture(Protocol):
-    """Trajectories that are being made."""
-
-    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
-        """Wait for all of them, group by group. `poll` is called several times a second, and may raise.
-
-        Raises what making them raised.
-        """
-
-    def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+RolloutFuture = LoopFuture[list[Trajectory]]
+"""Trajectories that are being made, group by group."""
 
 
 @dataclass(eq=False)

@@ -14,9 +14,9 @@ from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
+from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner

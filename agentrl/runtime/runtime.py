@@ -18,8 +18,8 @@ from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
+from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.rollouts import Rollouts
-from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.tracking.phases import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes

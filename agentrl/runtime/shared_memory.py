@@ -33,5 +33,4 @@ class SharedMemory:
 
 
 def _free() -> int:
-    free: int = torch.cuda.mem_get_info()[0]
-    return free
+    return torch.cuda.mem_get_info()[0]

@@ -101,7 +101,7 @@ class Models:
 
     def save(self, model: str, folder: Path) -> None:
         """Write weights, optimizer state and gradients so far into `folder`, as a whole or not at all."""
-        checkpoints.save(folder, 0, self._tenant(model).state_dict())
+        checkpoints.begin(folder, 0, self._tenant(model).state_dict())()
 
     def load(self, model: str, folder: Path, *, optimizer: bool) -> None:
         """Restore what `save` wrote of a model of this shape; without `optimizer` the model starts afresh with its

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import superseded_path, write_atomic, write_parquet, writing
+from agentrl.data.files import read_records
 from agentrl.tasks.demo.base import Problem, Task, row
 from agentrl.tasks.demo.stage import Script, Stage
 
@@ -72,14 +73,9 @@ def _publish(out: Path, files: Sequence[Path]) -> None:
 
 def _equal(file: Path, other: Path) -> bool:
     """Whether two files hold the same rows, also if different versions of a library wrote them."""
-    if file.suffix == ".jsonl":
-        return file.read_bytes() == other.read_bytes()
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
-        return bool(pq.read_table(file).equals(pq.read_table(other)))
-    except (OSError, pa.ArrowException):  # not parquet, or damaged
+        return list(read_records(file)) == list(read_records(other))
+    except UserError:  # no longer parquet, or damaged
         return False
 
 
@@ -115,5 +111,5 @@ async def demonstrations(task: Task, problems: list[Problem], rng: random.Random
     try:
         return await asyncio.gather(*(play(problem, script) for problem, script in scripts))
     finally:
-        await stage.close()
+        await stage.provider.close()
         await tools.close()

@@ -8,6 +8,8 @@ from agentrl.core.sandbox import Sandbox
 from agentrl.tools.response import ToolResponse
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
+NO_SCHEMA = "has no schema: write tool_schema in the YAML or override get_openai_tool_schema()"
+
 
 class BaseTool:
     """A tool. One object serves the whole run; what belongs to one trajectory is kept under its `instance_id`.
@@ -36,10 +38,7 @@ class BaseTool:
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
         """The schema, for tools whose YAML has none."""
         if getattr(self, "tool_schema", None) is None:
-            raise UserError(
-                f"tool class {type(self).__name__} has no schema: write tool_schema in the YAML or override "
-                "get_openai_tool_schema()"
-            )
+            raise UserError(f"tool class {type(self).__name__} {NO_SCHEMA}")
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:

@@ -9,6 +9,7 @@ from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.core.plugins import Entry
 from agentrl.tools.arguments import TYPE_NAMES
+from agentrl.tools.base import NO_SCHEMA
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
@@ -34,9 +35,7 @@ def check_class(entry: Entry, kind: type) -> None:
         raise UserError(f"{where}: {name} has no execute(): write `{EXECUTE_EXAMPLE}`")
     makes_schema = any(not inherits(kind, f"BaseTool.{method}") for method in ("__init__", "get_openai_tool_schema"))
     if entry.fields.get("tool_schema") is None and not makes_schema:
-        raise UserError(
-            f"{where}: {name} has no schema: write tool_schema in the YAML or override get_openai_tool_schema()"
-        )
+        raise UserError(f"{where}: {name} {NO_SCHEMA}")
     given = ("instance_id", "parameters")
     check_method(kind, "execute", given, where, EXECUTE_EXAMPLE)
     for method in OTHER_METHODS:

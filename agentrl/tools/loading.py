@@ -70,7 +70,7 @@ def load_tools(
     except UserError:
         servers.stop()
         raise
-    return ToolSet([runner for runner, _ in made], shorten, sandboxes, servers)
+    return ToolSet({runner.name: runner for runner, _ in made}, shorten, sandboxes, servers)
 
 
 def check_tools(tool_config_path: str | None, function_tool_path: str | None, given: Iterable[Any] = ()) -> None:

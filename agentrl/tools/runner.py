@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from agentrl.core.clocks import began, queued
@@ -41,12 +42,8 @@ class MethodRunner:
         self.name = name
         self.owner = f"{kind} {name!r}"
         self.options = options
-        self.methods = {
-            method: UserFunction(
-                getattr(target, method), owner=self.owner, fix=IN_THREAD_FIX, in_thread=options.in_thread
-            )
-            for method in methods
-        }
+        made = partial(UserFunction, owner=self.owner, fix=IN_THREAD_FIX, in_thread=options.in_thread)
+        self.methods = {method: made(getattr(target, method)) for method in methods}
         self.reported: set[str] = set()
 
     def inherits(self, method: str) -> bool:

@@ -66,9 +66,8 @@ class OpenAIFunctionParametersSchema(SchemaPart):
         properties = fields.get("properties") or {}
         if not isinstance(properties, dict):
             raise ValueError(f"properties: expected a mapping, got {properties!r}")
-        fields["properties"] = {
-            name: OpenAIFunctionPropertySchema.model_validate(schema) for name, schema in properties.items()
-        }
+        read = OpenAIFunctionPropertySchema.model_validate
+        fields["properties"] = {name: read(schema) for name, schema in properties.items()}
         super().__init__(**{"type": "object"} | fields)
 
 

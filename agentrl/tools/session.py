@@ -105,9 +105,7 @@ class ToolSession:
 
     async def _created(self, name: str) -> Instance:
         """The tool's instance, created by the first call; concurrent calls wait for it. Raises InfraError."""
-        if name not in self.instances:
-            self.instances[name] = Instance()
-        runner, instance = self.runners[name], self.instances[name]
+        runner, instance = self.runners[name], self.instances.setdefault(name, Instance())
         async with instance.lock:
             if instance.failure is not None:
                 raise instance.failure
@@ -140,11 +138,9 @@ class ToolSession:
             return read_number(answer)
 
     async def _release(self) -> None:
-        await asyncio.gather(
-            *(
-                self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
-                for name, instance in self.instances.items()
-            )
+        await _all(
+            self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
+            for name, instance in self.instances.items()
         )
 
     def _kwargs(self, name: str, method: str) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """All tools of a run, and the sandboxes that they use."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -68,23 +69,19 @@ class NoSandbox:
 NO_SANDBOX: Any = NoSandbox()
 
 
+@dataclass(eq=False)
 class ToolSet:
     """The tools by name, in the order the model sees them. Empty is fine. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        runners: Iterable[ToolRunner],
-        shorten: Truncation,
-        sandboxes: Sandboxes,
-        servers: McpServers,
-    ) -> None:
-        """`sandboxes` and `servers` are closed with the set."""
-        self.runners = {runner.name: runner for runner in runners}
-        self.shorten = shorten
-        self.sandboxes = sandboxes
-        self.servers = servers
-        self.cleanup = Cleanup()
-        self.unknown: set[str] = set()
+    runners: Mapping[str, ToolRunner]
+    shorten: Truncation
+    sandboxes: Sandboxes
+    """Closed with the set."""
+    servers: McpServers
+    """Closed with the set."""
+    cleanup: Cleanup = field(default_factory=Cleanup)
+    unknown: set[str] = field(default_factory=set)
+    """Names in rows that are no tools."""
 
     def __len__(self) -> int:
         return len(self.runners)
@@ -113,7 +110,7 @@ class ToolSet:
         await self.sandboxes.close()
         await self.servers.close()
 
-    def _selected(self, selection: list[str] | None) -> dict[str, ToolRunner]:
+    def _selected(self, selection: list[str] | None) -> Mapping[str, ToolRunner]:
         if selection is None:
             return self.runners
         for name in selection:

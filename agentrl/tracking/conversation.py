@@ -54,7 +54,11 @@ def conversation(
     A Trajectory needs `decode`. A dump of an earlier version, without the texts of tokens, is coloured by segment.
     `max_prompt`: characters of the prompt to show; its middle is left out beyond that.
     """
-    record = _as_record(trajectory, decode)
+    if isinstance(trajectory, Trajectory):
+        if decode is None:
+            raise TypeError("a Trajectory holds token ids: pass decode as well")
+        trajectory = trajectory_record(0, trajectory, decode)
+    record: Record = trajectory
     samples = record["samples"]
     body: list[RenderableType] = [_header(record)]
     for number, sample in enumerate(samples, start=1):
@@ -81,14 +85,6 @@ def legend() -> Text:
     for source, style in READ_ONLY.items():
         text.append(f"{source}  ", style)
     return text
-
-
-def _as_record(trajectory: Trajectory | Record, decode: Decode | None) -> Record:
-    if not isinstance(trajectory, Trajectory):
-        return trajectory
-    if decode is None:
-        raise TypeError("a Trajectory holds token ids: pass decode as well")
-    return trajectory_record(0, trajectory, decode)
 
 
 def _header(record: Record) -> Text:

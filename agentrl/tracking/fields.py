@@ -71,11 +71,6 @@ class Field:
         value = next((metrics[name] for name in self.names if name in metrics), None)
         return value if value or self.zero else None
 
-    def text(self, metrics: Mapping[str, float]) -> str:
-        """The figure as shown; a dash where there is none."""
-        value = self.value(metrics)
-        return "-" if value is None else self.show(value)
-
 
 SUCCESS = "share of conversations whose reward function says acc or success, else whose reward is at least 1"
 FLAT = "share of prompts whose samples have equal rewards: no gradient"

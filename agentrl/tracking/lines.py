@@ -1,5 +1,6 @@
 """A step and a validation as one line of plain ASCII each: for logs, pipes and terminals that cannot redraw."""
 
+import re
 from collections.abc import Mapping
 
 from agentrl.tracking.fields import FIELDS, SUCCESS, Field, duration, figure, share
@@ -8,6 +9,7 @@ SCORES = (
     Field("reward", ("rollout/reward_mean",), figure, "reward"),
     Field("success", ("rollout/success",), share, "success", note=SUCCESS),
 )
+SOURCE = re.compile(r"val/(.+)(?<!/reward)/success")
 FAULTS = (
     ("rollout/infra_drops", "dropped"),
     ("rollout/ledger_violations", "LEDGER VIOLATIONS"),
@@ -50,9 +52,5 @@ def validation_line(step: int, metrics: Mapping[str, float]) -> str:
 
 def sources(metrics: Mapping[str, float]) -> dict[str, float]:
     """Success by data source, out of `val/<data_source>/success`."""
-    found = {}
-    for name, value in metrics.items():
-        source = name.removeprefix("val/").removesuffix("success").rstrip("/")
-        if name.endswith("/success") and not name.endswith("/reward/success") and source:
-            found[source] = value
-    return found
+    matches = {name: SOURCE.fullmatch(name) for name in metrics}
+    return {match[1]: metrics[name] for name, match in matches.items() if match}

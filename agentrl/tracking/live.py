@@ -9,9 +9,9 @@ Invariants:
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +22,8 @@ from rich.text import Text
 from agentrl.tracking.fields import SUCCESS
 from agentrl.tracking.lines import step_line, validation_line
 from agentrl.tracking.panel import panel
-from agentrl.tracking.state import Ended, State
+from agentrl.tracking.state import State
+from agentrl.tracking.status import ended
 
 REFRESH_PER_SECOND = 4
 SUCCESS_METRICS = {"rollout/success", "val/success"}
@@ -46,7 +47,6 @@ class LiveView:
         self.console = console or Console()
         self._clock = clock
         self._state = State(total_steps, title, started=clock(), absent=absent)
-        self._lock = threading.Lock()
         self._explained = False
         self._live: Live | None = None
         if enabled and _can_redraw(self.console):
@@ -56,12 +56,7 @@ class LiveView:
                 refresh_per_second=REFRESH_PER_SECOND,
                 redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
             )
-        self._streams: list[tuple[logging.StreamHandler, object]] = []
-
-    @property
-    def is_live(self) -> bool:
-        """Whether this view redraws a panel."""
-        return self._live is not None
+        self._streams = ExitStack()
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -71,22 +66,19 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with self._lock:
-            self._state.enter(None, self._clock())
-            self._state.ended = _ended(kind)
+        self._state.enter(None, self._clock())
+        self._state.ended = ended(error)
         if self._live is not None:
-            self._restore()
+            self._streams.close()
             self._live.stop()
 
     def phase(self, name: str) -> None:
         """`name` runs from now on; progress starts over."""
-        with self._lock:
-            self._state.enter(name, self._clock())
+        self._state.enter(name, self._clock())
 
     def progress(self, done: int, total: int) -> None:
         """`done` of `total` trajectories of this phase are finished."""
-        with self._lock:
-            self._state.done, self._state.expected = done, total
+        self._state.done, self._state.expected = done, total
 
     def watch(self, containers: Mapping[str, int]) -> None:
         """Show how many containers are in which phase, as long as the run counts them."""
@@ -95,52 +87,35 @@ class LiveView:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is over. `val/` names are shown as a validation, all others as the step's own."""
         now = self._clock()
-        with self._lock:
-            training, validation = self._state.record(step, metrics, now)
-            eta = self._state.eta(now)
+        training, validation = self._state.record(step, metrics, now)
+        eta = self._state.eta(now)
         if self._live is not None:
             return
         if not self._explained and SUCCESS_METRICS & metrics.keys():
             self._explained = True
-            self._line(f"success: {SUCCESS}")
+            self.note(f"success: {SUCCESS}")
         if training:
-            self._line(step_line(step, self._state.total_steps, training, eta))
+            self.note(step_line(step, self._state.total_steps, training, eta))
         if validation:
-            self._line(validation_line(step, validation))
+            self.note(validation_line(step, validation))
 
     def note(self, text: str) -> None:
         """A sentence for the person watching, which stays on the screen."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.show(Text(text))
 
     def show(self, renderable: RenderableType) -> None:
         """Print anything rich can draw: a conversation, a table."""
         self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
 
-    def _line(self, text: str) -> None:
-        # Neither markup nor wrapping nor colour: a line of a log.
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     def _draw(self) -> RenderableType:
-        with self._lock:
-            return panel(self._state, self._clock(), self.console.width, self.console.height)
+        return panel(self._state, self._clock(), self.console.width, self.console.height)
 
     def _redirect(self, outputs: tuple[object, ...]) -> None:
         """Let log handlers that hold the real stdout or stderr write above the panel as `print` already does."""
         for handler in _stream_handlers():
             if handler.stream in outputs:
                 target = sys.stdout if handler.stream is outputs[0] else sys.stderr
-                self._streams.append((handler, handler.setStream(target)))
-
-    def _restore(self) -> None:
-        for handler, stream in self._streams:
-            handler.setStream(stream)
-        self._streams.clear()
-
-
-def _ended(kind: type[BaseException] | None) -> Ended:
-    if kind is None:
-        return "finished"
-    return "stopped" if issubclass(kind, KeyboardInterrupt | GeneratorExit) else "failed"
+                self._streams.callback(handler.setStream, handler.setStream(target))
 
 
 def _can_redraw(console: Console) -> bool:

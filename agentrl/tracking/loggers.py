@@ -18,6 +18,7 @@ from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.services.service import RunInfo
+from agentrl.trajectory.trajectory import Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Logger:
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         """Record some conversations of a validation, where there is a place for tables."""
+
+    def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Record the trajectories of a step or a validation, before its metrics: their spans, say."""
 
     def close(self) -> None:
         """Write out what is pending; safe to call twice."""
@@ -80,9 +84,8 @@ class FileLogger(Logger):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         finite = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-        record = {"step": step} | finite
         # Unbuffered: a killed process loses nothing, for the operating system has the line.
-        self._unwritten.append(f"{json.dumps(record)}\n".encode())
+        self._unwritten.append(json.dumps({"step": step} | finite).encode() + b"\n")
         self._write()
 
     def close(self) -> None:
@@ -158,6 +161,10 @@ class Loggers:
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         self._each(lambda logger: logger.generations(step, rows))
 
+    def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Users' own loggers need not have this method."""
+        self._each(lambda logger: getattr(logger, "trajectories", lambda *_: None)(step, trajectories))
+
     def close(self) -> None:
         self._each(lambda logger: logger.close())
 
@@ -166,12 +173,10 @@ class Loggers:
             try:
                 tell(logger)
             except Exception as error:
-                self._warn(type(logger).__name__, error)
-
-    def _warn(self, name: str, error: Exception) -> None:
-        if name not in self._warned:
-            log.warning("%s: %s: %s; the run continues without it", name, type(error).__name__, error)
-        self._warned.add(name)
+                name, kind = type(logger).__name__, type(error).__name__
+                if name not in self._warned:
+                    log.warning("%s: %s: %s; the run continues without it", name, kind, error)
+                self._warned.add(name)
 
 
 def open_loggers(names: Sequence[str], run: RunInfo, record: str = "") -> Loggers:

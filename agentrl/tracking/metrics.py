@@ -8,9 +8,12 @@ Invariants:
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, get_args
+
+import numpy as np
 
 from agentrl.core.grouping import grouped
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
@@ -100,13 +103,9 @@ def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
     """Figures of the samples that share a prompt; none where a prompt has one sample only."""
     by_row = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
     groups = [members for members in by_row.values() if len(members) > 1]
-    flat = [_flat([t.reward for t in members if t.reward is not None]) for members in groups]
+    flat = [bool(np.ptp([t.reward for t in members]) < SAME_REWARD) for members in groups]
     solved = [any(passed(t, threshold) for t in members) for members in groups]
     return {**_mean("zero_variance_groups", flat), **_mean("pass_at_n", solved)}
-
-
-def _flat(rewards: list[float]) -> bool:
-    return max(rewards) - min(rewards) < SAME_REWARD
 
 
 def _shape(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -177,13 +176,10 @@ def _tasks(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
 
 
 def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
-    values: dict[str, list[float]] = defaultdict(list)
-    for trajectory in (t for t in trajectories if t.scored):
-        for name, value in trajectory.reward_extra.items():
-            number = _number(value)
-            if number is not None:
-                values[name].append(number)
-    return {name: math.fsum(numbers) / len(numbers) for name, numbers in sorted(values.items())}
+    extras = [extra for t in trajectories if t.scored for extra in t.reward_extra.items()]
+    by_name = grouped(extras, lambda extra: extra[0])
+    numbers = {name: [n for _, value in by_name[name] if (n := _number(value)) is not None] for name in sorted(by_name)}
+    return {name: math.fsum(found) / len(found) for name, found in numbers.items() if found}
 
 
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -202,13 +198,7 @@ def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
 
 def _number(value: Any) -> float | None:
     """A finite number out of what a user's reward function returned; bools count, numpy scalars too."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):  # an array of several numbers has __float__ as well
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if isinstance(value, Real | np.bool_) and math.isfinite(value) else None
 
 
 def _under(prefix: str, metrics: Metrics) -> Metrics:

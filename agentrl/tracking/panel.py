@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, cycle, pairwise
 
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -65,19 +66,13 @@ def sparkline(values: Sequence[float], width: int, *, low: float | None = None, 
     """The values as a row of at most `width` blocks; neighbours are averaged where there are more values."""
     if not values or width < 1:
         return ""
-    points = _resample(values, width)
+    n = len(values)
+    cuts = [i * n // min(width, n) for i in range(min(width, n) + 1)]
+    points = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     low = min(points) if low is None else low
     high = max(points) if high is None else high
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round(min(max((p - low) * scale, 0), len(BLOCKS) - 1))] for p in points)
-
-
-def _resample(values: Sequence[float], width: int) -> list[float]:
-    n = len(values)
-    if n <= width:
-        return list(values)
-    cuts = [i * n // width for i in range(width + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
 
 
 def _border(state: State) -> str:
@@ -159,22 +154,17 @@ def _label(text: str) -> Text:
     return Text(f"{text:<{LABEL_WIDTH}} ", "dim")
 
 
-def _figures(state: State, width: int) -> Table:
+def _figures(state: State, width: int) -> Columns:
     """A grid of labels and values, with as many columns as fit."""
     columns = max(1, width // CELL_WIDTH)
-    cells = [_cell(field, state.metrics) for field in FIELDS if field.value(state.metrics) is not None]
-    grid = Table.grid()
-    for _ in range(columns):
-        grid.add_column(width=width // columns)
-    for start in range(0, len(cells), columns):
-        grid.add_row(*cells[start : start + columns])
-    return grid
+    values = [(field, field.value(state.metrics)) for field in FIELDS]
+    cells = [_cell(field, value) for field, value in values if value is not None]
+    return Columns(cells, width=width // columns, padding=0)
 
 
-def _cell(field: Field, metrics: Mapping[str, float]) -> Text:
-    value = field.value(metrics)
-    loud = value is not None and field.alarm(value)
-    return _label(field.label).append(field.text(metrics), style="not dim bold red" if loud else "not dim")
+def _cell(field: Field, value: float) -> Text:
+    style = "not dim bold red" if field.alarm(value) else "not dim"
+    return _label(field.label).append(field.show(value), style)
 
 
 def _notes(state: State) -> list[Text]:

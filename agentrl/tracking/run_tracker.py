@@ -5,7 +5,7 @@ dumped as soon as their advantages are known, and without them if the step ends 
 `wait_for_dumps` returns, or the run ends, however it does.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +16,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import plural
 from agentrl.core.isolated import IsolatedFunction
 from agentrl.tracking.dumps.jsonl import dump_file
-from agentrl.tracking.dumps.records import Advantages
+from agentrl.tracking.dumps.records import Values
 from agentrl.tracking.dumps.writer import DumpWriter
 from agentrl.tracking.generations import generations
 from agentrl.tracking.live import LiveView
@@ -60,10 +60,9 @@ class RunTracker:
         self.run_dir = Path(trainer.default_local_dir)
         self._status = RunStatus(self.run_dir, total_steps, resume_step)
         absent = () if config.rollout.multi_turn.enable else NEEDS_TURNS
-        name = f"{trainer.project_name} / {trainer.experiment_name}"
-        self.view = LiveView(total_steps, name, trainer.live, absent=absent)
-        since = ADDS if trainer.val_only else resume_step
         names = trainer.project_name, trainer.experiment_name
+        self.view = LiveView(total_steps, " / ".join(names), trainer.live, absent=absent)
+        since = ADDS if trainer.val_only else resume_step
         self.loggers = open_loggers(
             trainer.logger, RunInfo(*names, self.run_dir, to_yaml(config), since, self.view), record
         )
@@ -87,7 +86,7 @@ class RunTracker:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
         self._stack.callback(self._close_dumps)
-        self._stack.callback(self._write_rollouts, {})
+        self._stack.callback(self._write_rollouts)
         if not self.trainer.val_only:  # a validation leaves the record of the run that it validates
             self._stack.enter_context(self._status)
             if self._begun:
@@ -122,7 +121,7 @@ class RunTracker:
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
-        self._write_rollouts({})
+        self._write_rollouts()
         metrics = metrics | self.phase.metrics() | memory_metrics(metrics)
         if self.trainer.max_staleness:
             metrics |= sampling_ahead(metrics)
@@ -140,12 +139,12 @@ class RunTracker:
         self._unwritten_rollouts = step, trajectories
         self.sampled = list(trajectories)
 
-    def record_advantages(self, advantages: Callable[[], Advantages]) -> None:
-        """Give the step's trajectories their advantages, and write them."""
+    def record_advantages(self, advantages: Callable[[], Mapping[str, Sequence[Values]]]) -> None:
+        """Give the step's trajectories their advantages (by key, an entry a ledger), and write them."""
         found = advantages()
         for trajectory in self.sampled:
             trajectory.advantages = list(found.get(trajectory.key, ()))
-        self._write_rollouts(found)
+        self._write_rollouts()
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""
@@ -167,17 +166,19 @@ class RunTracker:
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
-        self._dump(self.trainer.validation_data_dir, step, trajectories, {})
+        self.loggers.trajectories(step, trajectories)
+        self._dump(self.trainer.validation_data_dir, step, trajectories)
 
-    def _write_rollouts(self, advantages: Advantages) -> None:
+    def _write_rollouts(self) -> None:
         if self._unwritten_rollouts is not None:
-            self._dump(self.trainer.rollout_data_dir, *self._unwritten_rollouts, advantages)
+            self.loggers.trajectories(*self._unwritten_rollouts)
+            self._dump(self.trainer.rollout_data_dir, *self._unwritten_rollouts)
             self._unwritten_rollouts = None
 
-    def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
+    def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory]) -> None:
         if folder is not None:
             with self.phase("dump"):
-                self._dumps.write(dump_file(folder, step), step, trajectories, advantages, tuple(self._background))
+                self._dumps.write(dump_file(folder, step), step, trajectories, tuple(self._background))
 
     def _close_dumps(self) -> None:
         self._dumps.close()

@@ -7,11 +7,10 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from agentrl.tracking.metrics import is_wall_clock
+from agentrl.tracking.status import Ended
 
-Ended = Literal["finished", "stopped", "failed"]
 VALIDATION = "val/"
 ETA_STEPS = 10
 

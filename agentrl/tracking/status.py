@@ -8,7 +8,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from agentrl.core.errors import UserError
 from agentrl.core.inside import read_inside
@@ -16,6 +16,16 @@ from agentrl.core.outputs import write_atomic
 
 STATUS_FILE = "status.json"
 RUNNING, FINISHED, STOPPED, FAILED, KILLED = "running", "finished", "stopped", "failed", "killed"
+
+
+Ended = Literal["finished", "stopped", "failed"]
+
+
+def ended(error: BaseException | None) -> Ended:
+    """How a run ends that ends with an error, or without one."""
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, KeyboardInterrupt | GeneratorExit) else "failed"
 
 
 class RunStatus:
@@ -30,12 +40,10 @@ class RunStatus:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            self._write({"state": STOPPED})
-        elif error is not None:
-            self._write({"state": FAILED, "error": f"{type(error).__name__}: {error}".splitlines()[0]})
-        else:
-            self._write({"state": FINISHED if self.step in (None, self.total) else STOPPED})
+        state = ended(error)
+        early = state == FINISHED and self.step not in (None, self.total)
+        about = {"error": f"{type(error).__name__}: {error}".splitlines()[0]} if state == FAILED else {}
+        self._write({"state": STOPPED if early else state} | about)
 
     def _write(self, fields: dict[str, Any]) -> None:
         record = fields | {"total_steps": self.total}

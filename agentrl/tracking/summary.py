@@ -16,7 +16,6 @@ from rich.text import Text
 from agentrl.core.paths import shown
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps.jsonl import dump_file, load_trajectories
-from agentrl.tracking.dumps.records import Record
 from agentrl.tracking.dumps.text import Decode
 from agentrl.tracking.fields import Field, count, figure, share
 from agentrl.tracking.lines import sources
@@ -75,8 +74,17 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
 def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = None) -> Table:
     """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for what, path in _places(run_dir, dumps or {}):
-        table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
+    saved = (run_dir / CHECKPOINTS).glob("global_step_*")
+    places = {
+        "configuration": run_dir / CONFIG_FILE,
+        "metrics": run_dir / METRICS_FILE,
+        "tensorboard": run_dir / TENSORBOARD_DIR,
+        "newest checkpoint": max(saved, key=lambda path: (len(path.name), path.name), default=None),
+        **(dumps or {}),
+    }
+    for what, path in places.items():
+        if path is not None and Path(path).exists():
+            table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
     return table
 
 
@@ -96,25 +104,6 @@ def _add(
     table.add_row(label, row.show(before[name]), Text(shown, "bold"), Text(moved, style))
 
 
-def _places(run_dir: Path, dumps: Mapping[str, Path | str | None]) -> Iterator[tuple[str, Path]]:
-    saved = sorted((run_dir / CHECKPOINTS).glob("global_step_*"), key=_step)
-    places = {
-        "configuration": run_dir / CONFIG_FILE,
-        "metrics": run_dir / METRICS_FILE,
-        "tensorboard": run_dir / TENSORBOARD_DIR,
-        "newest checkpoint": saved[-1] if saved else None,
-        **dumps,
-    }
-    for what, path in places.items():
-        if path is not None and Path(path).exists():
-            yield what, Path(path)
-
-
-def _step(path: Path) -> int:
-    digits = path.name.rpartition("_")[2]
-    return int(digits) if digits.isdigit() else -1
-
-
 def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:
     if trainer.validation_data_dir is None or trainer.log_val_generations < 1:
         return
@@ -122,12 +111,9 @@ def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) ->
     if not all(file.exists() for file in files):
         return
     before, after = ({record["key"].split("/", 1)[1]: record for record in load_trajectories(file)} for file in files)
-    shared = sorted(before.keys() & after.keys(), key=lambda key: _gain(before[key], after[key]))
-    for key in shared[: trainer.log_val_generations]:
+    gains = {
+        key: (after[key]["reward"] or 0.0) - (before[key]["reward"] or 0.0) for key in before.keys() & after.keys()
+    }
+    for key in sorted(gains, key=gains.__getitem__, reverse=True)[: trainer.log_val_generations]:
         yield conversation(before[key], decode, title=f"before (step {first})", max_prompt=PROMPT)
         yield conversation(after[key], decode, title=f"after (step {last})", max_prompt=PROMPT)
-
-
-def _gain(before: Record, after: Record) -> float:
-    """Sort key: smallest for the prompt that improved most."""
-    return (before["reward"] or 0.0) - (after["reward"] or 0.0)

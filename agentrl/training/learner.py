@@ -27,6 +27,7 @@ from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, RecordFlops
 from agentrl.training.perf.profiling import Profiling
+from agentrl.training.perf.slow_rank import SlowRank, product_seconds
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.making import Roles
 from agentrl.training.roles.teachers import RankTeachers
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 class Learner:
     """Loads the policy and trains it. Raises UserError where model and settings do not fit."""
 
+    actor: PolicyActor
+    """Made by `prepare`."""
+
     def __init__(self, config: Config, ranks: Ranks | None = None, kernels: EarlyKernels | None = None) -> None:
         """`kernels`: the attention kernel that another process compiles meanwhile."""
         self.config = config
@@ -59,14 +63,14 @@ class Learner:
         self.model = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
-        self.meter = Meter(self.device, world=self.ranks.world)
+        self.meter, self.slow_rank = Meter(self.device, world=self.ranks.world), SlowRank(self.ranks)
         folder = Path(trainer.default_local_dir) / "profiles"
         self.profiling = Profiling(config.actor.profiler, trainer.profile_steps, folder, self.ranks.rank)
-        self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.distiller: Distiller | None = None
         self.critic: ValueCritic | None = None
-        self._fitted = self.device.type != "cuda"
+        self._fitted, self._described = 0, ""
+        """The last step whose passes were chosen, and the line about them."""
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
@@ -84,7 +88,7 @@ class Learner:
 
     def shares_prompts(self) -> bool:
         """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
-        return self._require_actor().micro_batching.shares
+        return self.actor.micro_batching.shares
 
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Compile the passes of a step, until `should_stop`, with the kernel that is assumed; once more where it is
@@ -97,7 +101,7 @@ class Learner:
             self._compile(should_stop)
 
     def _compile(self, should_stop: Callable[[], bool]) -> None:
-        data, actor = self.config.data, self._require_actor()
+        data, actor = self.config.data, self.actor
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
         policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
@@ -110,7 +114,7 @@ class Learner:
         referred = self.reference is not None and full_kl_in(self.config) != "loss"
         taught = self._teachers is not None and self.config.distillation.topk == 0
         scores = referred or taught or self.critic is not None or self._needs_old_logprobs(outline.prompts)
-        return BatchPlan(self._require_actor().assign_shares(outline), scores and outline.prompts > 0)
+        return BatchPlan(self.actor.assign_shares(outline), scores and outline.prompts > 0)
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         """A batch of all sound trajectories."""
@@ -124,18 +128,19 @@ class Learner:
             return self._computed(batch, lambda flops: record(self.ranks.sum(flops)))
 
     def _fit_passes(self) -> None:
-        """Choose the sizes of passes at the first step, when an engine that sleeps has given its memory back."""
-        if self._fitted:
+        """Choose the sizes of passes once a step, when an engine that sleeps has given its memory back. The first step
+        has more of it: the optimizer makes its moments at the end."""
+        if self.device.type != "cuda" or self._fitted == self._step:
             return
-        self._fitted = True
-        policy = self._require_actor()
+        self._fitted, policy, before = self._step, self.actor, self._described
         held = [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
         fit_passes(self.config, list(self._trainables().values()), held, self.ranks)
-        if self.ranks.first:
-            log.warning("update: %s", description(policy))  # a warning, which is shown
+        self._described = description(policy)
+        if self.ranks.first and self._described != before:
+            log.warning("update: %s", self._described)  # a warning, which is shown
 
     def _computed(self, batch: Batch, record: RecordFlops) -> Batch:
-        actor, prompts = self._require_actor(), len(prompts_of(batch, self.ranks))
+        actor, prompts = self.actor, len(prompts_of(batch, self.ranks))
         bypassed, full_kl = self.config.algorithm.rollout_correction.bypass_mode, full_kl_in(self.config)
         if not prompts:
             return batch
@@ -160,7 +165,7 @@ class Learner:
 
     def _referred(self, batch: Batch, reference: Reference, record: RecordFlops) -> Tensor:
         """The reference's log-probs, f32 [T]; early gradients have those of their sequences. Collective."""
-        actor = self._require_actor()
+        actor = self.actor
         early = actor.early.pending
         done = None if early is None else early.indices_in(batch)
         if early is None or done is None:
@@ -176,9 +181,9 @@ class Learner:
 
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use."""
-        actor, reference = self._require_actor(), self.reference
+        actor, reference = self.actor, self.reference
         referred = reference is not None and (reference.offload or self.ranks.world > 1)
-        alone = self.critic is None and not referred and not actor.early.paused
+        alone = self.critic is None and not referred and not actor.early.pause
         return alone and actor.is_additive(self.config.data.train_batch_size)
 
     def accumulate_early(self, part: Batch) -> None:
@@ -188,14 +193,14 @@ class Learner:
         self._fit_passes()
         with self.meter.phase("update") as record:
             part = self._computed(part, lambda flops: None)
-            record(self.ranks.sum(self._require_actor().early.accumulate(part)))
+            record(self.ranks.sum(self.actor.early.accumulate(part)))
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
         critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
-        trainables = [self.critic, None if critic_only else self._require_actor()]
+        trainables = [self.critic, None if critic_only else self.actor]
         metrics: dict[str, float] = {}
-        early, freq, step = self._require_actor().early, self.config.ref.update_freq, self._step
+        early, freq, step = self.actor.early, self.config.ref.update_freq, self._step
         self._load_parameters()
         self._fit_passes()
         with self.profiling.phase(step, "update", last=True), self.meter.phase("update") as record:
@@ -204,12 +209,14 @@ class Learner:
                 metrics |= trainable.update(batch)
             if (used := early.used) is not None:
                 record(-self.ranks.sum(used.flops))
-                metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
+                metrics["perf/early_share"] = self.ranks.sum(used.weights.numel()) / self.ranks.sum(batch.num_tokens)
         if self.reference is not None and freq > 0 and step % freq == 0:
             self.reference.copy_from(self.model)
         if self._teachers is not None:
             self._teachers.follow(self.model)
         refused = {"perf/early_refused": 1.0} if early.refused else {}
+        if self.ranks.world > 1 and self.device.type == "cuda":
+            metrics |= self.slow_rank.metrics(product_seconds(self.device))
         return metrics | refused | self.meter.take()
 
     @property
@@ -225,12 +232,12 @@ class Learner:
     def _needs_old_logprobs(self, prompts: int) -> bool:
         algorithm = self.config.algorithm
         apart = algorithm.use_kl_in_reward or algorithm.rollout_correction.bypass_mode
-        return apart or not self._require_actor().single_step(prompts)
+        return apart or not self.actor.single_step(prompts)
 
     @property
     def _step(self) -> int:
         """The current training step, by the optimizer's schedule."""
-        return (self.critic or self._require_actor()).optimizer.schedule_step + 1
+        return (self.critic or self.actor).optimizer.schedule_step + 1
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True, model_only: bool = False) -> None:
         """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns.
@@ -282,10 +289,4 @@ class Learner:
             self.model.move(self.device)
 
     def _trainables(self) -> dict[str, Trainable]:
-        both: dict[str, Trainable | None] = {"policy": self._require_actor(), "critic": self.critic}
-        return {name: trainable for name, trainable in both.items() if trainable is not None}
-
-    def _require_actor(self) -> PolicyActor:
-        if self.actor is None:
-            raise RuntimeError("call prepare() before training")
-        return self.actor
+        return {"policy": self.actor} | ({"critic": self.critic} if self.critic else {})

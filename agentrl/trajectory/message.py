@@ -62,6 +62,11 @@ def text_of(message: Message) -> str:
     return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
 
 
+def system_message(text: str | None) -> list[Message]:
+    """The message of a system prompt; none without a text."""
+    return [{"role": "system", "content": text}] if text else []
+
+
 def call_id(seed: str, index: int) -> str:
     """Nine letters and digits, as Mistral's templates demand; the same text gives the same id on every run."""
     return hashlib.blake2s(f"{index}:{seed}".encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]

@@ -94,3 +94,11 @@ class LedgerOutline:
     def drawn_by(self) -> dict[int, int]:
         """Number of the model's tokens by the version of the weights that drew them."""
         return self.drawn
+
+
+def turn_sizes(ledger: Ledger | LedgerOutline) -> list[tuple[int, int]]:
+    """Tokens before each of the model's turns, and those of the turn."""
+    mask = np.repeat(ledger.mask, ledger.counts) if isinstance(ledger, LedgerOutline) else ledger.mask.numpy()
+    last = np.array([*ledger.turn_ends().values()], dtype=np.int64)
+    sizes = np.diff(np.cumsum(mask)[last], prepend=0)
+    return list(zip((last + 1 - sizes).tolist(), sizes.tolist(), strict=True))

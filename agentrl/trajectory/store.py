@@ -39,8 +39,7 @@ class Body:
 
     def tokens(self) -> list[Ledger]:
         """The ledgers."""
-        ledgers: list[Ledger] = pickle.loads(self.ledgers)
-        return ledgers
+        return pickle.loads(self.ledgers)
 
 
 def _values(trajectory: Trajectory) -> bytes:
@@ -85,9 +84,9 @@ class Outline:
 class Stored(Trajectory):
     """A trajectory whose body is in a store, and comes from there when a part of it is read."""
 
-    def __init__(self, outline: Outline, row: Row, store: Store) -> None:
+    def __init__(self, outline: Outline, row: Row, store: Store, advantages: Sequence[Any] = ()) -> None:
         self.outline, self.store, self.row, self.container = outline, store, row, None
-        self.advantages = []
+        self.advantages = list(advantages)
         self.__dict__ |= pickle.loads(outline.values)
 
     def __getattr__(self, name: str) -> Any:
@@ -107,9 +106,9 @@ class Stored(Trajectory):
         self._advantages = columns
 
     @property
-    def parts(self) -> tuple[Outline, Row, Store]:
+    def parts(self) -> tuple[Outline, Row, Store, list[Any]]:
         """It is made of these."""
-        return replace(self.outline, values=_values(self)), self.row, self.store
+        return replace(self.outline, values=_values(self)), self.row, self.store, self._advantages
 
     def __reduce__(self) -> Any:
         """A copy has its body."""

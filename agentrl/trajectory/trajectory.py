@@ -7,12 +7,9 @@ from typing import Any, Literal
 
 from agentrl.core.errors import plural
 from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.message import Message
 from agentrl.trajectory.outline import LedgerOutline
 from agentrl.trajectory.row import Row
-
-Message = dict[str, Any]
-"""An OpenAI-style message: role, content, tool_calls?, tool_call_id?, name?, reasoning_content?"""
-
 
 VALIDATION = "val-"
 """Begins the keys of a validation's trajectories."""

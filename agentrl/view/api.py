@@ -3,7 +3,10 @@
 Raises UserError for a question that has no answer.
 """
 
+import json
+import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -23,6 +26,8 @@ Query = Mapping[str, str]
 Json = dict[str, Any]
 
 PAGE_ROWS, MOST_ROWS = 200, 1000
+STRANGE = re.compile(r"\W", re.ASCII)
+"""Characters that Prometheus does not take in names."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
 ASYNC_METRICS = (
@@ -39,16 +44,16 @@ class Api:
         """Raises UserError where there is no run."""
         self.paths = paths
         self.runs = {run.name: run for run in find_runs(paths)}
-        self.questions = {
-            "runs": self.overview,
-            "metrics": self.metrics,
-            "meanings": self.meanings,
-            "settings": self.settings,
-            "trajectories": self.trajectories,
-            "trajectory": self.trajectory,
-            "timeline": self.timeline,
-            "match": self.match,
-        }
+        named = (
+            self.metrics,
+            self.meanings,
+            self.settings,
+            self.trajectories,
+            self.trajectory,
+            self.timeline,
+            self.match,
+        )
+        self.questions = {"runs": self.overview} | {method.__name__: method for method in named}
         self._lock = RLock()
 
     def answer(self, question: str, query: Query) -> Json:
@@ -67,6 +72,18 @@ class Api:
         self._find()
         names = [name for name in query.get("last", "").split(",") if name]
         return {"runs": [self._run(run, names) for run in self.runs.values()]}
+
+    def prometheus(self) -> str:
+        """The newest value of each metric of all runs, in Prometheus's text format."""
+        found = defaultdict[str, list[str]](list)
+        with self._lock:
+            self._find()
+            for name, run in self.runs.items():
+                run.curves.refresh()
+                for metric, (_, values) in run.curves.series.items():
+                    value = f"{{run={json.dumps(name, ensure_ascii=False)}}} {values[-1]}\n"
+                    found[f"agentrl_{STRANGE.sub('_', metric)}"].append(value)
+        return "".join(f"# TYPE {name} gauge\n{name}{name.join(values)}" for name, values in found.items())
 
     def meanings(self, query: Query) -> Json:
         """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""

@@ -18,6 +18,7 @@ from agentrl_sandbox.guard import is_loopback
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PROMETHEUS = "text/plain; version=0.0.4"
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'",
     "X-Content-Type-Options": "nosniff",
@@ -43,6 +44,8 @@ class ViewServer(HttpServer):
             response = Response(f"{request.method} is not served", 405, media_type="text/plain")
         elif request.url.path.startswith("/api/"):
             response = await asyncio.to_thread(self._answer, request)
+        elif request.url.path == "/metrics":
+            response = Response(await asyncio.to_thread(self.api.prometheus), media_type=PROMETHEUS)
         else:
             response = _file(request.url.path.strip("/") or "index.html")
         response.headers.update(HEADERS)

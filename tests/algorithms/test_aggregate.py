@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import LOSS_AGG_MODES, token_weights
+from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import importance_weights
+from agentrl.algorithms.correction import importance_weights
 
 TOKEN = st.tuples(st.floats(-4, 0, width=32), st.floats(-4, 0, width=32), st.booleans())
 SEQUENCES = st.lists(st.lists(TOKEN, min_size=1, max_size=6), min_size=1, max_size=5)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from agentrl.algorithms import PF_PPO_METHODS, draw
+from agentrl.algorithms.filters import PF_PPO_METHODS, draw
 
 SCORES = [-1.0, 0.0, 0.5, 2.0]
 WEIGHTS = {

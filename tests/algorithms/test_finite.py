@@ -5,16 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import (
-    KL_ESTIMATORS,
-    POLICY_LOSSES,
-    bind_loss,
-    entropy_from_logits,
-    importance_weights,
-    kl_penalty,
-    token_weights,
-)
-from agentrl.algorithms.kl import kl_of_logits
+from agentrl.algorithms import POLICY_LOSSES, bind_loss
+from agentrl.algorithms.aggregate import token_weights
+from agentrl.algorithms.correction import importance_weights
+from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.kl import KL_ESTIMATORS, kl_of_logits, kl_penalty
 from agentrl.algorithms.losses.clipped import clipped_value_loss
 
 OPTIONS = {"low": 0.2, "high": 0.3, "c": 3.0, "tau_pos": 1.0, "tau_neg": 2.0, "ppo_kl_coef": 0.7,

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import KL_ESTIMATORS, KLController, entropy_from_logits, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.kl import KL_ESTIMATORS, KLController, kl_penalty, penalise
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
@@ -71,7 +72,7 @@ def test_the_penalty_lands_on_model_tokens_only(packing):
 
 
 def test_the_adaptive_controller_steers_and_resumes():
-    controller = kl_controller("adaptive", 0.1, target=1.0, horizon=100)
+    controller = KLController(0.1, target=1.0, horizon=100)
     controller.update(5.0, 10)  # far above the target: the largest step up
     assert controller.value == pytest.approx(0.1 * (1 + 0.2 * 10 / 100))
     controller.update(0.9, 10)  # 10% below
@@ -82,18 +83,16 @@ def test_the_adaptive_controller_steers_and_resumes():
 
 
 def test_the_adaptive_weight_stays_positive_however_many_samples():
-    controller = kl_controller("adaptive", 0.1, target=1.0, horizon=100)
+    controller = KLController(0.1, target=1.0, horizon=100)
     controller.update(0.0, 650)
     assert controller.value == pytest.approx(0.1 * 0.8**6 * (1 - 0.2 * 50 / 100))
 
 
 def test_the_fixed_controller_keeps_the_configured_weight():
-    controller = kl_controller("fixed", 0.1, target=1.0, horizon=100)
+    controller = KLController(0.1, horizon=100)
     controller.update(5.0, 10)
     controller.load_state_dict({"value": 0.7})
     assert controller.value == 0.1
-    with pytest.raises(UserError, match=r"kl_ctrl\.type 'slow'"):
-        kl_controller("slow", 0.1, target=1.0, horizon=100)
 
 
 def test_entropy_is_that_of_the_distribution():

@@ -6,9 +6,8 @@ from math import exp
 import pytest
 import torch
 
-from agentrl.algorithms import criteria_of, importance_weights, kept_by
-from agentrl.algorithms.correction import normalised
-from agentrl.algorithms.rejection import RATIOS, VERL, bounds_of, free_of_veto
+from agentrl.algorithms.correction import importance_weights, normalised
+from agentrl.algorithms.rejection import RATIOS, VERL, bounds_of, criteria_of, free_of_veto, kept_by
 from agentrl.core.errors import UserError
 from tests.algorithms.verl_code import needs_verl, rollout_correction
 

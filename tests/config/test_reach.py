@@ -217,10 +217,10 @@ def judge(config: Config) -> Any:
 
 
 def judge_worker(config: Config) -> Any:
-    from agentrl.training.model.reward_model import reward_worker
+    from agentrl.training.model.reward_model import RewardWorker
 
     judge = SimpleNamespace(vocabulary=9)
-    return reward_worker(config.reward.reward_model, judge, policy_vocabulary=9).max_tokens
+    return RewardWorker(config.reward.reward_model, judge, policy_vocabulary=9).max_tokens
 
 
 def judge_files(config: Config) -> Any:
@@ -254,7 +254,7 @@ def background(config: Config) -> bool:
 
 
 def optimizer_memory(config: Config) -> bool:
-    return learner(config).actor.optimizer.offload
+    return learner(config).actor.optimizer.copies is not None
 
 
 def reference_memory(config: Config) -> bool:

@@ -94,8 +94,9 @@ def test_words_belong_to_keys() -> None:
 
 
 def test_words_are_those_that_the_code_offers() -> None:
-    from agentrl.algorithms import LOSS_AGG_MODES, PF_PPO_METHODS
+    from agentrl.algorithms.aggregate import LOSS_AGG_MODES
     from agentrl.algorithms.correction import LEVELS, MODES
+    from agentrl.algorithms.filters import PF_PPO_METHODS
     from agentrl.chat import check
     from agentrl.data import overlong
     from agentrl.tools import truncation

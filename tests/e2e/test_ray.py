@@ -122,12 +122,12 @@ def test_stored_trajectories_are_written_where_their_bodies_are_read(
     tokenizer = AutoTokenizer.from_pretrained(task / "model")
     whole = [trajectory(ledger(3, 4, seed=i), sample=i) for i in range(4)]
     outlined = [stored(each, RayStore()) for each in whole]
-    advantages = {whole[1].key: [Lines([0.0, 0.5, 0.0, 0.25], [3, 3, 2, 4])]}
+    whole[1].advantages = outlined[1].advantages = [Lines([0.0, 0.5, 0.0, 0.25], [3, 3, 2, 4])]
     files = []
     for name, made, isolated in (("mine", whole, writer.IsolatedFunction), ("ray", outlined, RayFunction)):
         dumps = writer.DumpWriter(tokenizer.decode, tokenizer, isolated)
         files.append(tmp_path / f"{name}.jsonl")
-        dumps.write(files[-1], 1, made, advantages)
+        dumps.write(files[-1], 1, made)
         dumps.wait()
         dumps.close()
         assert not dumps.failures

@@ -8,8 +8,8 @@ from unittest.mock import AsyncMock, Mock
 from agentrl.config.schema import Rollout
 from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.servers import RemoteEngine, Replica
+from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.pausable_engine import PausableEngine
-from agentrl.runtime.async_sampling import AsyncSampling
 
 
 class Sent(RemoteEngine):

@@ -61,7 +61,8 @@ def test_a_dump_of_old_has_no_texts_by_token(record):
 def test_advantages_are_written_in_runs(tmp_path, dialog, decode):
     n = len(dialog.ledgers[0])
     values = [0.0] * (n - 3) + [-1.234567] * 2 + [0.5]
-    write_trajectories(tmp_path / "3.jsonl", 3, [dialog], decode, {dialog.key: [values]})
+    dialog.advantages = [values]
+    write_trajectories(tmp_path / "3.jsonl", 3, [dialog], decode)
     columns = load_trajectories(tmp_path / "3.jsonl")[0]["samples"][0]["columns"]
     assert columns["advantages"] == [[n - 3, 0.0], [2, -1.2346], [1, 0.5]]
 

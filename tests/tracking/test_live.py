@@ -169,7 +169,7 @@ def test_the_last_frame_says_how_it_ended(kind, shown):
     view = LiveView(2, "demo", console=terminal)
     view.__enter__()
     view.step(1, STEP)
-    view.__exit__(kind, None, None)
+    view.__exit__(kind, kind and kind(), None)
     assert shown in terminal.file.getvalue().rpartition("╭")[2]
 
 
@@ -208,7 +208,7 @@ def test_without_a_terminal_a_step_is_a_line_and_a_validation_is_a_line():
         clock.now = 27.1
         view.step(1, STEP | VALIDATION)
         view.step(2, STEP | {"rollout/infra_drops": 2.0, "actor/skipped_steps": 1.0})
-    assert not view.is_live
+    assert not view._live
     lines = pipe.file.getvalue().splitlines()
     assert lines.pop(0) == f"success: {SUCCESS}"
     assert lines[0] == "validation at step 0  success 51.2%  reward 0.500"
@@ -253,7 +253,7 @@ def test_terminals_that_cannot_redraw_get_lines(case):
     if case == "latin":
         file = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
         terminal = Console(file=file, force_terminal=True, _environ={})
-    assert not LiveView(5, console=terminal, enabled=case != "disabled").is_live
+    assert not LiveView(5, console=terminal, enabled=case != "disabled")._live
 
 
 def test_logs_and_prints_go_above_the_panel(monkeypatch):
@@ -265,7 +265,7 @@ def test_logs_and_prints_go_above_the_panel(monkeypatch):
     library.addHandler(handler)
     terminal = console()
     with LiveView(5, "demo", console=terminal) as view:
-        assert view.is_live
+        assert view._live
         library.warning("a tool timed out")
         print("a print")
         view.note("a note")

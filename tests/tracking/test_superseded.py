@@ -55,7 +55,7 @@ class Listening(Service):
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         """None comes."""
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Nothing to do."""
 
 

@@ -16,12 +16,12 @@ from agentrl.config.schema import Actor, Model
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model, save_pretrained
-from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.export import write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.parallel.process_group import join_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
+from tests.training.saved import save_checkpoint
 from tests.training.test_model import tokenizer
 from tests.training.tiny import CPU, tiny
 
@@ -94,7 +94,7 @@ def write(folder: Path, name: str, out: Path, ranks: Ranks) -> dict[str, Any]:
     trainable = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=9, ranks=ranks)
     for weights, state in ((True, {}), (False, {"policy": trainable.state_dict()})):
         words = partial(write_model, module, tokenizer(), weights=weights)
-        checkpoints.save(out / f"weights-{weights}", 1, state, words, ranks=ranks)
+        save_checkpoint(out / f"weights-{weights}", 1, state, words, ranks=ranks)
     sent = {} if name in TIED else {n: t.clone() for n, t in PolicyWeights(module).tensors()}
     save_pretrained(module, tokenizer(), out / "end", merge=True)
     return sent

@@ -36,6 +36,7 @@ from agentrl.training.update.critic import ValueCritic
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.micro_batches import MicroBatching
 from agentrl.training.update.trainable import Trainable
+from tests.training.saved import save_checkpoint
 from tests.training.tiny import CPU, random_batch, smoothed
 
 WORLD = 2
@@ -438,7 +439,7 @@ def go_and_write(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[s
 def branch(folder: Path, ranks: Ranks) -> dict[str, Any]:
     """Go on from the newest of three checkpoints, which is damaged, then from the first: steps, and what is left."""
     for step in (1, 2, 3):
-        checkpoints.save(folder, step, {"w": {"x": TensorChunk((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
+        save_checkpoint(folder, step, {"w": {"x": TensorChunk((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
     if ranks.first:
         os.truncate(folder / "global_step_3" / "w-00001.safetensors", 20)
     ranks.barrier()

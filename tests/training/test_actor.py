@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agentrl.algorithms import ADVANTAGES, LOSS_AGG_MODES
+from agentrl.algorithms import ADVANTAGES
+from agentrl.algorithms.aggregate import LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.head.logprobs import TokenLogprobs
+from tests.training.saved import save_checkpoint
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
@@ -254,7 +256,7 @@ def test_three_and_three_steps_are_six_bit_for_bit(adapter, tmp_path):
     first = fresh(0)
     metrics = [first.update(b) for b in batches[:3]]
     torch.manual_seed(7)
-    saved = checkpoints.save(tmp_path, 3, {"policy": first.state_dict()})
+    saved = save_checkpoint(tmp_path, 3, {"policy": first.state_dict()})
     second = fresh(0 if adapter else 3)  # full training restores every weight, whatever was there
     torch.rand(5)
     second.load_state_dict(checkpoints.load(saved)[1]["policy"])

@@ -12,6 +12,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.parallel.shards import TensorChunk
+from tests.training.saved import save_checkpoint
 from tests.warm import Process
 
 pytestmark = pytest.mark.integration
@@ -25,7 +26,7 @@ def write_model(path):
 
 
 def test_round_trip(tmp_path):
-    path = checkpoints.save(tmp_path / "new" / "run", 3, STATE, write_model)
+    path = save_checkpoint(tmp_path / "new" / "run", 3, STATE, write_model)
     assert path.name == "global_step_3"
     assert (path / "huggingface" / "config.json").is_file()
     step, state = checkpoints.load(path)
@@ -38,7 +39,7 @@ def test_the_latest_is_the_highest_step_and_pruning_keeps_the_newest(tmp_path):
     assert latest(tmp_path / "nowhere") is None
     assert latest(tmp_path) is None
     for step in (9, 10, 2):
-        checkpoints.save(tmp_path, step, STATE)
+        save_checkpoint(tmp_path, step, STATE)
     (tmp_path / "global_step_99.txt").write_text("no checkpoint")
     assert latest(tmp_path).name == "global_step_10"
     for everything in (None, 0, -1):
@@ -54,24 +55,24 @@ def test_a_failed_save_keeps_the_old_checkpoint(tmp_path):
     def fail(path):
         raise OSError("disk full")
 
-    checkpoints.save(tmp_path, 1, STATE)
+    save_checkpoint(tmp_path, 1, STATE)
     with pytest.raises(OSError, match="disk full"):
-        checkpoints.save(tmp_path, 2, STATE, fail)
+        save_checkpoint(tmp_path, 2, STATE, fail)
     assert latest(tmp_path).name == "global_step_1"
-    checkpoints.save(tmp_path, 2, STATE)
+    save_checkpoint(tmp_path, 2, STATE)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["global_step_1", "global_step_2"]
 
 
 def test_looking_for_a_checkpoint_disturbs_no_run_that_writes_one(tmp_path):
-    checkpoints.save(tmp_path, 1, STATE)
+    save_checkpoint(tmp_path, 1, STATE)
     finish = checkpoints.begin(tmp_path, 2, STATE)
     assert latest(tmp_path).name == "global_step_1"
     assert finish() == latest(tmp_path) == tmp_path / "global_step_2"
 
 
 def test_saving_a_step_again_replaces_it(tmp_path):
-    checkpoints.save(tmp_path, 1, {"value": 1})
-    checkpoints.save(tmp_path, 1, {"value": 2})
+    save_checkpoint(tmp_path, 1, {"value": 1})
+    save_checkpoint(tmp_path, 1, {"value": 2})
     assert checkpoints.load(tmp_path / "global_step_1") == (1, {"value": 2})
     # killed between the two renames: the old one comes back when a run begins
     (tmp_path / "global_step_1").rename(tmp_path / ".old-global_step_1")
@@ -80,7 +81,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
 def test_damage_is_found(tmp_path, name):
-    path = checkpoints.save(tmp_path, 1, STATE)
+    path = save_checkpoint(tmp_path, 1, STATE)
     file = path / name
     content = bytearray(file.read_bytes())
     if name == "state.pt":
@@ -97,7 +98,7 @@ def test_damage_is_found(tmp_path, name):
 
 def test_the_ranks_share_the_files_to_check(tmp_path):
     state = STATE | {"policy": {"w": TensorChunk((4,), 0, torch.ones(4))}}
-    path = checkpoints.save(tmp_path, 1, state, write_model)
+    path = save_checkpoint(tmp_path, 1, state, write_model)
     files = [file for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"]
     assert checkpoints._refusal(path, 0, 1) is None
     for file in files:
@@ -123,7 +124,7 @@ def test_loading_runs_no_code(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "exploded"),)
 
-    path = checkpoints.save(tmp_path, 1, {"bomb": Bomb()})
+    path = save_checkpoint(tmp_path, 1, {"bomb": Bomb()})
     with pytest.raises(Exception, match="weights_only|Weights only"):
         checkpoints.load(path)
     assert not (tmp_path / "exploded").exists()
@@ -131,7 +132,7 @@ def test_loading_runs_no_code(tmp_path):
 
 def save_forever(folder):
     for step in cycle([1, 2, 3]):
-        checkpoints.save(folder, step, {"step": step, "w": torch.full((40000,), float(step))})
+        save_checkpoint(folder, step, {"step": step, "w": torch.full((40000,), float(step))})
         checkpoints.prune(folder, 2)
         print(step, flush=True)
 

@@ -13,10 +13,10 @@ from agentrl.config import to_yaml
 from agentrl.config.schema import Config, Model, Trainer
 from agentrl.core.errors import UserError
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import Resumption, check_changes, check_steps_left
 from agentrl.training.checkpoint.contents import contents_of, read_record, record_text
 from agentrl.trajectory.row import Row
+from tests.training.saved import save_checkpoint
 
 FILES = {
     "reward.py": "from helper import BONUS\nfrom pkg import parts\nimport numpy\n\ndef compute_score(**_): ...\n",
@@ -61,7 +61,7 @@ def settings(folder: Path, run: Path) -> Config:
 
 def save(config: Config, objects: Any = None, *, step: int = 3) -> None:
     run = Path(config.trainer.default_local_dir)
-    checkpoints.save(run / "checkpoints", step, {})
+    save_checkpoint(run / "checkpoints", step, {})
     (run / "config.yaml").write_text(to_yaml(config))
     (run / "record.json").write_text(record_text(contents_of(config, objects), 4))
 

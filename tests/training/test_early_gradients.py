@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl.algorithms import LOSS_AGG_MODES
+from agentrl.algorithms.aggregate import LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim, RolloutCorrection
 from agentrl.training import Batch, PolicyActor
 from agentrl.training.model.handle import ModelHandle
@@ -150,7 +150,7 @@ def test_updates_begin_early_again_after_one_that_was_begun_in_vain(caplog: pyte
 
     def waits() -> int:
         count = 0
-        while actor.early.paused:
+        while actor.early.pause:
             actor.update(batch)
             count += 1
         assert not actor.early.refused

@@ -18,6 +18,7 @@ from agentrl.training.model.export import write_model
 from agentrl.training.model.loading import freeze_vision_tower, load_tokenizer
 from tests.media import vision_model
 from tests.training import test_sft
+from tests.training.saved import save_checkpoint
 from tests.training.test_actor import actor_of
 from tests.training.test_model import tokenizer
 from tests.training.test_sft import config
@@ -71,7 +72,7 @@ def saved(model, folder: Path, *, weights: bool = False) -> Path:
     actor = actor_of(model, optim=Optim(lr=0.0))
     actor.update(random_batch([5, 3]))
     state = {"policy": actor.state_dict()} if not weights else {}
-    return checkpoints.save(folder, 1, state, lambda out: write_model(model, tokenizer(), out, weights=weights))
+    return save_checkpoint(folder, 1, state, lambda out: write_model(model, tokenizer(), out, weights=weights))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +141,7 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_by_their_names(tmp_path):
     model = load_model(Model(path=str(source("gemma4_text", tmp_path / "base"))), device=CPU, seed=0)
     state = actor_of(model).state_dict()
     del state["fixed"]
-    step = checkpoints.save(
+    step = save_checkpoint(
         tmp_path, 1, {"policy": state}, lambda out: write_model(model, tokenizer(), out, weights=False)
     )
     with pytest.raises(UserError, match=r"lose 2 tensors: model\.layers\.0\.layer_scalar") as error:

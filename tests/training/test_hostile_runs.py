@@ -21,6 +21,7 @@ from agentrl.training.checkpoint.merge import merge
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.training.parallel.shards import TensorChunk
+from tests.training.saved import save_checkpoint
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_no_link_is_written_through(run: Path) -> None:
 @pytest.fixture
 def checkpoint(run: Path) -> Path:
     chunk = TensorChunk(torch.Size([4]), 0, torch.ones(4))
-    return checkpoints.save(run / FOLDER, 1, {"policy": {"parameters": {"w": chunk}}, "critic": {"w": chunk}})
+    return save_checkpoint(run / FOLDER, 1, {"policy": {"parameters": {"w": chunk}}, "critic": {"w": chunk}})
 
 
 def test_a_manifest_names_files_of_its_checkpoint(checkpoint: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_manifest_names_files_of_its_checkpoint(checkpoint: Path) -> None:
             checkpoints.load(checkpoint)
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     (checkpoint / "manifest.new").symlink_to(checkpoint.parents[2] / "key")
-    checkpoints.save(checkpoint.parent, 2, {"policy": {}})
+    save_checkpoint(checkpoint.parent, 2, {"policy": {}})
     checkpoints.prune_part(checkpoint.parent, "critic", 1)
     assert state(checkpoint.parents[2]) == {str(checkpoint.parents[2] / "key"): "the host's"}
 

@@ -14,6 +14,7 @@ from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.lineage import PLAN, complete_plan, latest, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
 from agentrl.training.parallel.shards import TensorChunk
+from tests.training.saved import save_checkpoint
 from tests.warm import Process
 
 pytestmark = pytest.mark.integration
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 def write(folder: Path, *steps: int, by: str = "old") -> None:
     for step in steps:
-        checkpoints.save(folder, step, {"by": by, "w": torch.full((64,), float(step))})
+        save_checkpoint(folder, step, {"by": by, "w": torch.full((64,), float(step))})
 
 
 def begin(folder: Path, mode: str = "auto", path: Path | None = None) -> int:
@@ -91,10 +92,10 @@ def test_going_on_from_the_newest_moves_nothing(tmp_path, caplog):
 def test_critics_are_pruned_along_the_lineage(tmp_path):
     state = {"critic": {"w": TensorChunk((4,), 0, torch.ones(4))}}
     for step in (2, 4, 6):
-        checkpoints.save(tmp_path, step, state)
+        save_checkpoint(tmp_path, step, state)
     begin(tmp_path, "resume_path", tmp_path / "global_step_2")
     for step in (3, 4):
-        checkpoints.save(tmp_path, step, state)
+        save_checkpoint(tmp_path, step, state)
     checkpoints.prune_part(tmp_path, "critic", 1)
     left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("critic-*"))
     assert left == [
@@ -210,7 +211,7 @@ def branch_forever(folder):
         kept = max(visible(folder), default=0)
         for step in (kept + 1, kept + 2, kept + 3):
             number += 1
-            checkpoints.save(folder, step, {"number": number})
+            save_checkpoint(folder, step, {"number": number})
             print(number, flush=True)
         set_aside(folder, kept + 1, "superseded")
 

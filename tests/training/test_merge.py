@@ -9,10 +9,10 @@ from agentrl.cli.main import main
 from agentrl.config.schema import Model
 from agentrl.core.errors import UserError
 from agentrl.training import load_model, save_pretrained
-from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.model.export import write_model
 from agentrl.training.model.head.logprobs import TokenLogprobs
+from tests.training.saved import save_checkpoint
 from tests.training.test_actor import actor_of
 from tests.training.test_model import tokenizer
 from tests.training.tiny import CPU, random_batch, tiny
@@ -30,7 +30,7 @@ def checkpoint(folder, model, **actor):
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1)
     state = {"policy": trained.state_dict()}
-    checkpoints.save(
+    save_checkpoint(
         folder / "checkpoints", 3, state, lambda out: write_model(trained.model, tokenizer(), out, weights=False)
     )
     return TokenLogprobs(module)(random_batch([8, 5]))[0].detach()
@@ -92,6 +92,6 @@ def test_an_adapter_stays_one_or_is_folded_in(base, tmp_path):
 def test_a_path_that_is_no_checkpoint_is_an_error(tmp_path, capsys):
     assert main(["merge", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "has none; name a folder global_step_<n>" in capsys.readouterr().err
-    checkpoints.save(tmp_path, 1, {"policy": {}})
+    save_checkpoint(tmp_path, 1, {"policy": {}})
     with pytest.raises(UserError, match="save_contents was without model"):
         merge(tmp_path / "global_step_1", tmp_path / "out")

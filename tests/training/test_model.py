@@ -180,7 +180,6 @@ def test_an_external_library_is_imported_first(folder, tmp_path, monkeypatch):
         ({"path": None}, "model.path is not set"),
         ({"path": "./nowhere"}, r"model.path: there is no folder ./nowhere; `agentrl model` prepares one"),
         ({"path": "nobody/nothing"}, "model.path: nobody/nothing is no model"),
-        ({"dtype": "int8"}, "model.dtype 'int8' does not exist"),
         ({"override_config": {"hiden_size": 3}}, "model.override_config.hiden_size is no field of LlamaConfig"),
         ({"lora_rank": 2, "target_modules": ["no_proj"]}, r"model.target_modules \['no_proj'\] does not fit"),
     ],

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from agentrl.algorithms import bind_loss, token_weights
+from agentrl.algorithms import bind_loss
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor
@@ -19,6 +20,7 @@ from agentrl.training.update.off_policy import (
     micro_batch_importance,
     needs_batch_correction,
 )
+from agentrl.training.update.optimizer import LossScale
 from agentrl.training.update.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
 from tests.training.test_actor import assert_same
@@ -264,5 +266,5 @@ def test_figures_of_a_report_without_rejection_have_no_share():
     batch.old_logprobs = own
     assert (
         "rollout_is/rejected"
-        not in PolicyReport(batch, SimpleNamespace(lr=0.1, ranks=ALONE, loss_scale=None)).metrics()
+        not in PolicyReport(batch, SimpleNamespace(lr=0.1, ranks=ALONE, scale=LossScale(None))).metrics()
     )

@@ -1,15 +1,20 @@
 """The sizes of passes: chosen by memory, and smaller ones after a pass that did not fit."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from agentrl.config import compose
 from agentrl.config.schema import Actor, Optim
 from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor
-from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.checkpoint.restarts import PassTooLarge
+from agentrl.training.model.grouped_experts import use_grouped_experts
+from agentrl.training.parallel.experts import SplitExperts
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.pass_size import (
     ENOUGH,
     MOST,
@@ -21,7 +26,7 @@ from agentrl.training.perf.pass_size import (
 )
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update import passes
-from agentrl.training.update.micro_batches import micro_batching_of, score_batch
+from agentrl.training.update.micro_batches import MicroBatching, fits, micro_batching_of, score_batch
 from tests.training.tiny import CPU, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])
@@ -140,6 +145,69 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     passes.fit_passes(config, [own], [], ALONE)
     assert own.micro_batching.max_tokens == 50
     assert own.score.keep == 0
+
+
+def test_passes_shrink_where_a_later_step_has_less_memory(monkeypatch) -> None:
+    """The moments of the optimizer take what the passes of the first step had, and these took more than estimated."""
+    config = compose(["model.path=none", "data.max_prompt_length=100", "data.max_response_length=200"], checks=())
+    free = 2.0 * GIB
+    monkeypatch.setattr(passes, "free_memory", lambda device: free)
+    policy = policy_of()
+    passes.fit_passes(config, [policy], [], ALONE)
+    first = policy.micro_batching.max_tokens
+    assert first is not None
+    policy.taken, policy.fullest = int(0.4 * GIB), first
+    passes.fit_passes(config, [policy], [], ALONE)
+    assert policy.micro_batching.max_tokens == first  # it fits
+    policy.taken = 3 * GIB
+    passes.fit_passes(config, [policy], [], ALONE)
+    assert policy.micro_batching.max_tokens is not None
+    assert policy.micro_batching.max_tokens < first // 2
+    lower, free = policy.micro_batching.max_tokens, 9.0 * GIB
+    passes.fit_passes(config, [policy], [], ALONE)
+    assert policy.micro_batching.max_tokens == lower
+
+
+def test_on_several_ranks_a_pass_without_memory_asks_for_smaller_ones() -> None:
+    def run() -> None:
+        raise torch.OutOfMemoryError
+
+    sizes = MicroBatching(max_tokens=TOTAL)
+    with pytest.raises(PassTooLarge, match="does not fit") as raised:
+        fits(run, Ranks(world=2), sizes.half(BATCH))
+    assert raised.value.tokens == TOTAL // 2
+    assert replace(sizes, max_tokens=LONGEST + 1).half(BATCH) == LONGEST
+    with pytest.raises(UserError, match="does not fit"):
+        fits(run, Ranks(world=2), replace(sizes, max_tokens=LONGEST).half(BATCH))
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_activations_of_experts(narrow: bool) -> None:
+    """The bytes that autograd saves of a layer whose experts ranks split, here one rank."""
+    fields = {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "num_key_value_heads": 1}
+    module = tiny("qwen3_moe", packed=False, hidden_size=256, num_attention_heads=8, head_dim=32, **fields)
+    use_grouped_experts(module)
+    module.to(torch.bfloat16 if narrow else torch.float32)
+    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved.update({} if storage.data_ptr() in own else {storage.data_ptr(): storage})
+        return tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for layer in module.model.layers:
+            layer.mlp.experts.forward = SplitExperts(layer.mlp.experts, dist.group.WORLD)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            module.base_model(input_ids=torch.arange(96)[None], use_cache=False)
+    finally:
+        dist.destroy_process_group()
+    names = [name for name, _ in module.named_parameters()]
+    shape = shape_of(module.config, names, names)
+    estimate = activation_bytes(shape, narrow=narrow, compiled=False, checkpointing=False)
+    assert estimate == pytest.approx(sum(storage.nbytes() for storage in saved.values()) / 96, rel=0.15)
 
 
 def test_kept_logits_are_given_up_before_a_sequence(monkeypatch) -> None:

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.opening import processes
+from agentrl.runtime.ray.failures import plain_error
 from agentrl.training.checkpoint.lineage import latest
-from agentrl.training.checkpoint.restarts import WorkerDied, run_with_restarts
+from agentrl.training.checkpoint.restarts import PassTooLarge, WorkerDied, run_with_restarts
 from agentrl.training.checkpoint.resuming import Resuming
 
 
@@ -63,6 +66,25 @@ def test_gives_up(tmp_path: Path) -> None:
     with pytest.raises(WorkerDied):
         run_with_restarts(run, config(tmp_path, max_restarts=2), tmp_path / "checkpoints")
     assert len(run.seen) == 3
+
+
+@pytest.mark.parametrize("kind", [Config, SftConfig])
+def test_passes_that_do_not_fit_are_smaller_after_the_restart(kind: type, tmp_path: Path, caplog) -> None:
+    """A rank without memory cannot take its pass again: the others wait within it."""
+    seen = []
+
+    def run(config: Any) -> None:
+        sft = isinstance(config, SftConfig)
+        seen.append(config.trainer.max_token_len_per_gpu if sft else config.actor.ppo_max_token_len_per_gpu)
+        if len(seen) == 3:
+            raise WorkerDied("another death")
+        if len(seen) < 3:
+            raise plain_error(PassTooLarge("a pass does not fit", 4096 // len(seen)), "rank 1")
+
+    run_with_restarts(run, kind(), tmp_path / "checkpoints")
+    assert seen == [None, 4096, 2048, 2048]
+    assert "a pass does not fit; the run resumes by itself (restart 1 of 3)" in caplog.text
+    assert "passes have at most 4096 tokens from now on" in caplog.text
 
 
 def test_processes_are_counted() -> None:

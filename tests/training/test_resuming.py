@@ -12,13 +12,14 @@ from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.run_state import Checkpoints
+from tests.training.saved import save_checkpoint
 
 
 class Learner:
     """Saves and loads without a model."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
-        checkpoints.save(folder, step, state | {"model_only": model_only})
+        save_checkpoint(folder, step, state | {"model_only": model_only})
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         return checkpoints.load(path)

@@ -11,7 +11,7 @@ from agentrl.chat.template import Template
 from agentrl.config.schema import Reward, RewardModel, RewardNetwork
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import Scorer
-from agentrl.training.model.reward_model import Conversations, Judge, RewardWorker, reward_worker
+from agentrl.training.model.reward_model import Conversations, Judge, RewardWorker
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.chat.realia import template, tokenizer
 from tests.training.tiny import CPU, SIZES, VOCABULARY, ledger, trajectory
@@ -38,7 +38,7 @@ def settings(folder: Path, *, input_tokenizer: str | None = None, **more: object
 
 
 def worker_of(reward_model: RewardModel) -> RewardWorker:
-    return reward_worker(reward_model, Judge(reward_model, device=CPU), policy_vocabulary=VOCABULARY)
+    return RewardWorker(reward_model, Judge(reward_model, device=CPU), policy_vocabulary=VOCABULARY)
 
 
 def conversations() -> list[Trajectory]:

@@ -6,6 +6,7 @@ import pytest
 
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.save_schedule import INTERVAL, SHARE, SaveSchedule
+from tests.training.saved import save_checkpoint
 
 
 class Clock:
@@ -39,7 +40,7 @@ def test_without_one_it_goes_by_time_and_cost() -> None:
 
 def test_only_automatic_checkpoints_go_by_themselves(tmp_path: Path) -> None:
     for step in range(1, 7):
-        checkpoints.save(tmp_path, step, {}, automatic=step not in (2, 6))
+        save_checkpoint(tmp_path, step, {}, automatic=step not in (2, 6))
     assert checkpoints.prune_automatic(tmp_path, 2) == ["global_step_1", "global_step_3", "global_step_4"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_2", "global_step_5", "global_step_6"]
     checkpoints.prune_part(tmp_path, "critic", 1)

@@ -72,10 +72,6 @@ def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fiel
     return Trajectory(row_of, f"{step}/{uid}/{sample}", sample, reward=reward, **(defaults | fields))
 
 
-def advantages(trajectories: list[Trajectory]) -> dict[str, list[list[float]]]:
-    return {t.key: [[1.25 * mask for mask in t.ledgers[0].mask]] for t in trajectories if t.reward}
-
-
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory) -> Callable[..., Path]:
     """Writes a run: `steps` steps of 2 rows, 3 samples each, the last of each row failed."""
@@ -86,7 +82,9 @@ def make_run(tmp_path_factory) -> Callable[..., Path]:
             failed = {"reward": None, "outcome": Outcome.INFRA_ERROR, "finish": "error", "error": "engine died"}
             group = [talk(step, row, sample, reward=float(sample)) for row in (0, 1) for sample in (0, 1)]
             group += [talk(step, row, 2, **failed) for row in (0, 1)]
-            write_trajectories(folder / f"rollouts/{step}.jsonl", step, group, decode, advantages(group))
+            for each in filter(lambda t: t.reward, group):
+                each.advantages = [[1.25 * mask for mask in each.ledgers[0].mask]]
+            write_trajectories(folder / f"rollouts/{step}.jsonl", step, group, decode)
             write_trajectories(folder / f"validation/{step}.jsonl", step, [talk(step, 0, 0)], decode)
         lines = [
             {"step": s, "rollout/reward_mean": s / 10, "actor/lr": 1e-6, "val/success": None} for s in range(steps)

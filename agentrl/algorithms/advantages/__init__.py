@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.own import blamed, checked_column
+from agentrl.algorithms.own import checked_column
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.points import ADVANTAGES
 
 KEY = "algorithm.adv_estimator"
@@ -56,8 +56,8 @@ def _own_estimate(
 ) -> tuple[Tensor, Tensor | None]:
     """Call a user's estimator and check its results."""
     where = f"{KEY}={name}"
-    with torch.no_grad():
-        result: Any = blamed(function, where)(*(column.clone() for column in columns), **wanted)
+    with torch.no_grad(), reported_as(where):
+        result: Any = function(*(column.clone() for column in columns), **wanted)
     both = result if isinstance(result, tuple) else (result, None)
     if len(both) != 2:
         raise UserError(f"{where}: it gave {len(both)} values; return advantages, or (advantages, returns)")

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.losses.clipped import Details, ppo_clip_loss
-from agentrl.algorithms.own import blamed, checked_column
+from agentrl.algorithms.own import checked_column
 from agentrl.algorithms.segments import Total, sequence_of, sum_by, unchanged
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.points import POLICY_LOSSES
 from agentrl.core.registry import Entry
 
@@ -72,32 +72,23 @@ class PolicyLoss:
         """
         given = self.options | {"mask": mask, "cu_seqlens": cu_seqlens, "chosen": chosen}
         given |= {"weights": weights, "importance": importance, "step": step}
-        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.function, given)
-        if self.built_in:
-            result: tuple[Tensor, Details] = self.function(*columns, **wanted)
+        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.entry.value, given)
+        if self.entry.built_in:
+            result: tuple[Tensor, Details] = self.entry.value(*columns, **wanted)
             return result
         return self._own(columns, mask, wanted)
 
     @property
-    def function(self) -> Callable[..., Any]:
-        """See POLICY_LOSSES."""
-        return self.entry.value
-
-    @property
-    def built_in(self) -> bool:
-        """Whether it is agentrl's: where the advantage is 0, no token has a gradient."""
-        return self.entry.built_in
-
-    @property
     def corrects(self) -> bool:
         """Whether it multiplies the importance weights itself."""
-        return "importance" in keywords_of(self.function)
+        return "importance" in keywords_of(self.entry.value)
 
     def _own(
         self, columns: tuple[Tensor, Tensor, Tensor], mask: Tensor, wanted: dict[str, Any]
     ) -> tuple[Tensor, Details]:
         where = f"{KEY}={self.name}"
-        result = blamed(self.function, where)(*columns, **wanted)
+        with reported_as(where):
+            result = self.entry.value(*columns, **wanted)
         losses, details = result if isinstance(result, tuple) else (result, {})
         losses = checked_column(losses, columns[0], mask, where=where, what="losses")
         if columns[0].requires_grad and not losses.requires_grad:
@@ -107,7 +98,7 @@ class PolicyLoss:
     @property
     def reads_sizes(self) -> bool:
         """Whether it may read how large the mini-batch is; one of the user's own may do anything."""
-        return not self.built_in or bool({"weights", "step"} & keywords_of(self.function))
+        return not self.entry.built_in or bool({"weights", "step"} & keywords_of(self.entry.value))
 
     @property
     def chooses(self) -> bool:

@@ -36,8 +36,7 @@ def rotary_positions(model: Any, ids: Tensor, media: Sequence[Medium]) -> Tensor
     given = {name: tensor for name, tensor in features(media).items() if name in accepted}
     if TYPES[0] in accepted:
         given[TYPES[0]] = torch.tensor([token_types(ids.tolist(), media)], device=ids.device)
-    positions: Tensor = index(input_ids=ids[None], **given)[0][:, 0]
-    return positions
+    return index(input_ids=ids[None], **given)[0][:, 0]
 
 
 def parameters(kind: Any) -> frozenset[str]:

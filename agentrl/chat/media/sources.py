@@ -115,9 +115,8 @@ def _decoded(location: Any, wishes: Mapping[str, Any]) -> tuple[list[Any], float
     import av
     from PIL import Image
 
-    with av.open(
-        BytesIO(location) if isinstance(location, bytes) else str(location).removeprefix("file://")
-    ) as container:
+    source = BytesIO(location) if isinstance(location, bytes) else str(location).removeprefix("file://")
+    with av.open(source) as container:
         stream = container.streams.video[0]
         rate = float(stream.average_rate or DEFAULT_FPS)
         frames = [Image.fromarray(frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)]

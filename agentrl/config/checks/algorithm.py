@@ -102,13 +102,13 @@ def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:
 
 def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | None:
     """Check that filtered groups have several answers."""
-    filter_groups = algorithm.filter_groups
-    if filter_groups.enable and rollout.n == 1:
+    filtered = algorithm.filter_groups.enable
+    if filtered and rollout.n == 1:
         raise UserError(
             "algorithm.filter_groups.enable=true with rollout.n=1: one answer never differs from the others; "
             "set rollout.n=8, for example"
         )
-    if data.gen_batch_size and not filter_groups.enable:
+    if data.gen_batch_size and not filtered:
         return "data.gen_batch_size has no effect without algorithm.filter_groups.enable=true"
     return None
 
@@ -149,14 +149,12 @@ def loss_options(actor: Actor) -> str | None:
 
 def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:
     """Check that loss_type=reinforce is not combined with another policy loss."""
-    rollout_correction, policy_loss = algorithm.rollout_correction, actor.policy_loss
-    if rollout_correction.loss_type != "reinforce":
-        return None
-    if not rollout_correction.bypass_mode:
+    correction, loss = algorithm.rollout_correction, actor.policy_loss.loss_mode
+    if correction.loss_type == "reinforce" and not correction.bypass_mode:
         return "algorithm.rollout_correction.loss_type has no effect without bypass_mode=true"
-    if policy_loss.loss_mode not in ("vanilla", "gpg"):
+    if correction.loss_type == "reinforce" and loss not in ("vanilla", "gpg"):
         raise UserError(
-            f"algorithm.rollout_correction.loss_type=reinforce with actor.policy_loss.loss_mode={policy_loss.loss_mode}"
+            f"algorithm.rollout_correction.loss_type=reinforce with actor.policy_loss.loss_mode={loss}"
             ": only one loss can be used; remove one of them"
         )
     return None
@@ -185,9 +183,8 @@ def refreshed_reference(ref: Ref, model: Model, actor: Actor, algorithm: Algorit
 
 def tools_without_turns(rollout: Rollout) -> str | None:
     """Note about tools that are set while multi-turn is off."""
-    multi_turn = rollout.multi_turn
     names = ("tool_config_path", "function_tool_path", "interaction_config_path")
-    given = [f"rollout.multi_turn.{name}" for name in names if getattr(multi_turn, name)]
-    if multi_turn.enable or rollout.agent.default_agent_loop or not given:
+    given = [f"rollout.multi_turn.{name}" for name in names if getattr(rollout.multi_turn, name)]
+    if rollout.multi_turn.enable or rollout.agent.default_agent_loop or not given:
         return None
     return f"{' and '.join(given)} without rollout.multi_turn.enable=true: rows run as single turns"

@@ -3,6 +3,7 @@
 from typing import Any
 
 from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers
+from agentrl.config.keys import value_at
 from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
 from agentrl.config.schema.rollout import ValSampling
@@ -128,12 +129,10 @@ def validation(data: Data, trainer: Trainer) -> str | None:
 
 def learning_rate(config: Any) -> str | None:
     """Rates that Adam can take, and one that an adapter learns with."""
-    if not hasattr(config, "actor"):
-        _adam_rate("optim", config.optim)
-        return _adapter_rate("optim", config.optim, config.model)
-    _adam_rate("actor.optim", config.actor.optim)
-    _adam_rate("critic.optim", config.critic.optim)
-    return _adapter_rate("actor.optim", config.actor.optim, config.model)
+    keys = ("actor.optim", "critic.optim") if hasattr(config, "actor") else ("optim",)
+    for key in keys:
+        _adam_rate(key, value_at(config, key))
+    return _adapter_rate(keys[0], value_at(config, keys[0]), config.model)
 
 
 def _adam_rate(key: str, optim: Optim | CriticOptim) -> None:
@@ -186,11 +185,10 @@ def rollout_workers(rollout: Rollout, trainer: Trainer) -> str | None:
 
 def split_experts(config: Any) -> None:
     """The processes that train can split experts."""
-    trainer, section = config.trainer, "actor.fsdp_config" if hasattr(config, "actor") else "fsdp_config"
-    sharding = config.actor.fsdp_config if hasattr(config, "actor") else config.fsdp_config
-    size, processes = sharding.expert_parallel_size, trainer.nnodes * trainer.n_gpus_per_node
+    key = f"{'actor.' * hasattr(config, 'actor')}fsdp_config.expert_parallel_size"
+    size, processes = value_at(config, key), config.trainer.nnodes * config.trainer.n_gpus_per_node
     if processes % size:
         raise UserError(
-            f"{section}.expert_parallel_size={size} does not divide the {processes} processes that train; choose a "
-            "divisor, or another trainer.n_gpus_per_node"
+            f"{key}={size} does not divide the {processes} processes that train; choose a divisor, or another "
+            "trainer.n_gpus_per_node"
         )

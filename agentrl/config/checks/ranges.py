@@ -18,15 +18,11 @@ def ranges(config: Any) -> None:
 
 
 def pairs(config: Any) -> None:
-    """Raises UserError for betas that are not two, a warm-up between steps and shares, and other single mistakes."""
-    for section in ("actor", ""):
-        optim = getattr(getattr(config, section, config), "optim", None)
-        key = f"{section}.optim".lstrip(".")
-        if optim is not None and len(optim.betas) != 2:
-            raise UserError(f"{key}.betas={optim.betas}: write two numbers, such as [0.9, 0.999]")
-        warm_up = getattr(optim, "lr_warmup_steps", 0)
-        if isinstance(warm_up, float) and warm_up > 1 and warm_up % 1:
-            raise UserError(f"{key}.lr_warmup_steps={warm_up}: write steps as 10, or a share of all steps as 0.1")
+    """Raises UserError for betas that are not two, an adapter without a scale, and a run without a name."""
+    for key in ("actor.optim.betas", "optim.betas"):
+        betas = value_at(config, key)
+        if betas is not None and len(betas) != 2:
+            raise UserError(f"{key}={betas}: write two numbers, such as [0.9, 0.999]")
     if config.model.lora_rank and config.model.lora_alpha <= 0:
         raise UserError(f"model.lora_alpha={config.model.lora_alpha}: must be over 0")
     if not config.trainer.experiment_name:

@@ -8,6 +8,7 @@ from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, AT_LEAST_1, SHARE, 
 from agentrl.core import points
 
 BETA = Range(lambda value: 0 <= value < 1, "each must be at least 0 and below 1")
+WARM_UP = Range(lambda n: n >= 0 and (n <= 1 or n % 1 == 0), "write steps as 10, a share of all steps as 0.1")
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 OPTIMIZER = OpenChoice(points.OPTIMIZERS, module="optimizer_impl")
 
@@ -28,7 +29,7 @@ class Optim:
     """Further arguments of the optimizer, such as {momentum: 0.9} for sgd."""
     lr_scheduler_type: Annotated[str, OpenChoice(points.LR_SCHEDULES)] = "constant"
     """The learning rate after the warm-up; wsd is warm-up, stable, decay (arXiv 2404.06395)."""
-    lr_warmup_steps: Annotated[int | float, AT_LEAST_0] = 0
+    lr_warmup_steps: Annotated[int | float, WARM_UP] = 0
     """Steps of linear warm-up; with a decimal point and up to 1.0, as 0.1: a share of all steps."""
     min_lr_ratio: Annotated[float, SHARE] = 0.0
     """Final learning rate of linear, cosine and wsd, as a share of `lr`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from agentrl.config.schema.actor import LOSS_AGG_MODES, OPTIMIZER
+from agentrl.config.schema.actor import LOSS_AGG_MODES, OPTIMIZER, WARM_UP
 from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_0, AT_LEAST_1, ModelPath, OpenChoice, Range
 from agentrl.core import points
 
@@ -30,7 +30,7 @@ class CriticOptim:
     """Peak learning rate."""
     lr_scheduler_type: Annotated[str | None, OpenChoice(points.LR_SCHEDULES)] = None
     """The learning rate after the warm-up."""
-    lr_warmup_steps: Annotated[int | float | None, AT_LEAST_0] = None
+    lr_warmup_steps: Annotated[int | float | None, WARM_UP] = None
     """Steps of linear warm-up, or their share of all steps."""
     weight_decay: Annotated[float | None, AT_LEAST_0] = None
     """Weight decay, not applied to norms and biases."""

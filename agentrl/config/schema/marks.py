@@ -91,12 +91,10 @@ class OpenChoice:
         plug-in that does not load."""
         if word.endswith(".py"):
             return f"{key}={word}: name the object in the file, too: {word}:NAME"
-        if word in self.words or self.registry.is_path(word):
-            return None
-        load_plugins()
-        if word in self.words:
-            return None
-        return f"{key}={word}: {self.registry.missing(word, self.words)}"
+        known = word in self.words or self.registry.is_path(word)
+        if not known:
+            load_plugins()
+        return None if known or word in self.words else f"{key}={word}: {self.registry.missing(word, self.words)}"
 
     def load(self, word: str, key: str) -> None:
         """Find what a word that is not built in names. Raises UserError."""

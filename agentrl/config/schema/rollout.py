@@ -101,6 +101,9 @@ class Containers:
 
     provider: Annotated[str, OpenChoice(points.CONTAINER_PROVIDERS)] = "docker"
     """Makes the containers."""
+    harbor: dict[str, Any] = field(default_factory=dict)
+    """For provider=harbor: `python`, an interpreter that has Harbor and a vendor's SDK, and Harbor's own section
+    `environment`: `type` (modal, daytona, e2b, gke, ...) or `import_path`, and `kwargs`."""
     max_starting: int = 16
     """Most containers that start at once, over the whole run, and at least one in each rollout worker; further ones
     wait, and their `start_timeout` does not run meanwhile."""

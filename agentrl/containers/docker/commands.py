@@ -38,14 +38,8 @@ class ContainerCommand:
 
     def run(self, cwd: str | None, env: Mapping[str, str], user: str | None, stdin: bytes | None) -> int:
         """Its exit code, at its end."""
-        self._id = self._api.exec_create(
-            self._container,
-            self._words,
-            stdin=stdin is not None,
-            workdir=cwd,
-            environment={**env, MARK: self.mark},
-            user=user or "",
-        )["Id"]
+        marked = {**env, MARK: self.mark}
+        self._id = self._create(self._words, user, stdin=stdin is not None, workdir=cwd, environment=marked)
         raw = self._api.exec_start(self._id, socket=True)
         # The file above the socket: it has read on, and holds the first bytes of the output.
         stream = raw._response.raw._fp.fp
@@ -67,10 +61,12 @@ class ContainerCommand:
         return all(done)
 
     def _kill_as(self, user: str | None) -> bool:
-        words = ["sh", "-c", KILL, "kill", self.mark]
-        command = self._api.exec_create(self._container, words, user=user or "")["Id"]
+        command = self._create(["sh", "-c", KILL, "kill", self.mark], user)
         self._api.exec_start(command)
         return bool(self._api.exec_inspect(command)["ExitCode"] == 0)
+
+    def _create(self, words: Sequence[str], user: str | None, **options: Any) -> str:
+        return str(self._api.exec_create(self._container, words, user=user or "", **options)["Id"])
 
     def _read(self, stream: IO[bytes]) -> None:
         while len(header := stream.read(HEADER.size)) == HEADER.size:

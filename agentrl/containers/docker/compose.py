@@ -82,13 +82,8 @@ class Composer:
         closed = {} if spec.network == "full" else {"dns": NO_NAMES}
         for service, values in document["services"].items():
             asked, most = int(values.get("pids_limit") or 0), limits["pids_limit"]
-            values |= {
-                **limits,
-                "pids_limit": asked if 0 < asked < most else most,
-                "container_name": f"{name}-{service}",
-                "labels": labels,
-                **closed,
-            }
+            pids = asked if 0 < asked < most else most
+            values |= {**limits, "pids_limit": pids, "container_name": f"{name}-{service}", "labels": labels, **closed}
         for network in document["networks"].values():
             network |= {"internal": True} if closed else {}
         for shared in (*document["networks"].values(), *document["volumes"].values()):

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
+from agentrl.core.user_code import mark_as_seen
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
 """Its first process: one that no process of the container can end, and that reaps those without a parent."""
@@ -75,8 +76,7 @@ class DockerContainer:
             raise
         self._steady.set()
         if self._spec.storage_mb is not None:
-            watch = _watch_disk(self._engine, self.name, self._spec.storage_mb, self._overrun)
-            self._watch = asyncio.create_task(watch)
+            self._watch = asyncio.create_task(self._watch_disk(self._spec.storage_mb))
 
     async def exec(
         self,
@@ -94,7 +94,7 @@ class DockerContainer:
         user = self._spec.user if user is None else user
         begin, overruns = time.monotonic(), self._overruns
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
-        ends.add_done_callback(_seen)
+        ends.add_done_callback(mark_as_seen)
         try:
             await asyncio.wait([ends], timeout=timeout)
         except asyncio.CancelledError:
@@ -169,7 +169,7 @@ class DockerContainer:
         self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env, first))
         self._raw = await asyncio.shield(self._made)
         self._started = asyncio.ensure_future(self._engine.call(self._raw.start))
-        self._started.add_done_callback(_seen)
+        self._started.add_done_callback(mark_as_seen)
         await asyncio.shield(self._started)
         await self._networks.allow(self._spec, self._raw, self._spec.allowed)
 
@@ -220,9 +220,21 @@ class DockerContainer:
         if not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end with its container")
 
-    async def _overrun(self) -> None:
-        self._overruns += 1
-        await self._end_all()
+    async def _watch_disk(self, most_mb: int) -> None:
+        """Limit the disk by measuring, as long as the container lives: only few file systems have a limit to set.
+
+        One that has written more loses its processes, and keeps its files. Until the next measurement it may write
+        more.
+        """
+        pause = DISK_PAUSE
+        while True:
+            await asyncio.sleep(pause)
+            begin = time.monotonic()
+            with suppress(InfraError):
+                if await self._engine.call(_written, self._engine.client, self.name) > most_mb << 20:
+                    self._overruns += 1
+                    await self._end_all()
+            pause = max(DISK_PAUSE, (time.monotonic() - begin) / DISK_SHARE)
 
     async def _end_all(self) -> None:
         """End all its processes; its files stay."""
@@ -237,12 +249,6 @@ class DockerContainer:
 def _download(raw: Any, path: str, to: Path) -> None:
     chunks, _ = raw.get_archive(path)
     unpack(chunks, to)
-
-
-def _seen(ends: Future[int]) -> None:
-    """Read the error of a call that no code waits for, so that asyncio does not report it."""
-    if not ends.cancelled():
-        ends.exception()
 
 
 def _lacks_image(error: InfraError) -> bool:
@@ -272,23 +278,7 @@ def _remove(raw: Any) -> None:
             raise
 
 
-async def _watch_disk(engine: Engine, name: str, most_mb: int, end_all: Callable[[], Awaitable[None]]) -> None:
-    """Limit a container's disk by measuring, as long as it lives: only few file systems have a limit to set.
-
-    One that has written more loses its processes by `end_all`, and keeps its files. Until the next measurement it may
-    write more.
-    """
-    pause = DISK_PAUSE
-    while True:
-        await asyncio.sleep(pause)
-        begin = time.monotonic()
-        with suppress(InfraError):
-            if await engine.call(_written, engine, name) > most_mb << 20:
-                await end_all()
-        pause = max(DISK_PAUSE, (time.monotonic() - begin) / DISK_SHARE)
-
-
-def _written(engine: Engine, name: str) -> int:
+def _written(client: Any, name: str) -> int:
     """Bytes on a container's disk."""
-    found = engine.client.api.containers(size=True, filters={"name": name})
+    found = client.api.containers(size=True, filters={"name": name})
     return int(found[0].get("SizeRw") or 0) if found else 0

@@ -99,9 +99,8 @@ def _make(engine: Engine) -> str:
     if rootless or not engine.env.get("DOCKER_HOST", "unix:").startswith("unix:"):
         raise UserError("network: gateway and allow need an engine of root on this machine; use none or full")
     name = f"agentrl-{engine.run}"
-    engine.client.networks.create(
-        name, driver="bridge", internal=True, labels=engine.labels, options=NO_TRAFFIC_BETWEEN
-    )
+    own = {"driver": "bridge", "internal": True, "options": NO_TRAFFIC_BETWEEN}
+    engine.client.networks.create(name, labels=engine.labels, **own)
     return name
 
 

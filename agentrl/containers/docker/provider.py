@@ -1,8 +1,7 @@
 """Containers by the Docker engine of this host, and the removal of what ended runs left: after a crash, say."""
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.compose import Composer
@@ -63,8 +62,7 @@ class DockerProvider:
         return await self._images.have(spec)
 
 
-@dataclass(frozen=True)
-class Cleaned:
+class Cleaned(NamedTuple):
     """Names of what was removed, and of containers and networks that the engine did not remove."""
 
     removed: list[str]

@@ -11,7 +11,7 @@ itself is the work of a command, so further commands exit with code 137.
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count
@@ -27,10 +27,8 @@ from agentrl.core.sandbox import Sandbox, Session
 from agentrl_sandbox.job import CommandResult, Limits
 
 HERE = Path(__file__).parent
-OUTPUT_CODE, DRIVER_CODE = (
-    file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py")
-)
-FIRST_CELL = OUTPUT_CODE + DRIVER_CODE.replace("from agentrl.containers.output import OutputEnds\n", "")
+CODE = [file.read_text(encoding="utf-8") for file in (HERE.parent / "output.py", HERE / "driver.py")]
+FIRST_CELL = "".join(CODE).replace("from agentrl.containers.output import OutputEnds\n", "")
 DISK_MB, MEMORY_MB, PROCESSES = 512, 2048, 512
 """Where the spec has no limit: the sandbox has one."""
 CELL_SECONDS = 60.0
@@ -75,10 +73,8 @@ class EmbeddedContainer:
         done = await self._session.run(FIRST_CELL)
         if done.return_code != 0:
             raise InfraError(f"container {self.name} did not start: {_why(done)}")
-        answer = await self._ask("prepare", workdir=spec.workdir, env=dict(spec.env))
-        if "error" in answer:
-            raise InfraError(f"container {self.name} has no folder {spec.workdir}: {answer['error']}")
-        self._shell = answer["shell"]
+        no_folder = f"container {self.name} has no folder {spec.workdir}"
+        self._shell = (await self._done(no_folder, "prepare", workdir=spec.workdir, env=dict(spec.env)))["shell"]
 
     async def exec(
         self,
@@ -109,21 +105,23 @@ class EmbeddedContainer:
         archive = next(self._numbers)
         with packed(source, to) as file:
             for data in chain(iter(partial(file.read, PART_BYTES), b""), [b""]):
-                answer = await self._ask("put", archive=archive, data=_text(data), last=not data)
-                if "error" in answer:
-                    raise InfraError(f"upload of {source} to {self.name}:{to}: {answer['error']}")
+                what = f"upload of {source} to {self.name}:{to}"
+                await self._done(what, "put", archive=archive, data=_text(data), last=not data)
 
     async def download(self, path: str, to: Path) -> None:
         """Copy out by an archive. Raises InfraError."""
-        chunks = [chunk async for chunk in self._archive(path)]
+        what, asked = f"download of {self.name}:{path}", {"archive": next(self._numbers), "path": path}
+        chunks = []
+        while data := (await self._done(what, "get", **asked, size=PART_BYTES))["data"]:
+            chunks.append(b64decode(data))
         try:
             await asyncio.to_thread(unpack, chunks, to)
         except InfraError as error:
-            raise InfraError(f"download of {self.name}:{path}: {error}") from error
+            raise InfraError(f"{what}: {error}") from error
 
     async def host(self) -> str:
         """Raises InfraError: it has no network."""
-        raise InfraError("the embedded provider has no network: set rollout.containers.provider=docker")
+        raise InfraError(f"the embedded provider has no network: {FIX}")
 
     async def stop(self) -> None:
         """End the session."""
@@ -136,15 +134,12 @@ class EmbeddedContainer:
         if session is not None:
             await session.close()
 
-    async def _archive(self, path: str) -> AsyncIterator[bytes]:
-        archive = next(self._numbers)
-        while True:
-            answer = await self._ask("get", archive=archive, path=path, size=PART_BYTES)
-            if "error" in answer:
-                raise InfraError(f"download of {self.name}:{path}: {answer['error']}")
-            if not answer["data"]:
-                return
-            yield b64decode(answer["data"])
+    async def _done(self, what: str, do: str, **fields: Any) -> dict[str, Any]:
+        """Have the driver do something. Raises InfraError, `what` before its reason, where it fails."""
+        answer = await self._ask(do, **fields)
+        if "error" in answer:
+            raise InfraError(f"{what}: {answer['error']}")
+        return answer
 
     async def _ask(self, do: str, number: int | None = None, **fields: Any) -> dict[str, Any]:
         """Have the driver do something. Raises InfraError."""
@@ -206,10 +201,8 @@ class EmbeddedProvider:
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Raises UserError for what the sandbox has not."""
-        if spec.image or spec.build:
-            raise UserError(
-                f"the embedded provider has no images, and the task wants {spec.image or spec.build}: {FIX}"
-            )
+        if wanted := spec.image or spec.build:
+            raise UserError(f"the embedded provider has no images, and the task wants {wanted}: {FIX}")
         if spec.network != "none":
             raise UserError(f"the embedded provider has no network, and the task wants {spec.network!r}: {FIX}")
 

@@ -34,12 +34,10 @@ class Decode:
 
     low: int
     high: int
-    length: int
-    """Keys to read: those of the longest sequence."""
     active: Tensor | None
     """[n] decoding slots minus `low`; None when every slot in between decodes."""
     mask: Tensor
-    """[slots, 1, 1, length], 0 or -inf, added to the scores."""
+    """[slots, 1, 1, keys of the longest sequence], 0 or -inf, added to the scores."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def _decode(pool: SlotPool, singles: Sequence[Chunk]) -> Decode:
     hidden = torch.arange(length, device=device) >= torch.tensor(lengths, device=device)[:, None]
     mask = torch.zeros(hidden.shape, dtype=pool.shape.dtype, device=device).masked_fill_(hidden, -torch.inf)
     active = None if dense else torch.tensor(slots, device=device) - low
-    return Decode(low, high, length, active, mask[:, None, None])
+    return Decode(low, high, active, mask[:, None, None])
 
 
 def _prefill(chunk: Chunk, start: int) -> Prefill:

@@ -14,6 +14,7 @@ from itertools import count
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.hf.runner import Request, Runner
+from agentrl.training.model.adapter import first_line
 
 log = logging.getLogger(__name__)
 
@@ -76,20 +77,16 @@ class Core:
         if self.deterministic:
             self.active.sort(key=lambda r: r.key)  # stable: requests of one key stay in order of arrival
 
-    def cancel(self, request: Request) -> None:
-        """End a request whose result is not needed any more."""
-        self._abort([request])
-
     def open(self, key: str) -> None:
         self.open_keys.add(key)
 
     def release(self, key: str) -> None:
         self.open_keys.discard(key)
-        self._abort([request for request in self.active if request.key == key])
+        self.end([request for request in self.active if request.key == key])
         self.runner.forget(key)
 
     def abort(self) -> None:
-        self._abort(list(self.active))
+        self.end(list(self.active))
 
     def pause(self) -> None:
         self.paused = self.interrupted = True
@@ -130,7 +127,8 @@ class Core:
             **self.runner.stats(),
         }
 
-    def _abort(self, requests: Sequence[Request]) -> None:
+    def end(self, requests: Sequence[Request]) -> None:
+        """End requests that are not done: each keeps the tokens drawn so far."""
         for request in requests:
             if not request.done:
                 request.finish_reason = "abort"
@@ -143,8 +141,7 @@ class Core:
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         self.failures += 1
-        text = str(error).strip().splitlines()
-        short = f"hf engine: {type(error).__name__}: {text[0] if text else 'no message'}"
+        short = f"hf engine: {type(error).__name__}: {first_line(error)}"
         active, running = [request for request in requests if not request.done], self.runner.in_flight()
         self._raise([request for request in active if request in running] or active, InfraError(short))
         self.runner.clear()

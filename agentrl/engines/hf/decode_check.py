@@ -39,7 +39,7 @@ def _drawn(runner: Runner, vocabulary: int, max_len: int) -> list[Request]:
     draw, requests = torch.Generator().manual_seed(0), []
     for number, length in enumerate(min(length, max_len - DRAWN) for length in PROMPTS):
         ids = torch.randint(vocabulary // 4, vocabulary // 2 + 1, (max(length, 0),), generator=draw).tolist()
-        requests.append(Request(f"check-{number}", ids, Sampling(DRAWN), number, frozenset(), DRAWN))
+        requests.append(Request(f"check-{number}", ids, Sampling(DRAWN), number, frozenset()))
     if min(len(request.tokens) for request in requests) < 2:
         return []
 

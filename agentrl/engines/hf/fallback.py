@@ -46,6 +46,7 @@ class FallbackRunner:
         self.batch = list(requests[: self.max_running])
         for request in self.batch:
             request.begin()
+            self.computed += len(request.tokens) - 1  # the last one counts when its successor is drawn
         recording = nullcontext() if self.routing is None else self.routing.recording(self.model)
         neutral = _neutral(self.model, self.cached, requests[0].adapter)
         with torch.no_grad(), neutral, recording, suppress(Interrupted):
@@ -83,35 +84,24 @@ class FallbackRunner:
             input_ids=torch.tensor(ids, device=device),
             **arguments(self.model, ids, media, device),
             attention_mask=torch.tensor(mask, device=device),
-            max_new_tokens=max(request.limit - request.drawn for request in batch),
-            logits_processor=LogitsProcessorList([Drawer(self, emit)]),
+            max_new_tokens=max(request.sampling.max_new_tokens - request.drawn for request in batch),
+            logits_processor=LogitsProcessorList([lambda _, scores: self._drawn(scores, emit)]),
             stopping_criteria=StoppingCriteriaList(
                 [lambda *_, **__: torch.tensor([r.done for r in batch], device=device)]
             ),
         )
 
-
-class Drawer:
-    """Draws a token for every unfinished row, and sets all other logits to -inf."""
-
-    def __init__(self, runner: FallbackRunner, emit: Emit) -> None:
-        self.runner = runner
-        self.batch = runner.batch
-        self.emit = emit
-        self.begun = False
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def _drawn(self, scores: Tensor, emit: Emit) -> Tensor:
+        """Draw a token for every unfinished row, and set all other logits to -inf."""
         alive = [i for i, request in enumerate(self.batch) if not request.done]
         requests = [self.batch[i] for i in alive]
-        if self.runner.routing is not None:
-            met = self.runner.routing.seen.view(len(self.batch), -1, *self.runner.routing.seen.shape[1:]).cpu().numpy()
+        if self.routing is not None:
+            met = self.routing.seen.view(len(self.batch), -1, *self.routing.seen.shape[1:]).cpu().numpy()
             for i, request in zip(alive, requests, strict=True):
                 request.met(met[i])
-        self.runner.computed += sum(1 if self.begun else len(request.tokens) for request in requests)
-        self.begun = True
+        self.computed += len(requests)
         tokens, logprobs = draw(scores[alive], requests)
-        go_on = self.emit(requests, tokens, logprobs)
-        if not go_on:
+        if not emit(requests, tokens, logprobs):
             raise Interrupted
         chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
         chosen[alive] = torch.tensor(tokens, device=scores.device)

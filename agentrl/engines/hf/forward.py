@@ -71,7 +71,7 @@ def _part_attention(weights: Weights, part: PoolPart, index: int, queries: Tenso
 
 def _decode(weights: Weights, decode: Decode, memory: Tensor, queries: Tensor) -> Tensor:
     """Attention of one token a sequence, in one call: the heads that share keys take the place of query positions."""
-    keys, values = memory[:, decode.low : decode.high, :, : decode.length]
+    keys, values = memory[:, decode.low : decode.high, :, : decode.mask.shape[-1]]
     grouped = queries.reshape(len(queries), weights.kv_heads, -1, weights.head_dim)
     if decode.active is not None:
         spread = grouped.new_zeros((decode.high - decode.low, *grouped.shape[1:]))

@@ -24,7 +24,7 @@ from agentrl.engines.hf.projection import Unsupported
 from agentrl.engines.hf.runner import Request, Runner
 from agentrl.engines.hf.slots import SlotRunner
 from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
-from agentrl.engines.hf.worker import Worker, run_all
+from agentrl.engines.hf.worker import Worker
 from agentrl.trajectory.medium import Medium
 
 log = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ class HFEngine:
     async def close(self) -> None:
         if self._worker is None:
             return
+        self._flush()
         worker, self._worker = self._worker, None
-        self._flush_to(worker)
-        worker.stop()
+        worker.post(worker.stop)
         await asyncio.to_thread(worker.thread.join)
 
     def open(self, key: str) -> None:
@@ -133,8 +133,7 @@ class HFEngine:
         await self._ask(lambda worker: worker.core.wake())
 
     async def health(self) -> dict[str, float]:
-        figures: dict[str, float] = await self._ask(lambda worker: worker.core.health())
-        return figures
+        return await self._ask(lambda worker: worker.core.health())
 
     def _running(self) -> Worker:
         if self._worker is None:
@@ -186,12 +185,11 @@ class HFEngine:
         sampling = limit_sampling(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        adapter, most = self.adapters[sampling.adapter], sampling.max_new_tokens
-        return Request(key, list(token_ids), sampling, seed, frozenset(stops), most, adapter, media)
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), self.adapters[sampling.adapter], media)
 
     async def _ask(self, call: Callable[[Worker], Any]) -> Any:
         worker = self._running()
-        self._flush_to(worker)
+        self._flush()
         return await worker.ask(lambda: call(worker))
 
     def _post(self, call: Callable[[], None]) -> None:
@@ -208,10 +206,6 @@ class HFEngine:
             self._flush()
 
     def _flush(self) -> None:
-        if self._worker is not None:
-            self._flush_to(self._worker)
-
-    def _flush_to(self, worker: Worker) -> None:
         calls, self._outbox = self._outbox, []
-        if calls:
-            worker.post(lambda: run_all(calls))
+        if self._worker is not None:
+            self._worker.post(*calls)

@@ -3,16 +3,23 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from agentrl.core.errors import UserError
+from agentrl.config.schema.marks import ABOVE_0, AT_LEAST_1, Range
+from agentrl.core.errors import UserError, did_you_mean
 
 GIB = 2**30
 CACHE_SHARE = 0.25
 UNKNOWN_BYTES = 2 * GIB
+VALID = {
+    "max_num_batched_tokens": AT_LEAST_1,
+    "kv_cache_gb": ABOVE_0,
+    "threads": AT_LEAST_1,
+    "matmul_precision": Range(("highest", "high", "medium").__contains__, "must be highest, high or medium"),
+}
+"""Options that do not take every value of their type."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,12 @@ class Options:
 def read_options(given: dict[str, Any]) -> Options:
     """Options from the config's dict. Raises UserError for an unknown name or an impossible value."""
     known = [field.name for field in fields(Options)]
-    for name in given:
+    for name, value in given.items():
         if name not in known:
-            near = get_close_matches(name, known, n=1) or known
-            raise UserError(f"rollout.engine_kwargs.hf.{name} does not exist; did you mean {' or '.join(near)}?")
-        if name in ("max_num_batched_tokens", "kv_cache_gb") and given[name] is not None and given[name] <= 0:
-            raise UserError(f"rollout.engine_kwargs.hf.{name} must be above 0; leave it out for the default")
+            near = did_you_mean(name, known)
+            raise UserError(f"rollout.engine_kwargs.hf.{name} does not exist; {near}there are {', '.join(known)}")
+        if value is not None and name in VALID and not VALID[name].fits(value):
+            raise UserError(f"rollout.engine_kwargs.hf.{name}={value}: it {VALID[name].says}")
     return Options(**given)
 
 

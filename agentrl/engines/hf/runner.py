@@ -11,19 +11,17 @@ from torch import Tensor
 
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
-from agentrl.engines.engine import FinishReason, Generation, Sampling
-from agentrl.engines.experts import joined_experts
+from agentrl.engines.engine import Drawn, Sampling
 from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
 from agentrl.engines.hf.sampler import likeliest, sample, stream
 from agentrl.trajectory.medium import Medium
 
 
 @dataclass(eq=False)
-class Request:
+class Request(Drawn):
     """A prompt and the tokens drawn after it.
 
-    Invariants: `tokens` is append-only; `logprobs` and `versions` have one entry for each drawn token; nothing changes
-    after `done`. Only the worker thread writes to it.
+    Invariants: `tokens` is append-only; nothing changes after `done`. Only the worker thread writes to it.
     """
 
     key: str
@@ -31,22 +29,13 @@ class Request:
     sampling: Sampling
     seed: int
     stops: frozenset[int]
-    limit: int
-    """Most tokens to draw."""
     adapter: LoadedAdapter = AS_IS
     media: tuple[Medium, ...] = ()
     """Images and videos of the prompt; only models on the fallback take them."""
     prompt_length: int = field(init=False)
-    logprobs: list[float] = field(default_factory=list)
-    candidates: tuple[tuple[int, float], ...] = ()
-    finish_reason: FinishReason | None = None
     error: Exception | None = None
     begun: float | None = None
     """When it first ran, in seconds since the epoch."""
-    versions: list[int] = field(default_factory=list)
-    """Version of the weights that drew each token."""
-    experts: list[NDArray[Any]] = field(default_factory=list)
-    """Experts of the tokens from `sampling.experts_from` on, pass by pass."""
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
@@ -80,15 +69,8 @@ class Request:
         self.logprobs.append(min(logprob, 0.0))
         if token in self.stops:
             self.finish_reason = "stop"
-        elif self.drawn >= self.limit:
+        elif self.drawn >= self.sampling.max_new_tokens:
             self.finish_reason = "length"
-
-    def generation(self, version: int) -> Generation:
-        """The result; `version` is the present one."""
-        assert self.finish_reason is not None
-        drawn = self.tokens[self.prompt_length :]
-        others = self.logprobs, self.finish_reason, self.versions, self.candidates
-        return Generation.of(drawn, *others, present=version, experts=joined_experts(self.experts))
 
 
 Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]

@@ -10,18 +10,19 @@ import asyncio
 import logging
 import queue
 import threading
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.grouping import grouped
 from agentrl.engines.engine import Generation
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.runner import Request, Runner
 
 log = logging.getLogger(__name__)
 
-Settle = Callable[[], None]
+Settled = tuple[asyncio.Future[Any], Any, Exception | None]
+"""A future, and its result or its error."""
 
 
 class Worker:
@@ -29,17 +30,17 @@ class Worker:
 
     def __init__(self, runner: Runner, *, deterministic: bool) -> None:
         self.core = Core(runner, deterministic=deterministic, on_end=self._ended)
-        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
         self.waiting: dict[Request, asyncio.Future[Generation]] = {}
-        self.settled: list[tuple[asyncio.AbstractEventLoop, Settle]] = []
+        self.settled: list[Settled] = []
         self.stopping = False
         self.dead: InfraError | None = None
         self.thread = threading.Thread(target=self._run, name="hf-engine", daemon=True)
         self.thread.start()
 
-    def post(self, call: Callable[[], None]) -> None:
-        """Run `call` in the worker thread soon."""
-        self.calls.put(call)
+    def post(self, *calls: Callable[[], None]) -> None:
+        """Run calls in the worker thread soon, with no forward pass between them."""
+        self.calls.put(calls)
 
     def submit(self, request: Request, future: asyncio.Future[Generation]) -> None:
         """In the worker thread: start a request, whose result goes to `future`."""
@@ -52,32 +53,26 @@ class Worker:
 
     def cancel(self, request: Request) -> None:
         """In the worker thread: drop the result."""
-        if self.waiting.pop(request, None) is not None and not request.done:
-            self.core.cancel(request)
+        if self.waiting.pop(request, None) is not None:
+            self.core.end([request])
 
     async def ask(self, call: Callable[[], Any]) -> Any:
         """Run `call` in the worker thread and wait for its result; raises what it raises."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
             try:
                 if self.dead is not None:
                     raise self.dead
-                result = call()
+                self.settled.append((future, call(), None))
             except Exception as error:
-                self.settled.append((loop, lambda e=error: _set(future, None, e)))  # type: ignore[misc]
-            else:
-                self.settled.append((loop, lambda: _set(future, result, None)))
+                self.settled.append((future, None, error))
 
         self.post(run)
         return await future
 
     def stop(self) -> None:
-        """End the thread after the present token."""
-        self.post(self._stop)
-
-    def _stop(self) -> None:
+        """In the worker thread: end it after the present token."""
         self.stopping = True
         self.core.shut(InfraError("the hf engine was closed"))
 
@@ -94,10 +89,10 @@ class Worker:
 
     def _pump(self, *, block: bool) -> None:
         """Run the posted calls; with `block`, wait for the first."""
-        if block:
-            self.calls.get()()
-        while not self.calls.empty():
-            self.calls.get()()
+        while block or not self.calls.empty():
+            block = False
+            for call in self.calls.get():
+                call()
 
     def _between(self) -> None:
         self._deliver()
@@ -112,34 +107,26 @@ class Worker:
 
     def _ended(self, request: Request) -> None:
         future = self.waiting.pop(request, None)
-        if future is None:
-            return
-        result = None if request.error else request.generation(self.core.version)
-        self.settled.append((future.get_loop(), lambda: _set(future, result, request.error)))
+        if future is not None:
+            drawn = request.tokens[request.prompt_length :]
+            result = None if request.error else request.generation(drawn, self.core.version)
+            self.settled.append((future, result, request.error))
 
     def _deliver(self) -> None:
         """Wake each event loop once with all results."""
         settled, self.settled = self.settled, []
-        by_loop: defaultdict[asyncio.AbstractEventLoop, list[Settle]] = defaultdict(list)
-        for loop, settle in settled:
-            by_loop[loop].append(settle)
-        for loop, settles in by_loop.items():
+        for loop, own in grouped(settled, lambda each: each[0].get_loop()).items():
             try:
-                loop.call_soon_threadsafe(run_all, settles)
+                loop.call_soon_threadsafe(_set, own)
             except RuntimeError:  # the loop is closed
-                log.debug("hf engine: %d results came after their event loop had closed", len(settles))
+                log.debug("hf engine: %d results came after their event loop had closed", len(own))
 
 
-def run_all(calls: list[Callable[[], None]]) -> None:
-    """Run the calls in order."""
-    for call in calls:
-        call()
-
-
-def _set(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():  # cancelled meanwhile
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+def _set(settled: Sequence[Settled]) -> None:
+    for future, result, error in settled:
+        if future.done():  # cancelled meanwhile
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

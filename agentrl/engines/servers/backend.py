@@ -1,17 +1,19 @@
 """The contract of server backends: the command line of an engine's server, and its HTTP calls."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
-from agentrl.http.client import Http, serves
+from agentrl.http.client import Http, RequestRefused, serves
 from agentrl.trajectory.medium import Media
 
 if TYPE_CHECKING:
@@ -61,6 +63,17 @@ def require_version(url: str, engine: str, version: str, oldest: tuple[int, ...]
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
     if numbers and numbers < oldest:
         raise UserError(f"{url} runs {engine} {version}: {'.'.join(map(str, oldest))} or later is needed")
+
+
+async def empty_cache(http: Http, path: str) -> None:
+    """Drop cached prefixes. A server refuses while it still cleans up after the last request. Raises InfraError."""
+    for _ in range(100):
+        with suppress(RequestRefused):
+            answer = await http.post(path, {}, timeout=CONTROL_SECONDS)
+            if not isinstance(answer, dict) or answer.get("success", True):
+                return
+        await asyncio.sleep(0.05)
+    raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
 
 
 class ServerBackend(Protocol):

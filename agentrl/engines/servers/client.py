@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numpy.typing import NDArray
-
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
 from agentrl.core.grouping import grouped
-from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
-from agentrl.engines.experts import checked_experts, joined_experts
+from agentrl.engines.engine import Drawn, Generation, Sampling, limit_sampling
+from agentrl.engines.experts import checked_experts
 from agentrl.engines.scores import ServerScores
 from agentrl.engines.servers.backend import ServerAnswer, ServerBackend
 from agentrl.engines.servers.replica import Replica
@@ -38,9 +36,9 @@ ABORT_AGAIN_SECONDS = 0.2
 
 
 @dataclass(eq=False)
-class InFlightRequest:
-    """One call of `generate`, which takes one or more HTTP requests. Invariant: each token has one log-prob and one
-    version."""
+class InFlightRequest(Drawn):
+    """One call of `generate`, which takes one or more HTTP requests. After the `finish_reason` "abort" it returns the
+    tokens that it has."""
 
     prompt: Sequence[int]
     sampling: Sampling
@@ -48,18 +46,11 @@ class InFlightRequest:
     """Images and videos of the prompt."""
     rid: str = ""
     """Id of the current HTTP request."""
-    finish_reason: FinishReason | None = None
-    """Why it is over; None: it goes on. After "abort" it returns the tokens that it has."""
     retries: int = 0
     """HTTP requests that got no answer."""
     timeouts: int = 0
     """HTTP requests that exceeded the timeout."""
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    candidates: tuple[tuple[int, float], ...] = ()
-    experts: list[NDArray[Any]] = field(default_factory=list)
-    """Experts of the tokens from `sampling.experts_from` on, answer by answer."""
 
     @property
     def input_ids(self) -> Sequence[int]:
@@ -134,13 +125,12 @@ class ServerClient:
         same_key = self._in_flight[key]
         same_key.add(request)
         try:
-            while (reason := request.finish_reason) is None:
+            while request.finish_reason is None:
                 if (replica := await self._admitted(request, key)) is not None:
                     await self._send(request, replica)
         finally:
             same_key.discard(request)
-        drawn = request.token_ids, request.logprobs, reason, request.versions, request.candidates
-        return Generation.of(*drawn, present=self.version, experts=joined_experts(request.experts))
+        return request.generation(request.token_ids, self.version)
 
     async def score(
         self, ids: Sequence[int], media: Media, first: int, k: int, *, key: str, adapter: str | None = None

@@ -79,7 +79,7 @@ class RemoteEngine(ServerClient):
                 await self._send_weights(self.pool.replicas, version)
                 break
             except ServerLost:
-                await self.pool.probe()
+                await self.pool.probe(self.pool.replicas)
         else:
             raise InfraError(f"weights did not reach the servers in {MAX_RETRIES} tries; their logs say why")
         self.version = version

@@ -65,17 +65,16 @@ class ReplicaPool:
         while len(self.serving) < len(self.replicas):
             await self._any_restarted()
 
-    async def probe(self) -> None:
-        """Ask each replica for a sign of life, and restart those that give none."""
-        for replica in self.serving:
-            if not await replica.answers():
+    async def probe(self, replicas: Sequence[Replica]) -> None:
+        """Ask the replicas that serve for a sign of life, and restart those that give none."""
+        for replica in replicas:
+            if replica.serving and not await replica.answers():
                 self.lost(replica)
 
     async def report_unreachable(self, url: str) -> None:
         """Restart the replica at `url` if it does not answer, and wait until it serves. Raises InfraError."""
         replica = next(replica for replica in self.replicas if replica.url == url)
-        if replica.serving and not await replica.answers():
-            self.lost(replica)
+        await self.probe([replica])
         while not replica.serving:
             await self._any_restarted()
 

@@ -25,6 +25,7 @@ from agentrl.engines.servers.backend import (
     ServerAnswer,
     ServerBackend,
     as_finish_reason,
+    empty_cache,
     require_version,
 )
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
@@ -145,7 +146,7 @@ class SGLang(ServerBackend):
         return figures | {"prompt_tokens": prompt, "reused_tokens": reused}
 
     async def sleep(self, http: Http) -> None:
-        await self._flush(http)
+        await empty_cache(http, "/flush_cache")
         tags = ["kv_cache"] if self.adapted else ["kv_cache", "weights"]
         await self._control(http, "/release_memory_occupation", {"tags": tags})
 
@@ -168,7 +169,7 @@ class SGLang(ServerBackend):
     async def end_update(self, http: Http, version: int) -> None:
         if self._brackets[http.url]:
             await self._control(http, "/end_weight_update", {})
-        await self._flush(http)
+        await empty_cache(http, "/flush_cache")
         await self._control(http, "/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
 
     async def load_files(self, http: Http, folder: Path) -> None:
@@ -204,16 +205,6 @@ class SGLang(ServerBackend):
         body["shapes"] = [list(entry.shape) for entry in bucket.entries]
         body |= {"load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_distributed", body)
-
-    async def _flush(self, http: Http) -> None:
-        """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
-        for _ in range(100):
-            try:
-                await http.post("/flush_cache", {}, timeout=CONTROL_SECONDS)
-                return
-            except RequestRefused:
-                await asyncio.sleep(0.05)
-        raise InfraError(f"{http.url} stays busy: its cache cannot be flushed")
 
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
         answer = await http.post(path, body, timeout=CONTROL_SECONDS)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.experts import saved_experts
@@ -29,6 +29,7 @@ from agentrl.engines.servers.backend import (
     ServerAnswer,
     ServerBackend,
     as_finish_reason,
+    empty_cache,
     require_version,
 )
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
@@ -177,7 +178,7 @@ class VLLM(ServerBackend):
         if not self.adapted:
             await http.post("/finish_weight_update", {"weight_version": str(version)}, timeout=CONTROL_SECONDS)
             await self._call(http, "agentrl_repack")
-        await self._forget(http)
+        await empty_cache(http, "/reset_prefix_cache")
         if http.url in self._image_servers:
             await http.post("/reset_encoder_cache", {}, timeout=CONTROL_SECONDS)
 
@@ -219,15 +220,6 @@ class VLLM(ServerBackend):
     async def _call(self, http: Http, method: str, *args: str) -> None:
         """Run a method of agentrl's extension in every worker."""
         await http.post("/collective_rpc", {"method": method, "args": args}, timeout=CONTROL_SECONDS)
-
-    async def _forget(self, http: Http) -> None:
-        """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
-        for _ in range(100):
-            answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL_SECONDS)
-            if not isinstance(answer, dict) or answer.get("success", True):
-                return
-            await asyncio.sleep(0.05)
-        raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
 
 
 def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
 from agentrl.environments.action_text import choices_of, parse, text_of, uncoloured
 from agentrl.environments.answers import Observation
-from agentrl.environments.own import EnvironmentKind, fitted, is_own, load_functions, load_own, require
+from agentrl.environments.own import SteppedKind, fitted, is_own, load_own, require
 
 RENDER = "render"
 
 
 @environment_kind("gymnasium")
 @dataclass(kw_only=True)
-class GymnasiumEnvironment(EnvironmentKind):
+class GymnasiumEnvironment(SteppedKind):
     """One environment by its id, or by the path of a class or function that makes one.
 
     `observation`: "render" for the environment's own drawing, a text with {observation} and the observation's own names
@@ -25,15 +25,12 @@ class GymnasiumEnvironment(EnvironmentKind):
     space's actions, in their order. `hint`: end the first observation with the valid actions.
     """
 
-    observation: Any = None
-    action: Any = None
     actions: list[str] | None = None
-    hint: bool = True
 
     def __post_init__(self) -> None:
         if self.observation == RENDER:
             self.kwargs = {"render_mode": "ansi", **self.kwargs}
-        self.observation, self.action = load_functions(self.observation, self.action, self.folder)
+        super().__post_init__()
         own = is_own(self.id)
         self.maker: Callable[..., Any] = load_own(self.id, self.folder, "gymnasium") if own else _registered(self.id)
         self.environment: Any = None
@@ -41,10 +38,10 @@ class GymnasiumEnvironment(EnvironmentKind):
     def reset(self, seed: int) -> Observation:
         """Begin an episode. Raises UserError for names that do not fit the action space."""
         self.environment = self._made(seed)
-        space = getattr(self.environment, "action_space", None)
-        choices = choices_of(space, self.actions)
+        self.space = getattr(self.environment, "action_space", None)
+        choices = choices_of(self.space, self.actions)
         if self.actions and len(choices) != len(self.actions):
-            raise UserError(f"actions has {len(self.actions)} names, and {self.id} takes {space}")
+            raise UserError(f"actions has {len(self.actions)} names, and {self.id} takes {self.space}")
         observation, info = self.environment.reset(seed=seed)
         hint = f"\nActions: {', '.join(choices)}" if self.hint and choices and self.action is None else ""
         return Observation(self._text(observation) + hint, info=dict(info))
@@ -52,14 +49,12 @@ class GymnasiumEnvironment(EnvironmentKind):
     def step(self, action: str) -> Observation:
         """Read the action and take it."""
         try:
-            value = self.action(action) if self.action else self._parsed(action)
+            value = self.action(action) if self.action else parse(self.space, action, self.actions)
         except ValueError as error:
             return Observation(f"Invalid action: {error}", invalid=True)
         observation, reward, terminated, truncated, info = self.environment.step(value)
-        over, rewards = bool(terminated or truncated), {0: float(reward)}
-        return Observation(
-            self._text(observation), rewards=rewards, done=over, truncated=bool(truncated), info=dict(info)
-        )
+        text, over, rewards = self._text(observation), bool(terminated or truncated), {0: float(reward)}
+        return Observation(text, rewards=rewards, done=over, truncated=bool(truncated), info=dict(info))
 
     def close(self) -> None:
         """End the environment."""
@@ -70,9 +65,6 @@ class GymnasiumEnvironment(EnvironmentKind):
         if isinstance(self.maker, partial):
             return self.maker(**self.kwargs)
         return fitted(self.maker, **self.kwargs, seed=seed)
-
-    def _parsed(self, action: str) -> Any:
-        return parse(getattr(self.environment, "action_space", None), action, self.actions)
 
     def _text(self, observation: Any) -> str:
         if self.observation == RENDER:

@@ -1,14 +1,13 @@
 """Resource servers of NeMo Gym: the rows are lines of its data files (see `agentrl.environments.nemo_gym`)."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, reported_as
 from agentrl.core.paths import expanded
 from agentrl.core.points import environment_kind
 from agentrl.data.files import paths, read_records
@@ -49,21 +48,19 @@ class NemoGymServer(EnvironmentKind):
         """The lines of a file, each checked against its server. Raises UserError."""
         key, written = ("val_data", self.val_data) if held_out else ("data", self.data)
         if written is None:
-            raise UserError(
-                f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a data file of NeMo Gym"
-            )
+            raise UserError(f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a file of NeMo Gym")
         source = written if "://" in written else Path(self.folder, expanded(written))
         (file,) = paths(source, f"environment {entry.name}: {key}")
         servers = self._servers(entry)
         read = []
         for number, line in enumerate(read_records(file), 1):
-            with _located(entry, f"{file}:{number}"):
+            with reported_as(f"environment {entry.name}: {file}:{number}"):
                 read.append((number, line, servers.of(line), GymLine.of(line)))
         executing = {server.url for *_, server, task in read if server.steps or server.executes(task.tools)}
         first = {server.url: number for number, _, server, _ in reversed(read)}
         made: list[Row] = []
         for number, line, server, task in read:
-            with _located(entry, f"{file}:{number}"):
+            with reported_as(f"environment {entry.name}: {file}:{number}"):
                 _check(line, server, task, executed=server.url in executing, first=first[server.url] == number)
             about: dict[str, Any] = {"environment": entry.to_json(), "line": dict(line), "url": server.url}
             about["executed"] = server.url in executing
@@ -95,12 +92,3 @@ def _check(line: Mapping[str, Any], server: GymServer, task: GymLine, *, execute
         raise UserError(f"{server.url} refuses it: {complaint}")
     if not task.prompt and not server.steps:
         raise UserError("its input is empty: write the prompt")
-
-
-@contextmanager
-def _located(entry: EnvironmentEntry, source: str) -> Iterator[None]:
-    """Say where a line is. Raises UserError."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"environment {entry.name}: {source}: {error}") from None

@@ -2,26 +2,19 @@
 
 import json
 import time
+from collections import defaultdict
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.json_schema import WrongSchema, compiled
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
+from agentrl.environments import answers
 from agentrl.environments.action_text import ActionReader, reader_of, text_of, tool_reader, tool_result, tools_of
-from agentrl.environments.answers import (
-    MAX_ANSWER_BYTES,
-    SHOWN_CHARACTERS,
-    Observation,
-    complaint,
-    fetch,
-    field,
-    parsed,
-)
-from agentrl.environments.own import EnvironmentKind, load_functions, require
+from agentrl.environments.answers import Observation
+from agentrl.environments.own import SteppedKind, require
 
 SCHEMA_SECONDS = 10.0
 """Seconds for the server's description of actions."""
@@ -33,7 +26,7 @@ TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 
 @environment_kind("openenv")
 @dataclass(kw_only=True)
-class OpenEnvEnvironment(EnvironmentKind):
+class OpenEnvEnvironment(SteppedKind):
     """One session of a server.
 
     `id`: the server's URL. `kwargs`: further arguments of its reset. `observation`: a text with the names of the
@@ -42,16 +35,12 @@ class OpenEnvEnvironment(EnvironmentKind):
     server's schema. `hint`: end the first observation with the form of an action. Raises UserError.
     """
 
-    observation: Any = None
-    action: Any = None
-    hint: bool = True
-
     def __post_init__(self) -> None:
         if urlsplit(self.id).scheme not in ("http", "https"):
             raise UserError(f"openenv: {self.id} is no address: write that of a running server, http://127.0.0.1:8000")
         require("websockets", f"openenv: {self.id}")
         self.url = self.id.rstrip("/")
-        self.observation, self.action = load_functions(self.observation, self.action, self.folder)
+        super().__post_init__()
         self.reader: ActionReader | None = None
         self.calls_tools = False
         self.session: Any = None
@@ -64,7 +53,7 @@ class OpenEnvEnvironment(EnvironmentKind):
         self.calls_tools = schema.get("title") in TOOLS and self.action is None
         if self.calls_tools:
             listed = self._ask({"type": "step", "data": {"type": "list_tools"}})
-            self.reader = tool_reader(tools_of(field(listed, "observation", dict, self.url), self.url))
+            self.reader = tool_reader(tools_of(answers.field(listed, "observation", dict, self.url), self.url))
         else:
             self.reader = reader_of(schema)
         seen = self._seen(answer)
@@ -94,19 +83,15 @@ class OpenEnvEnvironment(EnvironmentKind):
     def _schema(self) -> dict[str, Any]:
         """The schema of an action. Raises InfraError."""
         try:
-            status, written = fetch(f"{self.url}/schema", SCHEMA_SECONDS)
+            status, written = answers.fetch(f"{self.url}/schema", SCHEMA_SECONDS)
             if status >= 400:
                 raise ConnectionError(f"it answers {status}")
         except ConnectionError as error:
             raise InfraError(
                 f"no OpenEnv server answers at {self.url} ({error}): start it, or correct its URL"
             ) from error
-        schema: dict[str, Any] = field(parsed(written, f"{self.url}/schema"), "action", dict, f"{self.url}/schema")
-        try:
-            compiled(schema)
-        except WrongSchema as error:
-            raise InfraError(f"{self.url}: the schema of its actions cannot be used: {error}") from error
-        return schema
+        schema = answers.field(answers.parsed(written, f"{self.url}/schema"), "action", dict, f"{self.url}/schema")
+        return answers.checked_schema(schema, f"{self.url}: the schema of its actions")
 
     def _opened(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to the first request; waits while the server has no free session."""
@@ -117,7 +102,7 @@ class OpenEnvEnvironment(EnvironmentKind):
         while True:
             try:
                 url = f"ws{self.url.removeprefix('http')}/ws"
-                connection = connect(url, max_size=MAX_ANSWER_BYTES, ping_interval=None, proxy=None)
+                connection = connect(url, max_size=answers.MAX_ANSWER_BYTES, ping_interval=None, proxy=None)
                 self.session = self.stack.enter_context(connection)
                 return self._ask(request)
             except Full as error:
@@ -141,38 +126,38 @@ class OpenEnvEnvironment(EnvironmentKind):
             received = self.session.recv()
         except (OSError, WebSocketException) as error:
             raise InfraError(f"{self.url} ended the session: {error}") from error
-        answer = parsed(received, self.url)
-        data: dict[str, Any] = field(answer, "data", dict, self.url)
+        answer = answers.parsed(received, self.url)
+        data: dict[str, Any] = answers.field(answer, "data", dict, self.url)
         if answer.get("type") == "error":
             raise self._error(data, acted=request["type"] == "step")
         return data
 
     def _error(self, data: dict[str, Any], *, acted: bool) -> Exception:
-        code, message = data.get("code"), str(data.get("message"))[:SHOWN_CHARACTERS]
+        code, message = data.get("code"), str(data.get("message"))[: answers.SHOWN_CHARACTERS]
         if code == "CAPACITY_REACHED":
             return Full(message)
         if code == "VALIDATION_ERROR" and acted:
-            errors = [complaint(each) for each in field(data, "errors", list, self.url) if isinstance(each, dict)]
-            return Invalid("; ".join(errors) or message)
+            errors = (each for each in answers.field(data, "errors", list, self.url) if isinstance(each, dict))
+            return Invalid("; ".join(map(answers.complaint, errors)) or message)
         return InfraError(f"{self.url}: {code}: {message}")
 
     def _seen(self, answer: dict[str, Any]) -> Observation:
         if "observation" not in answer:
             raise InfraError(f"{self.url} gave no observation")
-        fields = field(answer, "observation", dict, self.url)
+        fields = answers.field(answer, "observation", dict, self.url)
         fields = {name: value for name, value in fields.items() if value not in (None, {}, [])}
         info, invalid = fields.pop("metadata", {}), False
         if self.calls_tools:
             fields, invalid = tool_result(fields)
         rewards = {0: reward_of(answer.get("reward") or 0.0, self.url)}
-        done = field(answer, "done", bool, self.url)
+        done = answers.field(answer, "done", bool, self.url)
         return Observation(self._text(fields), rewards=rewards, done=done, invalid=invalid, info=info)
 
     def _text(self, fields: dict[str, Any]) -> str:
         if callable(self.observation):
             return str(self.observation(fields))
         if self.observation is not None:
-            return str(self.observation).format_map(_Empty(fields))
+            return str(self.observation).format_map(defaultdict(str, fields))  # fields that are not there are empty
         return text_of(next(iter(fields.values())) if len(fields) == 1 else fields)
 
 
@@ -186,10 +171,3 @@ class Invalid(Exception):
 
 def _invalid(error: Exception) -> Observation:
     return Observation(f"Invalid action: {error}", invalid=True)
-
-
-class _Empty(dict[str, Any]):
-    """Fields that are not there are empty."""
-
-    def __missing__(self, name: str) -> str:
-        return ""

@@ -22,6 +22,7 @@ Opponent = Callable[[str], str]
 
 FIX = "write the path of a function that plays, `opponent: rivals.py:cautious`"
 RANDOM = "random"
+PLAYERS = "`opponent: random`, or the path of a function"
 OFFERED = re.compile(r"\[[^\[\]\n]+\]")
 """Actions as games write them: [4]."""
 
@@ -63,11 +64,9 @@ class TextArenaGame(EnvironmentKind):
         self.all_sides = _sides(self.sides, self.players)
         self.alternate = self.sides == "alternate"
         if len(self.all_sides) < self.players and self.opponent is None:
-            raise UserError(
-                "no opponent plays the other sides: set `opponent: random`, or the path of a function, or `sides: all`"
-            )
+            raise UserError(f"no opponent plays the other sides: set {PLAYERS}, or `sides: all`")
         if self.alternate and self.opponent is None:
-            raise UserError("`sides: alternate` needs an opponent: `opponent: random`, or the path of a function")
+            raise UserError(f"`sides: alternate` needs an opponent: {PLAYERS}")
         require("textarena", f"textarena: {self.id}")
         import textarena  # takes a second: in the process that all games of an entry are forked from
 
@@ -114,9 +113,6 @@ class TextArenaGame(EnvironmentKind):
         if done:
             refused += any(about.get("invalid_move") for about in self.game.close()[1].values())
         return tried, refused
-
-    def close(self) -> None:
-        """A game has nothing to release."""
 
     def _begin(self, seed: int, sides: tuple[int, ...]) -> None:
         """`sides`: those of the policy."""

@@ -27,19 +27,16 @@ class GymSession:
         """Status and text of the answer. Raises InfraError for a server that fails, is gone or is late."""
         import aiohttp
 
+        place = f"{self.url}{path}"
         try:
-            async with (
-                self._turn,
-                asyncio.timeout(self.timeout),
-                self.http.post(f"{self.url}{path}", json=body) as answer,
-            ):
-                status, text = answer.status, await _text_of(answer, f"{self.url}{path}")
+            async with self._turn, asyncio.timeout(self.timeout), self.http.post(place, json=body) as answer:
+                status, text = answer.status, await _text_of(answer, place)
         except TimeoutError:
-            raise InfraError(f"{self.url}{path}: no answer within {self.timeout:g} s") from None
+            raise InfraError(f"{place}: no answer within {self.timeout:g} s") from None
         except aiohttp.ClientError as error:
-            raise InfraError(f"{self.url}{path}: {error or type(error).__name__}") from error
+            raise InfraError(f"{place}: {error or type(error).__name__}") from error
         if status >= 500:
-            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHOWN_CHARACTERS]}")
+            raise InfraError(f"{place} answered {status}: {text[:SHOWN_CHARACTERS]}")
         return status, text
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

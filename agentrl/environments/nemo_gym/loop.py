@@ -17,7 +17,7 @@ from agentrl.core.numbers import reward_of
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.environments.answers import field, numbers
-from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.entry import entry_of
 from agentrl.environments.nemo_gym.client import GymSession, session
 from agentrl.environments.nemo_gym.server import BEGIN, RESET, STEP, VERIFY
 from agentrl.environments.nemo_gym.task import REQUEST, GymLine, response_of
@@ -92,10 +92,9 @@ class NemoGymAgent(GymAgent):
             response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
             with recorded(trajectory, "verify"):
                 verdict = await server.ask(VERIFY, {**line, "response": response})
-        reward = reward_of(verdict.get("reward"), server.url)
-        trajectory.reward = reward
+        trajectory.reward = reward_of(verdict.get("reward"), server.url)
         others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
-        trajectory.reward_extra |= numbers(others) | returned(reward, entry)
+        trajectory.reward_extra |= numbers(others) | entry.metrics(trajectory.reward)
 
     async def _answer(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> None:
         """One turn, whose calls are the answer: the server compares them and does not carry them out."""
@@ -113,30 +112,23 @@ class SteppedAgent(GymAgent):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
+        line = row.extra_info["line"]
         async with session(await entry.make().address(row), entry.step_timeout) as server:
             with episode.span("environment"):
-                observation = await server.ask(RESET, row.extra_info["line"])
-            begun = GymLine.of(row.extra_info["line"]).prompt
-            episode.begin([*begun, *observation_messages(observation, server)] or row.prompt)
+                observation = await server.ask(RESET, line)
+            episode.begin([*GymLine.of(line).prompt, *observation_messages(observation, server)] or row.prompt)
             rewards: list[float] = []
             while not episode.done:
                 reply = await episode.generate()
-                observation = await self._step(episode, reply, server, entry)
+                with episode.span("environment"):
+                    response = response_for(trajectory, [reply.message])
+                    observation = await server.ask(STEP, {**line, "response": response})
                 rewards.append(reward_of(observation.get("reward"), server.url))
                 self._go_on(episode, reply, observation, server)
         trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
         trajectory.reward = rewards[-1] if rewards else 0.0
         info = numbers(field(observation, "info", dict, server.url))
-        trajectory.reward_extra |= info | returned(fsum(rewards), entry)
-
-    async def _step(
-        self, episode: Episode, reply: Reply, server: GymSession, entry: EnvironmentEntry
-    ) -> dict[str, Any]:
-        """The server's answer to a turn."""
-        line = episode.trajectory.row.extra_info["line"]
-        response = response_for(episode.trajectory, [reply.message])
-        with episode.span("environment"):
-            return await server.ask(STEP, {**line, "response": response})
+        trajectory.reward_extra |= info | entry.metrics(fsum(rewards))
 
     def _go_on(self, episode: Episode, reply: Reply, observation: Mapping[str, Any], server: GymSession) -> None:
         """Show an observation to the model, or end the trajectory."""
@@ -150,11 +142,6 @@ class SteppedAgent(GymAgent):
 
 
 EMPTY: list[Message] = [{"role": "user", "content": ""}]
-
-
-def entry_of(row: Row) -> EnvironmentEntry:
-    """The row's entry."""
-    return EnvironmentEntry(**row.extra_info["environment"])
 
 
 def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, Any]:
@@ -181,8 +168,3 @@ def call_answers(reply: Reply, observation: Mapping[str, Any], server: GymSessio
         for i, call in enumerate(reply.calls)
         if f"call_0_{i}" in given
     ]
-
-
-def returned(reward: float, entry: EnvironmentEntry) -> dict[str, float]:
-    """Metrics of a return."""
-    return {"return": reward, "success": float(reward >= entry.success_at)}

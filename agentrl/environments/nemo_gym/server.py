@@ -41,9 +41,7 @@ class GymServer:
         if HEAD not in server.routes and not {VERIFY, STEP} & server.routes:
             raise UserError(f"{url} is no resource server of NeMo Gym: it has neither {VERIFY} nor {STEP}")
         if {BEGIN, STEP} <= server.routes:
-            raise UserError(
-                f"{url} is stepped by an agent of its own: only servers for simple_agent and gymnasium_agent run here"
-            )
+            raise UserError(f"{url} needs another agent: only servers for simple_agent and gymnasium_agent run here")
         return server
 
     @cached_property
@@ -114,9 +112,7 @@ class GymServers:
             if len(started) == 1:
                 return _url(next(iter(started.values())))
             listed = ", ".join(f"{_url(about)} ({name})" for name, about in started.items())
-            raise UserError(
-                f"it has no agent_ref, and {self.url} started several servers: name one of {listed or 'none'}"
-            )
+            raise UserError(f"it has no agent_ref, and {self.url} has several servers: name one of {listed or 'none'}")
         agents = dict(self._all("responses_api_agents"))
         if agent not in agents:
             raise UserError(f"its agent_ref names {agent}: {self.url} started {', '.join(agents) or 'no agent'}")

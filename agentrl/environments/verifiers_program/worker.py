@@ -48,7 +48,7 @@ def main() -> None:
 def described(settings: dict[str, Any]) -> Answer:
     """The prompts of the tasks, as messages; None where the environment itself begins the conversation."""
     env = load(settings)
-    return {"tasks": [prompt_of(task.data) for task in tasks_of(env, settings["count"])]}
+    return {"tasks": [prompt_of(task.data) for task in islice(env.taskset, settings["count"])]}
 
 
 def load(settings: dict[str, Any]) -> Any:
@@ -77,11 +77,6 @@ def agents_of(config: Any, written: dict[str, Any], turns: int | None, harness: 
             own["max_turns"] = turns
         agents[name] = agent.model_copy(update=own)
     return agents
-
-
-def tasks_of(env: Any, count: int) -> list[Any]:
-    """The first tasks."""
-    return list(islice(env.taskset, count))
 
 
 def prompt_of(data: Any) -> list[dict[str, Any]] | None:
@@ -115,7 +110,7 @@ async def serve(settings: dict[str, Any], path: str) -> None:
     """Answer until the process is ended."""
     keep_nothing()
     env = load(settings)
-    tasks = tasks_of(env, settings["count"])
+    tasks = list(islice(env.taskset, settings["count"]))
     async with env.serving():
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

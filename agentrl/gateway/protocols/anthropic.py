@@ -12,7 +12,7 @@ from agentrl.gateway.conversation import Conversation, optional, turns_joined
 from agentrl.gateway.protocols import faults, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, system_message
 
 STATUS = faults.STATUS | {"lost": 404, "overloaded": 529}
 HISTORY = "messages"
@@ -29,11 +29,11 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 def read(body: Body) -> TurnRequest:
     """Raises Refused."""
     choice = reading.field(body, "tool_choice", dict, {})
-    tools, others = _tools(body)
+    system, (tools, others) = _text(body.get("system") or "", "system"), _tools(body)
     previous = _previous(body)
     reading.field(body, "thinking", dict)
     return TurnRequest(
-        Conversation(_system(body), reading.required(body, "messages"), _read_items),
+        Conversation(system_message(system), reading.required(body, "messages"), _read_items),
         previous=previous,
         same_tools=bool(previous),
         max_tokens=reading.positive(body, "max_tokens"),
@@ -89,11 +89,6 @@ def error(error: Refused) -> dict[str, Any]:
 def error_event(refused: Refused) -> bytes:
     """The error within a stream."""
     return reading.event(error(refused), "error")
-
-
-def _system(body: Body) -> list[Message]:
-    text = _text(body.get("system") or "", "system")
-    return [{"role": "system", "content": text}] if text else []
 
 
 def _text(content: Any, name: str) -> str:

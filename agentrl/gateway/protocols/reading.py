@@ -118,14 +118,10 @@ def shared_fields(
         raise Refused(f"top_logprobs: give a number from 0 to {MOST_LOGPROBS}, not {_short(top)}")
     unmet = [f"tool {kind}" for kind in others]
     unmet += [name[:LONGEST_NAME] for name, value in body.items() if value and name not in READ | UNASKING]
-    token_ids, model = field(body, "return_token_ids", bool, False), field(body, "model", str, "policy")
-    wanted = {
-        "logprobs": top if logprobs else None,
-        "token_ids": token_ids,
-        "stream": field(body, "stream", bool, False),
-    }
-    sampling = {"temperature": temperature, "top_p": top_p, "unmet": tuple(unmet), "body": body}
-    return {"model": model, "tools": tools, **sampling, **wanted, **_choice(choice)}
+    about = {"model": field(body, "model", str, "policy"), "tools": tools, "unmet": tuple(unmet), "body": body}
+    wanted = {"token_ids": field(body, "return_token_ids", bool, False), "stream": field(body, "stream", bool, False)}
+    sampling = {"temperature": temperature, "top_p": top_p, "logprobs": top if logprobs else None}
+    return {**about, **wanted, **sampling, **_choice(choice)}
 
 
 def function(tool: Body, parameters: str, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from agentrl.gateway.conversation import REFERENCE, THOUGHT, Conversation, turns
 from agentrl.gateway.protocols import chat, reading
 from agentrl.gateway.request import Body, ModelAnswer, TurnRequest
 from agentrl.http.refusals import Refused
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, system_message
 
 STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
 HISTORY = "input"
@@ -36,7 +36,7 @@ def read(body: Body) -> TurnRequest:
     tools, others = _tools(body)
     logprobs = "message.output_text.logprobs" in reading.field(body, "include", list, [])
     return TurnRequest(
-        Conversation(_instructions(body), _input(body), _read_items),
+        Conversation(system_message(reading.field(body, "instructions", str)), _input(body), _read_items),
         previous=reading.field(body, "previous_response_id", str, "").removeprefix("resp_"),
         max_tokens=reading.positive(body, "max_output_tokens"),
         format=read_format(reading.field(body, "text", dict, {}).get("format"), "text.format"),
@@ -72,11 +72,6 @@ def error_event(refused: Refused) -> bytes:
     about = error(refused)["error"]
     failed = {"type": "error", "code": about["code"], "message": about["message"], "param": None, "sequence_number": 0}
     return reading.event(failed, "error")
-
-
-def _instructions(body: Body) -> list[Message]:
-    text = reading.field(body, "instructions", str, "")
-    return [{"role": "system", "content": text}] if text else []
 
 
 def _input(body: Body) -> list[Any]:

@@ -37,11 +37,6 @@ class TestCases:
         """The first `number` cases."""
         return TestCases(self.inputs[:number], self.outputs[:number], self.fn_name, self.asserts[:number])
 
-    def pick(self, indices: Sequence[int]) -> "TestCases":
-        """Some of the cases."""
-        some = [[column[i] for i in indices] for column in (self.inputs, self.outputs, self.asserts)]
-        return TestCases(some[0], some[1], self.fn_name, some[2])
-
     def arguments(self, index: int) -> list[Any]:
         """Arguments of the function in case `index`. Raises UserError."""
         given = self.inputs[index]

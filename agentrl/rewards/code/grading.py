@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_json
-from agentrl.rewards.code.cases import TestCases, text_of
+from agentrl.rewards.code.cases import TestCases, read_cases, text_of
 from agentrl.rewards.code.script import TestScript
 from agentrl.rewards.code.trials import HARNESS, Trials, framed
 from agentrl.rewards.code.values import MALFORMED, as_expected, decode
@@ -26,6 +26,8 @@ class Grader(ABC):
     """Runs and grades one shape of test cases."""
 
     forgeable = False
+    in_harness = True
+    """Whether the harness loads the solution, or it is the program."""
 
     def __init__(self, code: str, cases: TestCases, language: str) -> None:
         self.code = code.encode(errors="replace").decode()  # half a surrogate pair is no character
@@ -38,11 +40,6 @@ class Grader(ABC):
         own = self.code.encode()
         code, files = (HARNESS, {"solution.py": own}) if self.in_harness else (self.code, {})
         return Job(self.language, code, stdins, files=files, compile_limits=limits, run_limits=limits, total=total)
-
-    @property
-    @abstractmethod
-    def in_harness(self) -> bool:
-        """Whether the harness loads the solution, or it is the program."""
 
     @abstractmethod
     def stdin(self, index: int) -> str:
@@ -69,8 +66,6 @@ class Program(Grader):
 class Function(Grader):
     """A function whose value comes back as JSON."""
 
-    in_harness = True
-
     def stdin(self, index: int) -> str:
         return framed({"fn": self.cases.fn_name, "args": self.cases.arguments(index)})
 
@@ -87,7 +82,6 @@ class Asserts(Grader):
     What that process says of them is its own word.
     """
 
-    in_harness = True
     forgeable = True
 
     def __init__(self, code: str, cases: TestCases, language: str) -> None:
@@ -145,7 +139,7 @@ async def _tried(run: Run, grader: Asserts, limits: Limits, total: float) -> Ver
     rest = [index for index, trial in enumerate(tried) if trial.together]
     forgeable = bool(rest) or any(trial.shape.forgeable for trial in tried)
     if rest:
-        some = cases.pick(rest)
+        some = read_cases({"assert_case": [cases.asserts[index] for index in rest]})
         found = await _graded(run, Asserts(grader.code, some, grader.language), limits, total)
         for index, code, about in zip(rest, found.results, found.metadata, strict=True):
             codes[index], metadata[index] = code, dict(about) | {"case_index": index}

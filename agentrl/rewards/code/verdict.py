@@ -16,6 +16,10 @@ STATUS = {
     TIMEOUT: "timeout",
     COMPILE_ERROR: "compile_error",
 }
+COMPILED = {"compile_status": "status", "compile_duration": "execution_time", "compile_stderr": "stderr"}
+RUN = {"run_status": "status", "exit_code": "return_code", "duration": "execution_time"}
+RUN |= {name: name for name in ("stdout", "stderr", "limit_hit")}
+"""verl's keys, and the attributes of a `CommandResult` that they show."""
 SHOWN_CHARACTERS = 2000
 """Characters of output that metadata keeps."""
 
@@ -67,26 +71,16 @@ def describe(
     run: CommandResult | None,
 ) -> dict[str, Any]:
     """The metadata of a case; `shown` is its input and its expected output."""
-    made = {
-        "case_index": index,
-        "input": shown[0],
-        "expected_output": shown[1],
-        "status": STATUS[result],
-        "api_request_error": None,
-        "api_status": "Success" if result is True or result is False else "Failed",
-        "compile_status": compiled.status if compiled else None,
-        "compile_duration": compiled.execution_time if compiled else None,
-        "compile_stderr": text(compiled.stderr) if compiled else None,
-        "run_status": run.status if run else None,
-        "stdout": text(run.stdout) if run else None,
-        "stderr": text(run.stderr) if run else None,
-        "exit_code": run.return_code if run else None,
-        "duration": run.execution_time if run else None,
-        "limit_hit": run.limit_hit if run else None,
-    }
-    if result == COMPILE_ERROR:
-        made["status"] = compile_status(compiled)
-    return made
+    status = compile_status(compiled) if result == COMPILE_ERROR else STATUS[result]
+    about = {"case_index": index, "input": shown[0], "expected_output": shown[1], "status": status}
+    about |= {"api_request_error": None, "api_status": "Success" if isinstance(result, bool) else "Failed"}
+    for command, names in ((compiled, COMPILED), (run, RUN)):
+        about |= {name: _plain(getattr(command, attribute, None)) for name, attribute in names.items()}
+    return about
+
+
+def _plain(value: Any) -> Any:
+    return text(value) if isinstance(value, bytes) else value
 
 
 def text(output: bytes) -> str:

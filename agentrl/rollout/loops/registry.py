@@ -32,12 +32,6 @@ def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> s
     return row or configured or ("tool_agent" if multi_turn else "single_turn")
 
 
-def own_loops(rollout: Rollout) -> bool:
-    """Whether the user's loops may run."""
-    agent = rollout.agent
-    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
-
-
 def loop_class(name: str, agent_loop_config_path: str | None = None, default: str | None = None) -> type[AgentLoop]:
     """The class behind a name (in the YAML list, registered, built in), or the dotted path `default`. Raises UserError,
     also for another path: a row is data, and names no code by one."""

@@ -44,9 +44,9 @@ class EngineHandle:
         if self._sending is not None:
             await asyncio.shield(self._sending)
 
-    async def ask(self, method: str, *args: Any) -> Any:
+    async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker. Raises its errors as one line."""
-        ref = getattr(self.actor, method).remote(*args)
+        ref = getattr(self.actor, method).remote(*args, **kwargs)
         try:
             return await ref
         except asyncio.CancelledError:
@@ -103,8 +103,7 @@ class RayEngine:
         """Continue `token_ids` on the key's worker. Raises WorkerDied if that is dead."""
         worker = self._worker_of.get(key) or self._choose(key.rpartition("/")[0])
         await worker.sent()
-        generation: Generation = await worker.ask("generate", token_ids, sampling, key, tuple(media))
-        return generation
+        return await worker.ask("ask", "generate", token_ids, sampling, key=key, media=media)
 
     async def update_weights(self, version: int) -> None:
         await asyncio.to_thread(self.push, version)

@@ -1,11 +1,8 @@
 """A Ray worker that samples with an hf engine on its own copy of the policy."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime.ray.worker import Worker
-from agentrl.trajectory.medium import Medium
 
 Announcement = tuple[str, str]
 """(`open` or `release`, key)."""
@@ -33,16 +30,9 @@ class EngineWorker(Worker):
         for name, key in calls:
             getattr(self.engine, name)(key)
 
-    async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
-    ) -> Generation:
-        """Continue `token_ids`."""
-        generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)
-        return generation
-
-    async def ask(self, name: str, *args: Any) -> Any:
-        """Call any other async method of the engine."""
-        return await getattr(self.engine, name)(*args)
+    async def ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an async method of the engine."""
+        return await getattr(self.engine, name)(*args, **kwargs)
 
     async def load(self, bucket: Any) -> None:
         """Set the weights of an `agentrl.engines.servers.weights.bucket.Bucket`."""

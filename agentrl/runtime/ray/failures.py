@@ -9,7 +9,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 from agentrl.core.errors import InfraError, UserError
 from agentrl.http.client import ServerLost
 from agentrl.training.checkpoint.lineage import DamagedCheckpoint
-from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.checkpoint.restarts import PassTooLarge, WorkerDied
 
 GRACE = 10.0
 """Seconds to wait for errors of the other ranks, and for Ray to notice a dead process."""
@@ -25,7 +25,7 @@ def plain_error(error: BaseException, who: str) -> Exception:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ObjectLostError):
         return WorkerDied(f"{who} lost tokens: the machine that had them is down")
-    if isinstance(cause, DamagedCheckpoint):
+    if isinstance(cause, DamagedCheckpoint | PassTooLarge):
         return cause
     for kind in (UserError, WorkerDied, ServerLost, InfraError):  # the engine restarts a lost server, and retries
         if isinstance(cause, kind):

@@ -6,6 +6,7 @@ that it computes; they come here only where the advantages are computed from the
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,6 @@ class RayLearner:
         self.computed = [answer for answer, sequences in zip(answers, plan.shares, strict=True) if sequences]
         return with_computed(batch, self.store.get(self.computed)) if self.reads else batch
 
-    def can_accumulate_early(self) -> bool:
-        """Whether `accumulate_early` is of use."""
-        early: bool = self.ranks.call("call", "can_accumulate_early")
-        return early
-
     def accumulate_early(self, part: Batch) -> None:
         """`Learner.accumulate_early` on all ranks."""
         plan = self._plan(part)
@@ -84,12 +80,7 @@ class RayLearner:
             return Share.of(batch, sequences, held=same, computed=() if same else computed)
 
         shares = (share(number, sequences) for number, sequences in enumerate(plan.shares))
-        metrics: dict[str, float] = self.ranks.scatter("update", shares, self.each)[0]
-        return metrics
-
-    def offload_parameters(self) -> None:
-        """Move parameters to CPU memory, where the settings ask for it."""
-        self.ranks.call("call", "offload_parameters")
+        return self.ranks.scatter("update", shares, self.each)[0]
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
         """Write the checkpoint of `step`; each rank writes its share."""
@@ -99,9 +90,10 @@ class RayLearner:
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
-        loaded: tuple[int, dict[str, Any]] = self.ranks.call("load_checkpoint", path.absolute())
-        return loaded
+        return self.ranks.call("load_checkpoint", path.absolute())
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self.ranks.call, "call", name)
 
     def _plan(self, batch: Batch) -> BatchPlan:
-        plan: BatchPlan = self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))
-        return plan
+        return self.ranks.call("call", "plan", BatchOutline.of(batch, self.shares, self.accumulated))

@@ -75,8 +75,7 @@ class RemoteServer(ServerProcess):
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
         """The error for a server that did not start."""
-        error: StartFailed = self._ask("failure", name, hints)
-        return error
+        return self._ask("failure", name, hints)
 
     def _ask(self, name: str, *args: Any) -> Any:
         return ray.get(self.actor.ask.remote(name, *args))

@@ -106,7 +106,7 @@ class RolloutWorker(Worker):
             await self.engine.stop()
         await self.link.set(state)
         if not state.halted:
-            self.engine.go_on()
+            await self.engine.go_on()
 
     async def serves(self, url: str, error: str | None) -> None:
         """A lost server serves again, or is given up for a reason."""

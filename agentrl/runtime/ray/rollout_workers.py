@@ -24,7 +24,7 @@ from agentrl.core.shares import KEY, VARIABLE
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.building import scored_together
-from agentrl.rollout.pausable_engine import EngineWrapper
+from agentrl.rollout.pausable_engine import StoppableEngine
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
 from agentrl.runtime.ray.rollout_worker import RolloutWorker
@@ -37,14 +37,13 @@ KEPT = ("RAY_", "CUDA_", "NVIDIA_", "PYTHON", "LD_")
 """Prefixes of environment variables that belong to a machine; tools may need any other."""
 
 
-class WorkerEngine(EngineWrapper):
+class WorkerEngine(StoppableEngine):
     """The engine of a run with rollout workers: its servers or hf engines, and the workers that send requests to it."""
 
     def __init__(self, own: Engine, handles: Sequence[WorkerHandle]) -> None:
         super().__init__(own)
         self.handles = handles
         self.state = State()
-        self._paused = False
         self._partial = not isinstance(own, RemoteEngine) or own.rollout.partial_rollout
 
     async def start(self) -> None:
@@ -60,29 +59,11 @@ class WorkerEngine(EngineWrapper):
         await self._all("settle")
         await self.engine.abort()
 
-    async def pause(self) -> None:
-        self._paused = True
-        await self._set(State(self.state.version, halted=True))
-        await self.engine.pause()
+    async def stop(self) -> None:
+        await self._set(State(self.weight_version, halted=True, drained=not self._partial))
 
-    async def resume(self) -> None:
-        self._paused = False
-        await self.engine.resume()
-        await self._set(State(self.state.version, halted=False))
-
-    async def update_weights(self, version: int) -> None:
-        await self._set(State(self.state.version, halted=True, drained=not self._partial))
-        await self.engine.update_weights(version)
-        await self._set(State(version, halted=self._paused))
-
-    async def sleep(self) -> None:
-        self._paused = False
-        await self._set(State(self.state.version, halted=True))
-        await self.engine.sleep()
-
-    async def wake(self) -> None:
-        await self.engine.wake()
-        await self._set(State(self.state.version, halted=self._paused))
+    async def go_on(self) -> None:
+        await self._set(State(self.weight_version, halted=False))
 
     async def activity(self) -> dict[str, float]:
         """Metrics of all workers since the last call. The engine is idle at most as long as the worker that uses it

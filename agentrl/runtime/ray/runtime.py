@@ -20,9 +20,9 @@ from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start
 from agentrl.engines.teachers import with_addresses
+from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-from agentrl.runtime.async_sampling import AsyncSampling
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.failures import results

@@ -6,8 +6,10 @@ balance first.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Problem, Script, Task, call, say
@@ -16,47 +18,34 @@ ACCOUNTS = ("checking", "savings", "rent", "travel", "food", "garden", "gifts", 
 Balances = dict[str, int]
 
 
+KINDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+
+
 @dataclass(frozen=True)
 class Errand:
     """An order for the accounts `source` and `to`; `number` is the amount, or the balance to leave or to reach."""
 
-    kind: "ErrandKind"
+    kind: dict[str, str]
     source: str
     to: str
     number: int
 
+    @property
+    def looks_at(self) -> str | None:
+        """The account whose balance must be known first."""
+        return {"all but": self.source, "up to": self.to}.get(self.kind["moves"])
 
-@dataclass(frozen=True)
-class ErrandKind:
-    """A sort of errand: its wording, the money it moves, and whose balance it asks for."""
+    def moved(self, balances: Balances) -> int:
+        """The money that it moves."""
+        if self.looks_at is None:
+            return self.number
+        rest = balances[self.looks_at] - self.number
+        return rest if self.looks_at == self.source else -rest
 
-    text: str
-    action: str
-    moved: Callable[[Balances, Errand], int]
-    asks_for_source: bool = False
-    looks_at: Callable[[Errand], str] | None = None
-    """The account whose balance must be known first."""
-
-
-KINDS = (
-    ErrandKind("Move {n} from {a} to {b}, then tell me the balance of {b}.", "transfer", lambda _, e: e.number),
-    ErrandKind("Transfer {n} from {a} to {b}. What is left in {a}?", "transfer", lambda _, e: e.number, True),
-    ErrandKind("Put {n} into {a}. How much is in it then?", "deposit", lambda _, e: e.number, True),
-    ErrandKind("Take {n} out of {a}. How much is left?", "withdraw", lambda _, e: e.number, True),
-    ErrandKind(
-        "Move all but {n} from {a} to {b}. How much is in {b} then?",
-        "transfer",
-        lambda balances, e: balances[e.source] - e.number,
-        looks_at=lambda e: e.source,
-    ),
-    ErrandKind(
-        "Fill {b} up to {n} from {a}. What is left in {a}?",
-        "transfer",
-        lambda balances, e: e.number - balances[e.to],
-        asks_for_source=True,
-        looks_at=lambda e: e.to,
-    ),
-)
+    @property
+    def asked(self) -> str:
+        """The account whose balance is asked for."""
+        return self.source if self.kind["asks"] == "source" else self.to
 
 
 @task("bank")
@@ -73,11 +62,11 @@ class Bank(Task):
         names = rng.sample(ACCOUNTS, 3)
         balances = {name: rng.randint(20, 500) for name in names}
         errand = Errand(rng.choice(KINDS), names[0], names[1], rng.randint(5, 300))
-        while not 0 < errand.kind.moved(balances, errand) <= balances[errand.source]:
+        while not 0 < errand.moved(balances) <= balances[errand.source]:
             errand = Errand(errand.kind, errand.source, errand.to, rng.randint(5, 600))
         target = after(balances, errand)
-        answer = str(target[asked(errand)])
-        question = errand.kind.text.format(n=errand.number, a=errand.source, b=errand.to)
+        answer = str(target[errand.asked])
+        question = errand.kind["text"].format(n=errand.number, a=errand.source, b=errand.to)
         extra_info = {
             "answer": answer,
             "need_tools_kwargs": True,
@@ -89,27 +78,22 @@ class Bank(Task):
         """Read a balance if needed, transfer the money, state the balance."""
         errand: Errand = problem.solution
         known: Balances = {}
-        if errand.kind.looks_at is not None:
-            shown = yield call("bank", 0, action="balance", account=errand.kind.looks_at(errand))
+        if errand.looks_at is not None:
+            shown = yield call("bank", 0, action="balance", account=errand.looks_at)
             known = read(shown)
-        destination = {"to": errand.to} if errand.kind.action == "transfer" else {}
-        amount = errand.kind.moved(known, errand)
-        shown = yield call("bank", 1, action=errand.kind.action, account=errand.source, amount=amount, **destination)
-        yield say(f"The balance of {asked(errand)} is {read(shown)[asked(errand)]}.")
+        destination = {"to": errand.to} if errand.kind["action"] == "transfer" else {}
+        amount = errand.moved(known)
+        shown = yield call("bank", 1, action=errand.kind["action"], account=errand.source, amount=amount, **destination)
+        yield say(f"The balance of {errand.asked} is {read(shown)[errand.asked]}.")
 
 
 def after(balances: Balances, errand: Errand) -> Balances:
     """The accounts once the errand is done."""
-    amount = errand.kind.moved(balances, errand)
-    changes = {errand.source: amount if errand.kind.action == "deposit" else -amount}
-    if errand.kind.action == "transfer":
+    amount = errand.moved(balances)
+    changes = {errand.source: amount if errand.kind["action"] == "deposit" else -amount}
+    if errand.kind["action"] == "transfer":
         changes[errand.to] = amount
     return {name: balance + changes.get(name, 0) for name, balance in balances.items()}
-
-
-def asked(errand: Errand) -> str:
-    """The account whose balance is asked for."""
-    return errand.source if errand.kind.asks_for_source else errand.to
 
 
 def read(shown: str) -> Balances:

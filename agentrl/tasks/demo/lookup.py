@@ -11,19 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import yaml
+
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
 from agentrl.core.resources import find
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
-REQUEST = "Reply with the answer alone."
-STARTS = ("Bel", "Cor", "Dra", "Fen", "Gal", "Hol", "Jar", "Kel",
-          "Lun", "Mar", "Nor", "Orl", "Pel", "Rov", "Sel", "Tar")  # fmt: skip
-MIDDLES = ("a", "e", "i", "o", "u", "an", "en", "il", "or", "um")
-ENDS = ("bach", "dale", "ford", "gate", "holm", "mere", "port", "stead", "ton", "wick")
-FIRST_NAMES = ("Alma", "Bruno", "Clara", "Dario", "Edda", "Franz", "Greta", "Heinz", "Ilsa", "Jonah", "Karla", "Levin")
-SURNAME_ENDS = ("ani", "berg", "er", "ez", "kov", "mann", "sen", "ski")
-CRAFTS = ("bell founding", "boat building", "cheese", "clock making", "glass", "honey", "lace", "paper", "salt", "wool")
+TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Parts of names, crafts; questions, each with the field of the answer and whether the mayor leads to the town."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +33,6 @@ class Town:
     craft: str
     mayor: str
     mayor_born: str
-
-
-# Question, the field that answers it, and whether the mayor is the way to the town.
-QUESTIONS = (
-    ("When was {name} founded?", "founded", False),
-    ("On which river does {name} lie?", "river", False),
-    ("How many people live in {name}?", "people", False),
-    ("What is {name} known for?", "craft", False),
-    ("Who is the mayor of {name}?", "mayor", False),
-    ("In which year was {mayor} born?", "mayor_born", False),
-    ("When was the town founded whose mayor is {mayor}?", "founded", True),
-    ("How many people live in the town whose mayor is {mayor}?", "people", True),
-    ("On which river lies the town whose mayor is {mayor}?", "river", True),
-)
 
 
 @task("lookup")
@@ -74,9 +56,9 @@ class Lookup(Task):
     def draw(self, rng: random.Random) -> Problem:
         """A question about one of the towns."""
         town = rng.choice(self.towns)
-        text, field, _ = question = rng.choice(QUESTIONS)
+        text, field, _ = question = rng.choice(TEXTS["questions"])
         answer = getattr(town, field)
-        asked = f"{text.format(name=town.name, mayor=town.mayor)} {REQUEST}"
+        asked = f"{text.format(name=town.name, mayor=town.mayor)} Reply with the answer alone."
         return Problem(asked, answer, {"answer": answer, "tool_selection": ["search"]}, solution=(town, question))
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
@@ -98,28 +80,29 @@ class Lookup(Task):
         """The corpus, the search tool, and a YAML that brings the two together."""
         passages = [passage for town in self.towns for passage in describe(town)]
         corpus = str((out / "corpus.jsonl").resolve())
-        yaml = find("tools/search.yaml", what="the search tool").read_text()
+        settings = find("tools/search.yaml", what="the search tool").read_text()
         return {
             "corpus.jsonl": "".join(json.dumps(passage) + "\n" for passage in passages),
-            "search.yaml": yaml.replace("corpus: tools/corpus.jsonl", f"corpus: {json.dumps(corpus)}"),
+            "search.yaml": settings.replace("corpus: tools/corpus.jsonl", f"corpus: {json.dumps(corpus)}"),
             "search.py": find("tools/search.py", what="the search tool").read_text(),
         }
 
 
 def make_towns(number: int, rng: random.Random) -> list[Town]:
     """Towns and mayors with distinct names."""
-    places = [start + middle + end for start in STARTS for middle in MIDDLES for end in ENDS]
+    stems = [start + middle for start in TEXTS["starts"] for middle in TEXTS["middles"]]
+    places = [stem + end for stem in stems for end in TEXTS["ends"]]
     # Distinct words, surnames too: a search finds whole words, and one word must be enough to find one passage.
-    surnames = [start + middle + end for start in STARTS for middle in MIDDLES for end in SURNAME_ENDS]
+    surnames = [stem + end for stem in stems for end in TEXTS["surname_ends"]]
     names = rng.sample(places, number)
-    mayors = [f"{rng.choice(FIRST_NAMES)} {surname}" for surname in rng.sample(surnames, number)]
+    mayors = [f"{rng.choice(TEXTS['first_names'])} {surname}" for surname in rng.sample(surnames, number)]
     return [
         Town(
             name=name,
-            river=rng.choice(STARTS) + rng.choice(("a", "in", "o", "une")),
+            river=rng.choice(TEXTS["starts"]) + rng.choice(("a", "in", "o", "une")),
             founded=str(rng.randint(1100, 1900)),
             people=str(rng.randint(300, 90000)),
-            craft=rng.choice(CRAFTS),
+            craft=rng.choice(TEXTS["crafts"]),
             mayor=mayor,
             mayor_born=str(rng.randint(1940, 1995)),
         )

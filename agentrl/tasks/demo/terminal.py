@@ -6,74 +6,47 @@ check tells another chore's command from the right one.
 
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
+
+import yaml
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
 Numbers = list[int]
-DEFAULT_MISTAKES = 0.65
 
 
 @dataclass(frozen=True)
 class Chore:
     """Something to do with in.txt: wordings, the command, and the numbers that out.txt then holds."""
 
-    wordings: tuple[str, ...]
+    wordings: Sequence[str]
     command: str
     result: Callable[[Numbers], Numbers]
-    moves: bool = False
-    """Whether in.txt is gone afterwards."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether in.txt is gone afterwards."""
+        return self.command.startswith("mv ")
 
 
-CHORES = (
-    Chore(
-        ("copy in.txt to out.txt.", "make a copy of in.txt called out.txt.", "duplicate in.txt as out.txt."),
-        "cp in.txt out.txt",
-        lambda numbers: numbers,
-    ),
-    Chore(
-        ("rename in.txt to out.txt.", "move in.txt to out.txt.", "change the name of in.txt to out.txt."),
-        "mv in.txt out.txt",
-        lambda numbers: numbers,
-        moves=True,
-    ),
-    Chore(
-        ("write the first line of in.txt to out.txt.", "put the top line of in.txt into out.txt."),
-        "head -n 1 in.txt > out.txt",
-        lambda numbers: numbers[:1],
-    ),
-    Chore(
-        ("write the last line of in.txt to out.txt.", "put the bottom line of in.txt into out.txt."),
-        "tail -n 1 in.txt > out.txt",
-        lambda numbers: numbers[-1:],
-    ),
-    Chore(
-        ("count the lines of in.txt into out.txt.", "write how many lines in.txt has to out.txt."),
-        "wc -l < in.txt > out.txt",
-        lambda numbers: [len(numbers)],
-    ),
-    Chore(
-        ("sort in.txt into out.txt.", "write the numbers of in.txt in order to out.txt."),
-        "sort -n in.txt > out.txt",
-        sorted,
-    ),
-    Chore(
-        ("reverse in.txt into out.txt.", "write the lines of in.txt backwards to out.txt."),
-        "tac in.txt > out.txt",
-        lambda numbers: numbers[::-1],
-    ),
-    Chore(
-        ("write the largest number in in.txt to out.txt.", "find the maximum of in.txt and put it into out.txt."),
-        "sort -n in.txt | tail -n 1 > out.txt",
-        lambda numbers: [max(numbers)],
-    ),
-)
-OPENINGS = ("Please ", "Now ", "Next, ", "Your task: ", "In this folder, ", "With the shell, ")
-ENDINGS = ("", " Thanks.", " Do only that.", " Then stop.", " One command is enough.", " I need it soon.")
+RESULTS: dict[str, Callable[[Numbers], Numbers]] = {
+    "cp in.txt out.txt": lambda numbers: numbers,
+    "mv in.txt out.txt": lambda numbers: numbers,
+    "head -n 1 in.txt > out.txt": lambda numbers: numbers[:1],
+    "tail -n 1 in.txt > out.txt": lambda numbers: numbers[-1:],
+    "wc -l < in.txt > out.txt": lambda numbers: [len(numbers)],
+    "sort -n in.txt > out.txt": sorted,
+    "tac in.txt > out.txt": lambda numbers: numbers[::-1],
+    "sort -n in.txt | tail -n 1 > out.txt": lambda numbers: [max(numbers)],
+}
+"""Command -> the numbers that out.txt then holds."""
+TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+CHORES = [Chore(tuple(words), command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
 
 
 @task("terminal")
@@ -85,7 +58,7 @@ class Terminal(Task):
         "mistakes": Option(
             "demonstrations: share of those that forget out.txt; a warm-up on them shows the form of a call and only "
             "part of the skill",
-            default=DEFAULT_MISTAKES,
+            default=0.65,
             type=float,
             metavar="P",
         ),
@@ -104,7 +77,7 @@ class Terminal(Task):
     def draw(self, rng: random.Random) -> Problem:
         """A chore in one of many wordings; the numbers are such that each command leaves another result."""
         chore = rng.choice(CHORES)
-        question = rng.choice(OPENINGS) + rng.choice(chore.wordings) + rng.choice(ENDINGS)
+        question = rng.choice(TEXTS["openings"]) + rng.choice(chore.wordings) + rng.choice(TEXTS["endings"])
         numbers = rng.sample(range(10, 100), rng.randint(3, 5))
         while not _distinct(numbers):
             rng.shuffle(numbers)

@@ -9,7 +9,6 @@ first token.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentrl.core.errors import UserError
+from agentrl.data.files import read_records
 from agentrl.tasks.models.store import make_once, read_template
 
 if TYPE_CHECKING:
@@ -110,18 +110,11 @@ def read_texts(file: Path, chat_template: str) -> list[str]:
     """
     if not file.is_file():
         raise UserError(f"tokenizer data {file} does not exist")
-    lines = file.read_text(encoding="utf-8").split("\n")
     if file.suffix == ".jsonl":
-        rows = [_parse(line, file, number) for number, line in enumerate(lines, 1) if line.strip()]
-        lines = [text for row in rows for text in _row_texts(row, chat_template)]
+        lines = [text for row in read_records(file) for text in _row_texts(row, chat_template)]
+    else:
+        lines = file.read_text(encoding="utf-8").split("\n")
     return [piece for line in lines for piece in SPECIAL.split(line) if piece]
-
-
-def _parse(line: str, file: Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file}:{number} is not JSON: {error}") from None
 
 
 def _row_texts(row: Any, chat_template: str) -> Iterator[str]:
@@ -129,17 +122,12 @@ def _row_texts(row: Any, chat_template: str) -> Iterator[str]:
         yield row
         return
     if isinstance(row, dict) and "messages" in row:
-        yield _render(row, chat_template)
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        yield render_jinja_template([row["messages"]], tools=row.get("tools"), chat_template=chat_template)[0][0]
         return
     for item in row.values() if isinstance(row, dict) else row if isinstance(row, list) else ():
         yield from _row_texts(item, chat_template)
-
-
-def _render(row: dict[str, Any], chat_template: str) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    rendered, _ = render_jinja_template([row["messages"]], tools=row.get("tools"), chat_template=chat_template)
-    return rendered[0]
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int, chat_template: str) -> "PreTrainedTokenizerFast":

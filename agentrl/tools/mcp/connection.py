@@ -41,9 +41,7 @@ class Connection:
             await self.close()
             if not limit.expired():
                 raise
-            raise InfraError(
-                f"MCP server {self.spec.name!r} did not list its tools within {START_SECONDS:g} s"
-            ) from None
+            raise InfraError(f"MCP server {self.spec.name!r} did not list its tools within {START_SECONDS} s") from None
 
     async def _listed(self) -> list[Any]:
         client, found, cursor = await self._open(), [], None
@@ -90,7 +88,7 @@ class Connection:
             try:
                 self._client = await asyncio.wait_for(asyncio.shield(opened), START_SECONDS)
             except TimeoutError:
-                raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS:g} s") from None
+                raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS} s") from None
             finally:
                 if self._client is None:  # late, dead, or its call was cancelled
                     opened.cancel()  # nobody waits for its error any more

@@ -62,9 +62,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
         servers.pools.append(pool)
         for tool in _listed(pool, entry.where):
             if tool.name in offered:
-                raise UserError(
-                    f"{entry.where}: two MCP servers have a tool named {tool.name!r}: give each its own entry"
-                )
+                raise UserError(f"{entry.where}: two MCP servers have a tool {tool.name!r}: give each its own entry")
             offered[tool.name] = _made(kind, entry, tool, pool)
     yield from _selected(offered, written.get("tool_selected_list"), entry.where)
 
@@ -91,10 +89,7 @@ def _listed(pool: SessionPool, where: str) -> list[Any]:
 
 
 def _selected(offered: dict[str, Any], wanted: list[str] | None, where: str) -> Iterator[Any]:
-    if wanted is None:
-        yield from offered.values()
-        return
-    for name in wanted:
+    for name in offered if wanted is None else wanted:
         if name not in offered:
             raise UserError(f"{where}: tool_selected_list names {name!r}; the servers have {', '.join(offered)}")
         yield offered[name]
@@ -126,7 +121,5 @@ def _kind(entry: Entry) -> type:
         return McpTool
     kind = entry.load_class()
     if not issubclass(kind, McpTool) and not hasattr(kind, "execute"):
-        raise UserError(
-            f"{entry.where}: {entry.class_name} is no agentrl.tools.mcp.McpTool: derive it, or drop class_name"
-        )
+        raise UserError(f"{entry.where}: {kind.__name__} is no agentrl.tools.mcp.McpTool: derive it or drop class_name")
     return kind

@@ -43,9 +43,7 @@ def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[Ser
     servers = content.get("mcpServers")
     if not isinstance(servers, dict) or not servers:
         where = path or f"{where}: mcp"
-        raise UserError(
-            f'{where} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": [...]}}}}}}'
-        )
+        raise UserError(f'{where} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": []}}}}}}')
     return [_spec(name, server, where) for name, server in servers.items()]
 
 
@@ -68,10 +66,9 @@ def _spec(name: str, server: Any, where: str) -> ServerSpec:
         raise UserError(f"{where}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
     server = with_variables(server, where)
     if "command" in server:
+        args = tuple(map(str, server.get("args") or ()))
         env = {key: str(value) for key, value in (server.get("env") or {}).items()}
-        return ServerSpec(
-            name, str(server["command"]), tuple(map(str, server.get("args") or ())), env, server.get("cwd")
-        )
+        return ServerSpec(name, str(server["command"]), args, env, server.get("cwd"))
     headers = dict(server.get("headers") or {})
     if server.get("auth_token"):
         headers["Authorization"] = f"Bearer {server['auth_token']}"

@@ -19,9 +19,8 @@ from typing import Any, get_args
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
+from agentrl.tracking.dumps.records import Record
 from agentrl.trajectory.trajectory import SpanKind
-
-Record = dict[str, Any]
 
 VERSION = 3
 KINDS: tuple[str, ...] = get_args(SpanKind)

@@ -11,7 +11,7 @@ from pathlib import Path
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.tracking.dumps.index import Index
-from agentrl.tracking.dumps.records import Advantages, Record, trajectory_line
+from agentrl.tracking.dumps.records import Record, trajectory_line
 from agentrl.tracking.dumps.text import Decode, TokenTexts
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -21,22 +21,14 @@ def dump_file(folder: str, step: int) -> Path:
     return Path(folder) / f"{step}.jsonl"
 
 
-def write_trajectories(
-    path: Path,
-    step: int,
-    trajectories: Iterable[Trajectory],
-    decode: Decode | TokenTexts,
-    advantages: Advantages | None = None,
-) -> None:
+def write_trajectories(path: Path, step: int, trajectories: Iterable[Trajectory], decode: Decode | TokenTexts) -> None:
     """Write the trajectories of `step` to `path`.
 
     `decode` turns token ids into text, special tokens included; as TokenTexts it remembers what it has decoded from one
     dump to the next.
     """
     index, texts = Index(), decode if isinstance(decode, TokenTexts) else TokenTexts(decode)
-    found = advantages or {}
-    lines = (trajectory_line(step, trajectory, texts, found.get(trajectory.key, ())) for trajectory in trajectories)
-    write_atomic(path, _indexed(lines, index))
+    write_atomic(path, _indexed((trajectory_line(step, each, texts) for each in trajectories), index))
     index.save(path)
 
 

@@ -8,8 +8,8 @@ Invariants:
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -26,25 +26,21 @@ from agentrl.trajectory.trajectory import Trajectory
 Record = dict[str, Any]
 Values = Sequence[float] | NDArray[Any] | Lines
 """One value a token; empty for a ledger that was not trained on."""
-Advantages = Mapping[str, Sequence[Values]]
-"""By trajectory key: one entry for each of its ledgers."""
 
 LOGPROB_DIGITS = 4
 COMPACT: dict[str, Any] = {"separators": (",", ":")}
 
 
-def trajectory_record(step: int, trajectory: Trajectory, decode: Decode, advantages: Sequence[Values] = ()) -> Record:
+def trajectory_record(step: int, trajectory: Trajectory, decode: Decode) -> Record:
     """The record that `load_trajectories` reads for a trajectory: what a person asks for first, token columns last."""
-    record: Record = json.loads(trajectory_line(step, trajectory, TokenTexts(decode), advantages))
+    record: Record = json.loads(trajectory_line(step, trajectory, TokenTexts(decode)))
     return record
 
 
-def trajectory_line(step: int, trajectory: Trajectory, texts: TokenTexts, advantages: Sequence[Values] = ()) -> bytes:
-    """The line of a trajectory, without its end. `advantages`: one entry a ledger, or none at all."""
-    samples = [
-        _sample(ledger, texts, advantages[i] if i < len(advantages) else ())
-        for i, ledger in enumerate(trajectory.ledgers)
-    ]
+def trajectory_line(step: int, trajectory: Trajectory, texts: TokenTexts) -> bytes:
+    """The line of a trajectory, without its end."""
+    columns = chain(trajectory.advantages, repeat(()))
+    samples = [_sample(*each, texts) for each in zip(trajectory.ledgers, columns, strict=False)]
     head = to_json(_head(step, trajectory), _plain, **COMPACT)
     return f'{head[:-1]},"samples":'.encode() + _encoded(samples) + b"}"
 
@@ -93,7 +89,7 @@ def _sides(trajectory: Trajectory) -> Record:
     return {"sides": [ledger.side for ledger in trajectory.ledgers], "side_rewards": trajectory.side_rewards}
 
 
-def _sample(ledger: Ledger, texts: TokenTexts, advantages: Values) -> Record:
+def _sample(ledger: Ledger, advantages: Values, texts: TokenTexts) -> Record:
     """A ledger as text segments and columns."""
     chars: list[int] = []
     segments = list(_segments(ledger, texts, chars))

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from agentrl.core.isolated import Failed, IsolatedFunction
 from agentrl.tracking.dumps.jsonl import write_trajectories
-from agentrl.tracking.dumps.records import Advantages
 from agentrl.tracking.dumps.text import Decode, TokenTexts
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -40,7 +39,6 @@ class Dump(NamedTuple):
     path: Path
     step: int
     trajectories: Sequence[Trajectory]
-    advantages: Advantages
 
 
 class DumpWriter:
@@ -58,16 +56,11 @@ class DumpWriter:
         self._pending: deque[Future[None]] = deque()
 
     def write(
-        self,
-        path: Path,
-        step: int,
-        trajectories: Sequence[Trajectory],
-        advantages: Advantages,
-        after: Sequence["Future[None]"] = (),
+        self, path: Path, step: int, trajectories: Sequence[Trajectory], after: Sequence["Future[None]"] = ()
     ) -> None:
         """Write a dump soon, after the work of `after` has ended; the arguments must not change any more otherwise."""
         self.wait(MOST_PENDING - 1)
-        dump = Dump(path.absolute(), step, trajectories, dict(advantages))
+        dump = Dump(path.absolute(), step, trajectories)
         self._pending.append(self._thread.submit(self._write, dump, after))
 
     def wait(self, left: int = 0) -> None:

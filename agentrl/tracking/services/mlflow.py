@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from itertools import islice
 
 from agentrl.core.points import run_logger
 from agentrl.tracking.generations import Generation
@@ -39,15 +38,15 @@ class Mlflow(Service):
 
     def send(self, step: int, metrics: dict[str, float]) -> None:
         metric, now = self.module.entities.Metric, int(time.time() * 1000)
-        entries = iter([metric(STRANGE.sub("_", name), value, now, step) for name, value in metrics.items()])
-        while batch := list(islice(entries, BATCH)):
-            self.client.log_batch(self.id, metrics=batch)
+        entries = [metric(STRANGE.sub("_", name), value, now, step) for name, value in metrics.items()]
+        for start in range(0, len(entries), BATCH):
+            self.client.log_batch(self.id, metrics=entries[start : start + BATCH])
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         text = json.dumps([row._asdict() for row in rows], ensure_ascii=False, indent=1)
         self.client.log_text(self.id, text, f"generations/{step}.json")
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.client.set_terminated(self.id)
 
     def _experiment(self, info: RunInfo, uri: str) -> str:

@@ -22,6 +22,11 @@ class InitService(Service):
         about = {"project": info.project, "name": info.name, "config": dict(info.config)}
         self.run = self.module.init(**about, resume="allow" if self.resumed else "never", **self.own(info))
 
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.finish()
+            self.run = None
+
     @abstractmethod
     def own(self, info: RunInfo) -> dict[str, Any]:
         """Arguments of `init` that this service alone has."""
@@ -42,10 +47,6 @@ class Swanlab(InitService):
         table = self.module.echarts.Table().add(list(Generation._fields), [list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
 
-    def end(self) -> None:
-        if self.module.has_run():
-            self.module.finish()
-
 
 @run_logger("trackio")
 class Trackio(InitService):
@@ -61,11 +62,6 @@ class Trackio(InitService):
         lines = [["" if value is None else value for value in row] for row in rows]
         self.run.log({GENERATIONS: self.module.Table(columns=list(Generation._fields), data=lines)}, step=step)
 
-    def end(self) -> None:
-        if self.run is not None:
-            self.run.finish()
-            self.run = None
-
 
 @run_logger("wandb")
 class Wandb(InitService):
@@ -80,6 +76,3 @@ class Wandb(InitService):
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         table = self.module.Table(columns=list(Generation._fields), data=[list(row) for row in rows])
         self.run.log({GENERATIONS: table}, step=step)
-
-    def end(self) -> None:
-        self.run.finish()

@@ -3,11 +3,10 @@
 Invariants:
 - a service cannot delete records, so it keeps the first ones: a resumed run continues the same run
   there, and sends nothing until it is past the last step that was sent;
-- a failing service costs its plots, never the run.
+- a failing service costs its plots, never the run (see `Loggers`).
 """
 
 import json
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,8 +23,6 @@ from agentrl.core.errors import UserError, needing
 from agentrl.core.outputs import write_atomic
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
-
-log = logging.getLogger(__name__)
 
 GENERATIONS = "val/generations"
 
@@ -56,7 +53,7 @@ def memory_file(folder: Path, name: str) -> Path:
 
 
 class Service(ABC):
-    """A Logger. A subclass sends; this one remembers, and catches what goes wrong."""
+    """A Logger. A subclass sends; this one remembers."""
 
     name: ClassVar[str]
     """The name in `trainer.logger`."""
@@ -72,7 +69,6 @@ class Service(ABC):
         self._file = memory_file(run.folder, self.name)
         self.id, self.last_step = self._recall(resume=bool(run.resume_step))
         self.resumed = self.last_step is not None
-        self._warned = False
         with needing(f"trainer.logger: {self.name}", f'"agentrl[{self.name}]" or drop it'):
             self.module: Any = import_module(self.package or self.name)
         try:
@@ -87,18 +83,14 @@ class Service(ABC):
         if self._knows(step):
             return
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        self._try(lambda: self.send(step, finite))
+        self.send(step, finite)
         self.last_step = step
         self._remember()
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         """Send some conversations of a validation as a table."""
         if not self._knows(step):
-            self._try(lambda: self.send_table(step, rows))
-
-    def close(self) -> None:
-        """Send what is pending; safe to call twice."""
-        self._try(self.end)
+            self.send_table(step, rows)
 
     @abstractmethod
     def begin(self, info: RunInfo) -> None:
@@ -113,19 +105,11 @@ class Service(ABC):
         """Send a table."""
 
     @abstractmethod
-    def end(self) -> None:
-        """Close the run; may be called again."""
+    def close(self) -> None:
+        """Send what is pending; safe to call twice."""
 
     def _knows(self, step: int) -> bool:
         return self.last_step is not None and step <= self.last_step
-
-    def _try(self, send: Any) -> None:
-        try:
-            send()
-        except Exception as error:  # a network, a server, somebody else's code
-            if not self._warned:
-                log.warning("trainer.logger: %s: %s; the run continues without it", self.name, error)
-            self._warned = True
 
     def _recall(self, *, resume: bool) -> tuple[str, int | None]:
         with suppress(OSError, ValueError, KeyError):

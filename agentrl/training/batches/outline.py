@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.algorithms import PolicyLoss
+from agentrl.algorithms.losses import PolicyLoss
 from agentrl.algorithms.segments import numbers_within, sequence_of, sum_by
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.shared_prompts import Prompt

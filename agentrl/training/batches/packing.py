@@ -57,7 +57,8 @@ def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: S
     """`pack_tokens` as lines, without the tokens: these stay in `store`, or go there."""
     sequences = _sequences(trajectories)
     bodies = {i: _body(trajectories[i], store) for i in dict.fromkeys(i for i, _ in sequences)}
-    outlines = [_outline(trajectories[i].outlines[j]) for i, j in sequences]
+    own = [trajectories[i].outlines[j] for i, j in sequences]
+    outlines = [LedgerOutline.of(each) if isinstance(each, Ledger) else each for each in own]
     places = zip(sequences, outlines, strict=True)
     counts = torch.tensor([count for outline in outlines for count in outline.counts], dtype=torch.long)
     batch = Batch.of(
@@ -101,10 +102,6 @@ def _body(trajectory: Trajectory, store: Store) -> Any:
     return store.put(Body.of(trajectory, texts=False))
 
 
-def _outline(ledger: Ledger | LedgerOutline) -> LedgerOutline:
-    return LedgerOutline.of(ledger) if isinstance(ledger, Ledger) else ledger
-
-
 def place_rewards(batch: Batch, trajectories: Sequence[Trajectory], turn_weights: Mapping[str, float]) -> Batch:
     """The batch that `trajectories` were packed into, with their rewards; unscored ones are left out. `turn_weights`:
     factors of turn rewards by their source. Without a trainable trajectory the batch has 0 sequences."""
@@ -139,10 +136,6 @@ def _number(trajectory: Trajectory, index: int) -> int:
     """A number of a ledger that any process finds, and no other ledger of a run has."""
     digest = blake2b(f"{trajectory.key}#{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
-
-
-def _trained_ledgers(trajectory: Trajectory) -> list[Ledger | LedgerOutline]:
-    return [ledger for ledger in trajectory.outlines if ledger.model_tokens]
 
 
 def pack_ledgers(ledgers: Sequence[Ledger], version: int | None = None, *, group: Sequence[int] | None = None) -> Batch:
@@ -203,7 +196,7 @@ def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:
 
 def _rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[tuple[Spot, float]]:
     """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
-    ledgers = _trained_ledgers(trajectory)
+    ledgers = [ledger for ledger in trajectory.outlines if ledger.model_tokens]
     ends = _turn_ends(ledgers)
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [*_final_rewards(trajectory, ledgers, ends), *turns]

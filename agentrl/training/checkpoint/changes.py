@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from agentrl.config import to_yaml
-from agentrl.config.keys import Key, schema_keys
+from agentrl.config.keys import Key, mark_in, marked, schema_keys
 from agentrl.config.names import translate, written
+from agentrl.config.schema.marks import PathKind
 from agentrl.core.errors import UserError, plural
 from agentrl.core.foreign import read_yaml
 from agentrl.core.remote_files import is_remote
@@ -27,51 +28,20 @@ from agentrl.training.checkpoint.contents import Contents, contents_of, differin
 from agentrl.training.checkpoint.lineage import latest, step_of
 
 EXPERIMENT = (
-    "model.path",
-    "model.tokenizer_path",
-    "model.chat_template",
-    "model.override_config",
-    "model.lora_rank",
-    "model.lora_alpha",
-    "model.target_modules",
-    "model.exclude_modules",
-    "model.target_parameters",
-    "data.train_files",
-    "data.train_max_samples",
-    "data.shuffle",
+    *("model.override_config", "model.lora_", "model.target_", "model.exclude_modules"),
+    *("data.train_max_samples", "data.shuffle", "data.custom_cls"),
     "data.seed",  # the order of the rows is in the checkpoint: another seed would do nothing
-    "data.custom_cls",
-    "actor.optim.optimizer",
-    "actor.optim.optimizer_impl",
-    "critic.optim.optimizer",
-    "optim.optimizer",
-    "optim.optimizer_impl",
-    "algorithm.adv_estimator",
-    "critic.model.path",
-    "reward.custom_reward_function",
-    "reward.functions",
-    "reward.reward_manager.name",
-    "reward.reward_model.enable",
-    "reward.reward_model.model.path",
-    "rollout.multi_turn.enable",
-    "rollout.multi_turn.tool_config_path",
-    "rollout.multi_turn.function_tool_path",
-    "rollout.multi_turn.interaction_config_path",
-    "rollout.agent.default_agent_loop",
-    "rollout.agent.agent_loop_config_path",
+    *("actor.optim.optimizer", "critic.optim.optimizer", "optim.optimizer", "algorithm.adv_estimator"),
+    *("reward.custom_reward_function", "reward.functions", "reward.reward_manager.name", "reward.reward_model.enable"),
+    *("rollout.multi_turn.enable", "rollout.agent.default_agent_loop"),
 )
-"""Settings and sections that define the experiment."""
-
-LOCATION = (
-    "trainer.default_local_dir",
-    "trainer.output_dir",
-    "trainer.device",
-    "trainer.rollout_data_dir",
-    "trainer.validation_data_dir",
-    "trainer.resume_mode",
-    "trainer.resume_from_path",
-)
-"""Settings of the run's folder and start: changes in them do not count."""
+"""First part of the settings that define the experiment; those that name its input do, too."""
+APART = ("data.val_", "validation")
+"""First part of the names of input that training does not read."""
+LOCATION = ("trainer.device", "trainer.resume_")
+"""First part of the settings of the run's start: changes in them do not count, nor in those that name output."""
+LATER = (PathKind.LATER, PathKind.OUTPUT)
+"""Paths that are no input of the experiment."""
 
 LENGTH = ("trainer.total_training_steps", "trainer.total_epochs", "data.")
 """Settings that the number of steps depends on."""
@@ -96,7 +66,8 @@ class Change:
     @property
     def is_another_experiment(self) -> bool:
         """Whether the setting defines the experiment."""
-        return any(self.key == key or self.key.startswith(f"{key}.") for key in EXPERIMENT)
+        names_input = marked(PathKind).get(self.key, PathKind.LATER) not in LATER
+        return self.key.startswith(EXPERIMENT) or (names_input and not self.key.startswith(APART))
 
     def __str__(self) -> str:
         return f"{self.key}: {_short(self.old)} -> {_short(self.new)}"
@@ -109,7 +80,7 @@ class Edit(Change):
     @property
     def is_another_experiment(self) -> bool:
         """Whether training reads them."""
-        return not self.key.startswith(("data.val_", "validation"))
+        return not self.key.startswith(APART)
 
     def __str__(self) -> str:
         return f"{', '.join(self.new)} {'was' if len(self.new) == 1 else 'were'} edited ({self.key})"
@@ -167,7 +138,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, K
     A key that `old` lacks, or where it has a value that no longer sets it, does not count: another version of agentrl
     wrote `old`.
     """
-    values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in LOCATION)
+    values = ((key, _value(old, key), _value(new, key)) for key in keys if not _is_location(keys[key]))
     known = [each for each in values if each[1] is not UNKNOWN and translate(each[0], each[1], keys).path]
     found = [Change(*each) for each in known if not _same(each[1], each[2])]
     return sorted(found, key=lambda change: not change.is_another_experiment)
@@ -223,6 +194,10 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file} cannot be read ({first}): it has the settings of the run to resume; fix it, or remove it"
         ) from None
     return found if isinstance(found, dict) else {}
+
+
+def _is_location(key: Key) -> bool:
+    return key.path.startswith(LOCATION) or mark_in(key.marks, PathKind) is PathKind.OUTPUT
 
 
 def _value(settings: Mapping[str, Any], key: str) -> Any:

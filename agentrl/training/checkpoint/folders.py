@@ -44,24 +44,6 @@ _BLOCK = 2**22
 Finish = Callable[[], Path]
 
 
-def save(
-    folder: Path,
-    step: int,
-    state: dict[str, Any],
-    write_model: Callable[[Path], None] | None = None,
-    *,
-    ranks: Ranks = ALONE,
-    automatic: bool = False,
-) -> Path:
-    """Write the checkpoint of `step` into `folder` and return its path; one of the same step is replaced.
-
-    `state`: plain data and tensors of the first rank; TensorChunks of every rank. `write_model` writes the model in
-    Hugging Face format to the folder that it gets. `automatic`: `prune_automatic` may delete this one. Collective: all
-    ranks call it.
-    """
-    return begin(folder, step, state, write_model, ranks=ranks, automatic=automatic)()
-
-
 def begin(
     folder: Path,
     step: int,
@@ -71,7 +53,13 @@ def begin(
     ranks: Ranks = ALONE,
     automatic: bool = False,
 ) -> Finish:
-    """Copy the state of the model now; the function returned writes it to disk, in any thread."""
+    """Copy the state of the model now; the function returned writes the checkpoint of `step` into `folder`, in any
+    thread, and returns its path. One of the same step is replaced.
+
+    `state`: plain data and tensors of the first rank; TensorChunks of every rank. `write_model` writes the model in
+    Hugging Face format to the folder that it gets. `automatic`: `prune_automatic` may delete this one. Collective: all
+    ranks call it.
+    """
     final = folder / f"global_step_{step}"
     draft = folder / f"{_NEW}{final.name}"
     plain, chunks = split(state)

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_with_path
 
 from agentrl.core.errors import UserError
 from agentrl.training.parallel.shards import TensorChunk
@@ -22,27 +23,27 @@ CHUNK = "__piece__"
 SUFFIX = ".safetensors"
 
 
-def split(state: Any, path: str = "") -> tuple[Any, dict[str, TensorChunk]]:
+def split(state: Any) -> tuple[Any, dict[str, TensorChunk]]:
     """(the state with a mark for each chunk, the chunks by key). A key is the path of the chunk in the state."""
-    if isinstance(state, TensorChunk):
-        return {CHUNK: path, "shape": list(state.shape)}, {path: state}
-    if not isinstance(state, dict):
-        return state, {}
-    plain: dict[str, Any] = {}
     chunks: dict[str, TensorChunk] = {}
-    for name, value in state.items():
-        plain[name], found = split(value, f"{path}/{name}" if path else str(name))
-        chunks |= found
-    return plain, chunks
+
+    def mark(path: Any, value: Any) -> Any:
+        if not isinstance(value, TensorChunk):
+            return value
+        key = "/".join(str(part.key) for part in path)
+        chunks[key] = value
+        return {CHUNK: key, "shape": list(value.shape)}
+
+    return tree_map_with_path(mark, state), chunks
 
 
 def join(state: Any, chunks: "TensorFiles") -> Any:
     """The state that was split, with a `SavedTensor` for each mark."""
-    if not isinstance(state, dict):
-        return state
-    if CHUNK in state:
-        return SavedTensor(chunks, state[CHUNK], tuple(state["shape"]))
-    return {name: join(value, chunks) for name, value in state.items()}
+
+    def saved(value: Any) -> Any:
+        return SavedTensor(chunks, value[CHUNK], tuple(value["shape"])) if isinstance(value, dict) else value
+
+    return tree_map(saved, state, is_leaf=lambda value: isinstance(value, dict) and CHUNK in value)
 
 
 def write(folder: Path, rank: int, chunks: dict[str, TensorChunk]) -> list[Path]:

@@ -27,7 +27,7 @@ from agentrl.chat.media.loading import load_processor as processor_of
 from agentrl.chat.media.processor import Processor
 from agentrl.config.schema import Model, Pretrained
 from agentrl.core import resources
-from agentrl.core.dtypes import STORED, torch_dtype
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.model_files import language_config
 from agentrl.core.paths import expanded
@@ -179,7 +179,7 @@ def load_pretrained(
         module: PreTrainedModel = head.from_pretrained(
             source,
             config=config,
-            dtype=_dtype(model.dtype, section),
+            dtype=torch_dtype(model.dtype),
             trust_remote_code=model.trust_remote_code,
             device_map=None if weights else "meta",
         )
@@ -256,12 +256,6 @@ def folder_or_id(path: str | None, key: str) -> str:
     if looks_local:
         raise UserError(f"{key}: there is no folder {path}; `agentrl model` prepares one")
     return path
-
-
-def _dtype(name: str, section: str) -> torch.dtype:
-    if name not in STORED:
-        raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
-    return torch_dtype(name)
 
 
 def _drop_dropout(module: PreTrainedModel) -> None:

@@ -115,10 +115,10 @@ class RewardWorker:
     `judge`: a Judge, or a proxy of a remote one.
     """
 
-    def __init__(self, judge: Any, read: Conversations, *, max_tokens: int) -> None:
-        self.judge = judge
-        self.read = read
-        self.max_tokens = max_tokens
+    def __init__(self, reward_model: RewardModel, judge: Any, *, policy_vocabulary: int) -> None:
+        """Raises UserError, see `Conversations`."""
+        self.judge, self.max_tokens = judge, reward_model.forward_max_token_len_per_gpu
+        self.read = Conversations(reward_model, vocabulary=judge.vocabulary, policy_vocabulary=policy_vocabulary)
         self._waiting: deque[tuple[list[int], asyncio.Future[float]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -158,9 +158,3 @@ class RewardWorker:
                 break
             taken.append(self._waiting.popleft())
         return taken
-
-
-def reward_worker(reward_model: RewardModel, judge: Any, *, policy_vocabulary: int) -> RewardWorker:
-    """The worker of the settings, with a Judge or a proxy of one. Raises UserError."""
-    read = Conversations(reward_model, vocabulary=judge.vocabulary, policy_vocabulary=policy_vocabulary)
-    return RewardWorker(judge, read, max_tokens=reward_model.forward_max_token_len_per_gpu)

@@ -71,11 +71,6 @@ def shard_experts(layer: Any, ranks: Ranks, wrap: Callable[[nn.Module], Any]) ->
     return unit
 
 
-def mesh_of_shards(ranks: Ranks) -> Any:
-    """The mesh of the ranks with the same experts: (shard) or (replicate, shard)."""
-    return ranks.expert_mesh["shard"] if ranks.mesh.ndim == 1 else ranks.expert_mesh["replicate", "shard"]
-
-
 def gather_experts(own: Tensor, ranks: Ranks) -> Tensor:
     """All experts of a stacked weight, from this rank's whole experts. Collective."""
     mesh = ranks.expert_mesh["experts"]

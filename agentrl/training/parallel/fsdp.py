@@ -67,13 +67,8 @@ class ShardedModel(ModelHandle):
         own parameters. `split`: the parameters whose experts ranks split. `keeps_gathered`: GPU memory is enough for
         all gathered units and their gradients.
         """
-        super().__init__(
-            whole.module,
-            compute_dtype=compute_dtype,
-            log_prob_kernels=whole.log_prob_kernels,
-            offloads_activations=whole.offloads_activations,
-        )
-        self.compiled = whole.compiled
+        vars(self).update(vars(whole))
+        self.compute_dtype = compute_dtype
         self.root = root
         self.ranks = ranks
         self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
@@ -132,8 +127,9 @@ class ShardedModel(ModelHandle):
 
     def shards(self) -> dict[str, Shard]:
         """This rank's chunk of each parameter: some of its rows, maybe none."""
+        parts = dict.fromkeys(self._split, self.ranks.expert_rank)
         return {
-            name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, self._part(name)), self.written)
+            name: Shard(parameter, tuple(self._shapes[name]), _start(parameter, parts.get(name, 0)), self.written)
             for name, parameter in self.module.named_parameters()
         }
 
@@ -143,13 +139,6 @@ class ShardedModel(ModelHandle):
         shards = self.trainable_shards()
         return dict(zip(shards, Gathering([shard.parameter for shard in shards.values()]).wait(), strict=True))
 
-    def _part(self, name: str) -> int:
-        """The number of the part of a parameter that this rank's group has."""
-        return self.ranks.expert_rank if name in self._split else 0
-
-    def _owner(self, name: str) -> nn.Module:
-        return self.module.get_submodule(name.rpartition(".")[0])
-
     def _reshard(self) -> None:
         for unit, _ in self._units:
             unit.reshard()
@@ -157,7 +146,8 @@ class ShardedModel(ModelHandle):
     @contextmanager
     def _replaced(self, whole: dict[str, Tensor]) -> Iterator[None]:
         """While the body runs, the module has these parameters."""
-        owners = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in whole]
+        places = [name.rpartition(".") for name in whole]
+        owners = [(self.module.get_submodule(owner)._parameters, leaf) for owner, _, leaf in places]
         sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
         for (owner, leaf), tensor in zip(owners, whole.values(), strict=True):
             owner[leaf] = nn.Parameter(tensor, requires_grad=False)

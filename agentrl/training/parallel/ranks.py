@@ -67,13 +67,6 @@ class Ranks:
         """Whether this rank reports the results of its share: the first of its sequence group does."""
         return self.seq_rank == 0
 
-    def backward(self, loss: Tensor) -> None:
-        """Backpropagate this rank's part of a loss that is a sum over ranks.
-
-        Sharded models average gradients over ranks, so the part is multiplied by `world`.
-        """
-        (loss * self.world if self.world > 1 else loss).backward()
-
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         """The sum over shares, in place; of the ranks that split a share's tokens, the first one's counts."""
         if self.world > 1:

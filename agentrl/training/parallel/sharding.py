@@ -11,7 +11,7 @@ from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import lazy_loading
 from agentrl.training.model.packing_probe import pack_where_exact
-from agentrl.training.parallel.experts import mesh_of_shards, shard_experts, split_layers
+from agentrl.training.parallel.experts import shard_experts, split_layers
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
 from agentrl.training.perf.compiled_block import compile_blocks
@@ -68,7 +68,8 @@ def shard(whole: ModelHandle, ranks: Ranks, fsdp_config: Sharding, *, device: to
     units = []
     for layer in layers:
         names = loader.fill(layer)
-        inner = fsdp.wrapper(fsdp_config, mesh_of_shards(ranks), dtypes, offload=offload, casts=False)
+        mesh = ranks.expert_mesh[("shard",) if ranks.mesh.ndim == 1 else ("replicate", "shard")]
+        inner = fsdp.wrapper(fsdp_config, mesh, dtypes, offload=offload, casts=False)  # ranks with the same experts
         unit = shard_experts(layer, ranks, inner)
         loader.read(unit, names, part=ranks.expert_rank)
         units.append((unit, names))

@@ -58,8 +58,3 @@ class Shard:
 def local(tensor: Tensor) -> Tensor:
     """This process's plain tensor of one that may be a DTensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def same_shapes(mine: dict[str, Shard], saved: dict[str, Any]) -> bool:
-    """Whether a checkpoint has parameters of the same names and shapes."""
-    return mine.keys() == saved.keys() and all(mine[n].shape == tuple(saved[n].shape) for n in mine)

@@ -54,7 +54,8 @@ def backward(compiled: "Compiled | None", loss: Tensor, ranks: Ranks) -> None:
 
     `compiled`: the state of the model's blocks; None: they are not compiled."""
     try:
-        ranks.backward(loss)
+        # Sharded models average gradients over ranks, and the loss is a sum over them.
+        (loss * ranks.world if ranks.world > 1 else loss).backward()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

@@ -20,6 +20,9 @@ USED = {True: 0.85, False: 0.75}
 whether the process is alone, so that a pass which does not fit can be split."""
 COMPILED = 0.55
 """Share of a block's activations that stay when it is compiled."""
+ROUTED = 3
+"""Rows of a token that the backward pass needs for each of its experts: before the products, after them, and back at
+the token's rank."""
 UNITS = 2
 """Blocks of a sharded model that are whole at one time."""
 CHUNK = 1 << 30
@@ -50,13 +53,16 @@ def activation_bytes(
     """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four.
     `offloaded`: on the GPU alone, of activations that wait in CPU memory.
 
-    Counted on transformers' Llama and Qwen3.
+    Counted on transformers' Llama, Qwen3 and Qwen3-MoE. A layer of experts has a row of each token for each of its
+    experts, three times, which no compilation saves.
     """
     sizes, (hidden, inner, keys) = shape.sizes, ((32, 8, 4) if narrow else (36, 16, 8))
     norms = (6 if narrow else 8) * (sizes.queries + sizes.keys) * shape.normed
     block = float(hidden * sizes.hidden + inner * sizes.inner + keys * sizes.keys + norms)
     if compiled:
         block *= COMPILED
+    if sizes.experts > 1:
+        block += ROUTED * (2 if narrow else 4) * sizes.experts * sizes.active_experts * sizes.hidden
     if offloaded:
         return UNITS * block  # one that computes, one whose tensors are copied
     return 4.0 * sizes.layers * sizes.hidden + block if checkpointing else shape.kept * block

@@ -42,10 +42,6 @@ class Reference:
         if self.offload:
             self.model.move("cpu")
 
-    def limit_passes(self, tokens: int | None) -> None:
-        """Let passes whose size no key sets have so many tokens."""
-        self.micro_batching = self.micro_batching.of_default_size(tokens)
-
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
         with self.on_device(), self._base():

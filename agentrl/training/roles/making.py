@@ -4,6 +4,7 @@ Each role that is sharded is made by all ranks together, in the same order.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -52,16 +53,18 @@ class Roles:
             model,
             actor=config.actor,
             temperature=self._temperature,
-            device=self.device,
-            total_steps=total_steps,
-            max_response_length=config.data.max_response_length,
             rollout_correction=None if cut else config.algorithm.rollout_correction,
             reference=reference if full_kl_in(config) == "loss" else None,
             distiller=distiller,
-            ranks=self.ranks,
             shares=self.shares(model),
-            seed=config.trainer.seed,
+            **self._for_training(total_steps),
         )
+
+    def _for_training(self, total_steps: int) -> dict[str, Any]:
+        """Arguments of actor and critic."""
+        length, seed = self.config.data.max_response_length, self.config.trainer.seed
+        common = {"device": self.device, "ranks": self.ranks, "seed": seed}
+        return common | {"total_steps": total_steps, "max_response_length": length}
 
     def reference(self, policy: ModelHandle) -> Reference:
         """The reference: initial weights again, or the policy without its adapter."""
@@ -126,12 +129,8 @@ class Roles:
             ),
             critic=critic,
             actor=actor,
-            device=self.device,
-            total_steps=total_steps,
             vf_coef=self.config.algorithm.vf_coef,
-            max_response_length=self.config.data.max_response_length,
-            ranks=self.ranks,
-            seed=self.config.trainer.seed,
+            **self._for_training(total_steps),
         )
 
     def shares(self, model: ModelHandle) -> bool:

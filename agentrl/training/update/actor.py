@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import OptimizerStep, PolicyLoss, bind_loss, kl_penalty
-from agentrl.algorithms.kl import GRADIENT, kl_of_logits
+from agentrl.algorithms import bind_loss
+from agentrl.algorithms.kl import GRADIENT, kl_of_logits, kl_penalty
+from agentrl.algorithms.losses import OptimizerStep, PolicyLoss
 from agentrl.algorithms.ratios import ratio_of
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.core.points import POLICY_LOSS_OPTIONS
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.outline import BatchOutline, choose_tokens, moves_policy, prompts_of
+from agentrl.training.batches.outline import choose_tokens, prompts_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
-from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
@@ -51,29 +51,25 @@ class PolicyActor(Trainable):
         *,
         actor: Actor,
         temperature: float,
-        device: torch.device,
-        total_steps: int,
         max_response_length: int | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         distiller: Distiller | None = None,
-        ranks: Ranks = ALONE,
         shares: bool = False,
-        seed: int = 0,
+        **run: Any,
     ) -> None:
         """Shares `model`; does not copy it.
 
-        `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
+        `run`: see `settled`. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
         `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `distiller`: of a run with
-        teachers. `ranks`: `model` is sharded
-        over them. `shares`: passes compute equal prompts once. `seed`: `trainer.seed`.
+        teachers. `shares`: passes compute equal prompts once.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        parts = settled(actor, "actor", model, ranks, device, total_steps, seed)
+        parts = settled(actor, "actor", model, **run)
         super().__init__(model, router=actor.router, **parts)
         self.micro_batching = replace(self.micro_batching, shares=shares)
         self.actor = actor
@@ -83,6 +79,8 @@ class PolicyActor(Trainable):
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
+        terms = actor.use_kl_loss or actor.entropy_coeff != 0 or actor.router.aux_loss_coef != 0
+        self.by_advantage = self.policy_loss.entry.built_in and distiller is None and not terms
         self.step: OptimizerStep | None = None
         self.early = EarlyAccumulation(self, self._aggregation, self.divisor)
         self.score = TokenLogprobs(model, temperature=temperature)
@@ -207,7 +205,7 @@ class PolicyActor(Trainable):
             step=self.step,
         )
         if importance is not None and capped is not None:
-            details |= {"rollout_is": importance, "rollout_is_capped": capped}
+            details |= {"rollout_is/mean": importance, "rollout_is/capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         drawn, sampled = self._importance_of_terms(logprobs, old, importance)
@@ -255,20 +253,6 @@ class PolicyActor(Trainable):
         if micro.ref_logprobs is None:
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
         return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
-
-    def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
-        return self._all_have_gradients or not outline.zero_advantage[sequence]
-
-    @property
-    def _all_have_gradients(self) -> bool:
-        """Whether sequences of advantage 0 have a gradient too."""
-        terms = self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or self.actor.router.aux_loss_coef != 0
-        return terms or self.distiller is not None or not self.policy_loss.built_in
-
-    def split_by_gradient(self, mini: Batch) -> Split:
-        """(sequences whose loss has a gradient, the others)."""
-        has = [True] * mini.num_sequences if self._all_have_gradients else moves_policy(mini)
-        return [i for i, one in enumerate(has) if one], [i for i, one in enumerate(has) if not one]
 
 
 def _exact_kl(reference: Reference, micro: Batch) -> Compare:

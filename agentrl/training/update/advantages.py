@@ -9,8 +9,10 @@ from numbers import Real
 
 import torch
 
-from agentrl.algorithms import KLController, draw, estimate, kl_controller, kl_penalty, penalise
+from agentrl.algorithms import estimate
 from agentrl.algorithms.advantages.scores import trajectory_scores
+from agentrl.algorithms.filters import draw
+from agentrl.algorithms.kl import KLController, kl_penalty, penalise
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.derived import changed_distribution, components_of
 from agentrl.config.schema import Algorithm, Config, Reward
@@ -57,7 +59,8 @@ def columns_read(config: Config) -> frozenset[str] | None:
 def kl_of(algorithm: Algorithm) -> KLController:
     """The controller of the KL to the reference that is subtracted from rewards."""
     kl_ctrl = algorithm.kl_ctrl
-    return kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
+    target = kl_ctrl.target_kl if kl_ctrl.type == "adaptive" else None
+    return KLController(kl_ctrl.kl_coef, target=target, horizon=kl_ctrl.horizon)
 
 
 class ComputeAdvantages:
@@ -138,7 +141,10 @@ class ComputeAdvantages:
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
         if self.corrects_batch:
-            self._correct(batch)
+            assert batch.old_logprobs is not None
+            found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
+            batch.mask, batch.rejected = found.mask, found.rejected
+            batch.importance, batch.capped = found.importance, found.capped
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,
@@ -158,12 +164,6 @@ class ComputeAdvantages:
             batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
             batch.advantages = batch.advantages * batch.mask
         return metrics
-
-    def _correct(self, batch: Batch) -> None:
-        assert batch.old_logprobs is not None
-        found = correct_batch(batch, batch.old_logprobs, self.algorithm.rollout_correction)
-        batch.mask, batch.rejected = found.mask, found.rejected
-        batch.importance, batch.capped = found.importance, found.capped
 
     def filtered(self, batch: Batch, step: int) -> Batch:
         """The batch to train on; with `use_pf_ppo`, as many trajectories drawn from it by their scores.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from agentrl.algorithms import token_weights
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.training.batches.batch import Batch, bounds_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -44,11 +44,6 @@ class EarlyGradients:
     parts: list[Batch] = field(default_factory=list)
     weights: Tensor = field(default_factory=lambda: torch.empty(0))
     """Weights of their tokens in the loss of all parts together, f32."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all parts."""
-        return self.weights.numel()
 
     def add(self, part: Batch, mode: str, norm: float) -> float:
         """Add a part of whole trajectories, and set its weights in the loss of all parts. `mode`, `norm`: as in
@@ -118,13 +113,9 @@ class EarlyAccumulation:
         """Gradients that the last update used."""
         self.refused = False
         """Whether the last update trained on other data than was accumulated."""
-        self._refusals = self._pause = 0
+        self._refusals = self.pause = 0
+        """Updates that accumulate none, because early gradients were of no use lately."""
         self._warned = False
-
-    @property
-    def paused(self) -> bool:
-        """Whether early gradients were of no use lately, so that some updates accumulate none."""
-        return self._pause > 0
 
     def accumulate(self, part: Batch) -> float:
         """Add the gradients of whole groups that the next update is expected to train on; returns the FLOPs."""
@@ -144,7 +135,7 @@ class EarlyAccumulation:
 
     def next_update(self) -> None:
         """Count an update, which shortens a pause."""
-        self._pause = max(self._pause - 1, 0)
+        self.pause = max(self.pause - 1, 0)
 
     def remaining_sequences(self, mini: Batch, whole: Split, report: PolicyReport) -> Split:
         """Sequences that still need a pass. Adds the metrics of the others to `report`. Collective."""
@@ -170,7 +161,7 @@ class EarlyAccumulation:
             )
         self.refused = self._warned = True
         self._refusals += 1
-        self._pause = min(2 ** (self._refusals - 1), MAX_PAUSE)
+        self.pause = min(2 ** (self._refusals - 1), MAX_PAUSE)
 
 
 def _facts(batch: Batch) -> list[tuple[int, Facts]]:

@@ -12,6 +12,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.shared_prompts import families, pass_tokens
 from agentrl.training.batches.splitting import micro_batches
+from agentrl.training.checkpoint.restarts import PassTooLarge
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
@@ -49,7 +50,7 @@ class MicroBatching:
         All ranks get the same number of micro-batches; empty ones only run the collectives. Collective.
         """
         units = self._units(batch, list(range(batch.num_sequences)) if sequences is None else sequences)
-        sizes = [self._tokens(batch, unit) for unit in units]
+        sizes = [self.tokens(batch, unit) for unit in units]
         parts = self._micro_batches(sizes)
         if self.ranks.data_world > 1:
             most = self.ranks.max_over_ranks(len(parts))
@@ -67,7 +68,12 @@ class MicroBatching:
         fullest = self.split(batch, sequences)[0]
         if len(fullest) == 1:
             return None
-        return replace(self, max_tokens=self._tokens(batch, fullest) // 2)
+        return replace(self, max_tokens=self.tokens(batch, fullest) // 2)
+
+    def half(self, batch: Batch) -> int:
+        """Half of `max_tokens`, or the longest sequence of this rank's share; 0 where passes cannot be smaller."""
+        most, longest = self.max_tokens or 0, -(-max(batch.lengths, default=0) // self.ranks.seq_world)
+        return max(most // 2, longest) if most > longest else 0
 
     def micro_batch(self, batch: Batch, rows: list[int]) -> Batch:
         """The sequences of a micro-batch, ready for its pass; for an empty one, a dummy batch."""
@@ -77,7 +83,7 @@ class MicroBatching:
     def _share(self, batch: Batch) -> bool:
         return self.shares and batch.media is None  # equal tokens may stand for different images
 
-    def _tokens(self, batch: Batch, rows: list[int]) -> int:
+    def tokens(self, batch: Batch, rows: list[int]) -> int:
         """Tokens of a micro-batch, by the memory of its pass."""
         lengths = [batch.lengths[i] for i in rows]
         return pass_tokens(lengths, [batch.prompts[i] for i in rows]) if self._share(batch) else sum(lengths)
@@ -150,21 +156,22 @@ def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, co
     """`score` of every token of this rank's share, computed in micro-batches: f32 [columns, T]. Collective."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
     smaller: MicroBatching | None = micro_batching
-    while smaller is not None and not fits(partial(_fill, table, score, batch, smaller), smaller.ranks):
+    while smaller and not fits(partial(_fill, table, score, batch, smaller), smaller.ranks, smaller.half(batch)):
         smaller = smaller.halved(batch)
     if smaller is None:
         raise UserError(f"a pass of one sequence of {max(batch.lengths)} tokens {NO_ROOM}")
     return table
 
 
-def fits(run: Callable[[], None], ranks: Ranks) -> bool:
-    """`run()`; whether the GPU's memory was enough. On several ranks the error is raised: the others compute on."""
+def fits(run: Callable[[], None], ranks: Ranks, half: int = 0) -> bool:
+    """`run()`; whether the GPU's memory was enough. On several ranks, of which the others compute on, raises
+    PassTooLarge with the tokens of smaller passes (`half`), or UserError where there are none."""
     try:
         run()
         return True
     except torch.OutOfMemoryError as error:
         if ranks.world > 1:
-            raise UserError(f"a pass {NO_ROOM}") from error
+            raise (PassTooLarge(f"a pass {NO_ROOM}", half) if half else UserError(f"a pass {NO_ROOM}")) from error
     # Outside the handler, where the error no longer keeps the pass's tensors.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

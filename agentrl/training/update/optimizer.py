@@ -120,11 +120,6 @@ class Optimizer:
         """The learning rate of the next step."""
         return self.optim.lr * lr_factor(self.optim, self.schedule_step, self.total_steps)
 
-    @property
-    def loss_scale(self) -> float | None:
-        """The factor of float16 losses; None where layers compute in another dtype."""
-        return self.scale.value if self.scale.needed else None
-
     def step(self) -> float:
         """Clip, step, clear the gradients; returns the norm before clipping. Skips and counts non-finite norms.
 
@@ -165,16 +160,6 @@ class Optimizer:
         """Move to the schedule's next step."""
         self.schedule_step += 1
         self._set_lr()
-
-    @property
-    def offload(self) -> bool:
-        """Whether state and steps are on the CPU."""
-        return self.copies is not None
-
-    @property
-    def has_state(self) -> bool:
-        """Whether a step has made the moments."""
-        return any(rule.state for rule in self.rules)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers of the rules by parameter, the schedule's step, the loss scale."""

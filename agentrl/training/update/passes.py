@@ -20,10 +20,13 @@ from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.trainable import Trainable
 
+FULL = 0.95
+"""Share of the free memory that passes may need before they are made smaller."""
+
 
 def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Reference], ranks: Ranks) -> None:
     """Set the sizes of passes that no key sets, to the tokens that fit into the memory that is free now, and how many
-    logits a pass keeps.
+    logits a pass keeps; later, lower those that need more memory than is free.
 
     The passes of `frozen` models, without a backward pass, take the size of the policy's. Collective.
     """
@@ -34,12 +37,20 @@ def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Ref
     longest = ceil(most / ranks.seq_world)
     for trainable in trainables:
         left, each = room - pass_bytes(trainable), token_bytes(trainable)
-        fitting = tokens_that_fit(left, each, longest, alone=alone)
-        trainable.limit_passes(-ranks.max_over_ranks(-fitting))
-        if each.logits:
-            trainable.score.keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
+        if ranks.max_over_ranks(int(not trainable.taken or needed(trainable, each) > left * FULL)):
+            fitting = tokens_that_fit(left, each, longest, alone=alone)
+            lower = min(fitting, trainable.micro_batching.max_tokens or fitting) if trainable.taken else fitting
+            trainable.micro_batching = trainable.micro_batching.of_default_size(-ranks.max_over_ranks(-lower))
+            keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
+            trainable.score.keep = keep
     for model in frozen:
-        model.limit_passes(trainables[0].micro_batching.max_tokens)
+        model.micro_batching = model.micro_batching.of_default_size(trainables[0].micro_batching.max_tokens)
+
+
+def needed(trainable: Trainable, each: TokenBytes) -> float:
+    """Bytes of the largest pass, besides `pass_bytes`."""
+    tokens = trainable.micro_batching.max_tokens or 0
+    return tokens * each.activations + min(tokens, trainable.score.keep) * each.logits
 
 
 def pass_tokens(trainable: Trainable, longest: int) -> int:
@@ -49,19 +60,21 @@ def pass_tokens(trainable: Trainable, longest: int) -> int:
 
 
 def token_bytes(trainable: Trainable) -> TokenBytes:
-    """Bytes per token of a pass."""
+    """Bytes per token of a pass: as estimated, or as measured where that is more."""
     model = trainable.model
     parameters = dict(model.module.named_parameters())
     shape = shape_of(model.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
+    logits = trainable.score.logit_bytes
     compiled, checkpointing = model.runs_compiled, model.base.is_gradient_checkpointing
     activations = activation_bytes(shape, narrow=model.in_half, compiled=compiled, checkpointing=checkpointing)
-    return TokenBytes(activations, trainable.score.logit_bytes)
+    rest = trainable.taken - pass_bytes(trainable) - min(trainable.fullest, trainable.score.keep) * logits
+    return TokenBytes(max(activations, rest / max(trainable.fullest, 1)), logits)
 
 
 def moment_bytes(trainable: Trainable) -> float:
     """Bytes of the optimizer's moments that are still to be made on the device."""
     optimizer = trainable.optimizer
-    if optimizer.offload or optimizer.has_state:
+    if optimizer.copies is not None or any(rule.state for rule in optimizer.rules):
         return 0.0
     return sum(local(p).numel() for p in optimizer.parameters) * state_bytes(optimizer.optim)
 

@@ -44,7 +44,7 @@ class Report:
     def __init__(self, section: str, optimizer: Optimizer, device: torch.device) -> None:
         """`section`: prefix of the optimizer's metrics."""
         self._section, self._ranks, self._lr = section, optimizer.ranks, optimizer.lr
-        self._loss_scale = {} if optimizer.loss_scale is None else {"loss_scale": optimizer.loss_scale}
+        self._loss_scale = {"loss_scale": optimizer.scale.value} if optimizer.scale.needed else {}
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
         self._mini_batches = 0
@@ -107,17 +107,7 @@ class Report:
         return {n: total / over[n] for n, total in sums.items() if over[n] and not n.endswith(COUNT)}
 
 
-NAMES = {
-    "pg_loss": "actor/pg_loss",
-    "clipped": "actor/pg_clipfrac",
-    "clipped_dual": "actor/pg_clipfrac_lower",
-    "ratio": "actor/ratio",
-    "ppo_kl": "actor/ppo_kl",
-    "entropy": "actor/entropy",
-    "kl_loss": "actor/kl_loss",
-    "rollout_is": "rollout_is/mean",
-    "rollout_is_capped": "rollout_is/capped",
-}
+NAMES = {"clipped": "actor/pg_clipfrac", "clipped_dual": "actor/pg_clipfrac_lower"}
 
 
 class PolicyReport(Report):
@@ -137,7 +127,7 @@ class PolicyReport(Report):
         return made
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor], distilled: Sequence[Figures] = ()) -> None:
-        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES. `distilled`: of some tokens."""
+        """Add a micro-batch. `details`, each [T]: old, logprobs, and figures by name. `distilled`: of some tokens."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:

@@ -4,8 +4,9 @@ Invariants:
 - a batch is this rank's share of one, and a mini-batch the share's part of it;
 - neither shares nor micro-batches change the loss: token weights are those of the whole mini-batch;
 - sequences without a gradient get no backward pass, but count in the loss's denominator;
-- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start; one
-  whose backward pass cannot be compiled, uncompiled;
+- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start (on
+  several ranks, which may be within a collective, by a restart of the run); one whose backward pass cannot be compiled,
+  uncompiled;
 - the module is in eval mode outside `train_on`.
 """
 
@@ -19,19 +20,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import token_weights
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.outline import BatchOutline, prompts_of
+from agentrl.training.batches.outline import BatchOutline, moves_policy, prompts_of
 from agentrl.training.batches.shared_prompts import repeated
 from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
-from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.shards import same_shapes
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
@@ -76,9 +76,19 @@ class Steps:
 
 
 def settled(
-    actor: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
+    actor: Actor,
+    name: str,
+    model: ModelHandle,
+    *,
+    device: torch.device,
+    total_steps: int,
+    ranks: Ranks = ALONE,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic."""
+    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic.
+
+    `total_steps`: training steps of the whole run, for the schedule. `ranks`: `model` is sharded over them. `seed`:
+    `trainer.seed`."""
     optimizer = Optimizer.of(model, actor, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
     sizes = for_ranks(micro_batching_of(actor, device), model, ranks=ranks)
     steps = Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed)
@@ -89,6 +99,8 @@ class Trainable:
     """Base class; subclasses define `loss_weights` and `loss`."""
 
     score: Scorer
+    by_advantage = False
+    """Whether the loss of a sequence of advantage 0 has no gradient."""
 
     def __init__(
         self,
@@ -109,6 +121,8 @@ class Trainable:
         self.model.use_compute_copies()
         self.load = ExpertLoad(self.model, router, device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
+        self.taken, self.fullest, self._fullest = 0, 0, 0
+        """Most bytes that passes took on a GPU, and the tokens of the fullest of them."""
 
     def assign_shares(self, outline: BatchOutline) -> list[list[int]]:
         """The sequences of each share: equal work in every mini-batch of the first epoch. Raises UserError."""
@@ -119,18 +133,11 @@ class Trainable:
         minis = mini_batches(outline.group, steps.prompts, generator=generator)
         # Sequences that get a backward pass, and the others: each rank has about as many passes of each kind.
         left = [[i for i in mini if i not in outline.accumulated] for mini in minis]
-        parts = [[i for i in m if self.has_gradient(outline, i) is has] for m in left for has in (True, False)]
+        idle = outline.zero_advantage if self.by_advantage else [False] * len(outline.lengths)
+        parts = [[i for i in mini if idle[i] is without] for mini in left for without in (False, True)]
         parts += [sorted(outline.accumulated)] * bool(outline.accumulated)
         ranks = sizes.ranks.data_world
         return assign_shares(outline.lengths, parts, ranks, hidden=sizes.hidden, prompts=outline.shared)
-
-    def has_gradient(self, outline: BatchOutline, sequence: int) -> bool:
-        """Whether the loss of a sequence has a gradient, as far as its advantages say."""
-        return True
-
-    def limit_passes(self, tokens: int | None) -> None:
-        """Let passes whose size no key sets have so many tokens."""
-        self.micro_batching = self.micro_batching.of_default_size(tokens)
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
         """Complete a mini-batch under the weights before its optimizer step."""
@@ -159,7 +166,8 @@ class Trainable:
 
     def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
-        return list(range(mini.num_sequences)), []
+        has = moves_policy(mini) if self.by_advantage else [True] * mini.num_sequences
+        return [i for i, one in enumerate(has) if one], [i for i, one in enumerate(has) if not one]
 
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
         """Sequences that still need a pass. Adds the metrics of finished ones to `report`."""
@@ -200,10 +208,6 @@ class Trainable:
             yield
         self.model.module.eval()
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of this rank's part of a loss. Raises BackwardFailed."""
-        backward(self.model.compiled, loss, self.micro_batching.ranks)
-
     def clear_gradients(self) -> None:
         """Forget the gradients so far."""
         self.optimizer.clear()
@@ -231,7 +235,7 @@ class Trainable:
             fixed = state.get("fixed", {})  # missing in checkpoints of older versions
             shards = shards | {name: shard for name, shard in self.model.fixed_shards().items() if name in fixed}
             saved = saved | fixed
-            if not same_shapes(shards, saved):
+            if {n: s.shape for n, s in shards.items()} != {n: tuple(s.shape) for n, s in saved.items()}:
                 raise UserError("another model or rank was saved: use one like it, or set trainer.resume_mode=disable")
             for name, shard in shards.items():
                 shard.fill(shard.parameter, saved[name])
@@ -260,8 +264,12 @@ class Trainable:
 
     def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
+        cuda, sizes = self.device.type == "cuda", self.micro_batching
+        before = torch.cuda.memory_allocated(self.device) if cuda else 0
         try:
-            if fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
+            if fits(partial(self._passes, mini, trained, others, report), sizes.ranks, sizes.half(mini)):
+                taken = torch.cuda.max_memory_allocated(self.device) - before if cuda and trained else 0
+                self.taken, self.fullest = max((self.taken, self.fullest), (taken, self._fullest))
                 return True
         except BackwardFailed:
             self.clear_gradients()
@@ -272,10 +280,11 @@ class Trainable:
 
     def _passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> None:
         """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
-        parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
+        frozen, parts = self._micro_batches(mini, others), self._micro_batches(mini, trained)
         for number, micro in enumerate(parts, start=1):
             self.model.set_no_sync(number < len(parts))
-            self.backward(self.loss(micro, report) * self.optimizer.scale.value)
+            loss = self.loss(micro, report) * self.optimizer.scale.value
+            backward(self.model.compiled, loss, self.micro_batching.ranks)
         with torch.no_grad():
             for micro in frozen:
                 self.loss(micro, report)
@@ -294,4 +303,6 @@ class Trainable:
     def _micro_batches(self, mini: Batch, sequences: list[int]) -> list[Batch]:
         # All before the first pass: the device computes without waiting for what is read here.
         sizes = self.micro_batching
-        return [sizes.micro_batch(mini, rows) for rows in sizes.split(mini, sequences)]
+        parts = sizes.split(mini, sequences)
+        self._fullest = max(map(partial(sizes.tokens, mini), parts), default=0) // sizes.ranks.seq_world
+        return [sizes.micro_batch(mini, rows) for rows in parts]

@@ -16,12 +16,11 @@ import torch
 from agentrl.training.batches.batch import Batch, bounds_of, positions_of
 from agentrl.training.batches.shared_prompts import Prompt
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
-from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.sizes import ModelSizes
-from agentrl.training.perf.compiled_block import BackwardFailed
+from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.compiling import PER_KIND, compiled_blocks, representative
 from agentrl.training.update.micro_batches import fits
-from agentrl.training.update.trainable import Scorer, Trainable
+from agentrl.training.update.trainable import Trainable
 
 MOST_TOKENS = 16384
 """Tokens of a pass: its kernels are chosen for about that many."""
@@ -45,7 +44,10 @@ def warm_up(trainable: Trainable, *, longest: int, scores_apart: bool, should_st
     if not blocks:
         return
     random = rng_state()
-    tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(model, trainable.device))
+    tokens = trainable.micro_batching.max_tokens or MOST_TOKENS
+    if trainable.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(trainable.device).total_memory
+        tokens = min(tokens, tokens_within(memory, model.sizes))
     batch = dummy_batch(tokens, longest).to(trainable.device)
     if model.routing is not None:
         batch.experts = model.routing.unknown(batch.num_tokens)
@@ -68,33 +70,21 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
     if should_stop():
         return
     trainable.model.train()
-    trainable.backward(trainable.score(batch)[0].sum())
+    backward(trainable.model.compiled, trainable.score(batch)[0].sum(), trainable.micro_batching.ranks)
     if scores_apart:
         if should_stop():
             return
         trainable.model.module.eval()
-        _without_gradient(trainable.score, batch)
+        torch.no_grad()(trainable.score)(batch)
     if not should_stop():
         trainable.model.train()
-        _without_gradient(trainable.score, batch)  # sequences of advantage 0
-
-
-def _room(model: ModelHandle, device: torch.device) -> int:
-    """Tokens whose activations fit into the memory that a server leaves."""
-    if device.type != "cuda":
-        return MOST_TOKENS
-    return tokens_within(torch.cuda.get_device_properties(device).total_memory, model.sizes)
+        torch.no_grad()(trainable.score)(batch)  # sequences of advantage 0
 
 
 def tokens_within(memory: int, sizes: ModelSizes) -> int:
-    """Tokens of a pass through one kind of blocks, on a GPU of `memory` bytes."""
+    """Tokens of a pass through one kind of blocks, in the part that a server leaves of a GPU of `memory` bytes."""
     each = PER_KIND * (32 * sizes.hidden + 8 * sizes.inner)  # half precision, counted on Llama and Qwen3
     return int(memory * SHARE / each)
-
-
-@torch.no_grad()
-def _without_gradient(score: Scorer, batch: Batch) -> None:
-    score(batch)
 
 
 def dummy_batch(tokens: int, longest: int) -> Batch:

@@ -115,10 +115,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write(tmp_path / "a", SOLVED)
     write(tmp_path / "unbuildable", SOLVED)
     provider = f"{Path(__file__)}:good_provider"
-    assert main(["tasks", "check", str(tmp_path), "--provider", provider, "--task", "a"]) == 0
-    assert main(["tasks", "check", str(tmp_path), "--provider", provider]) == 1
+    assert main(["tasks", "check", str(tmp_path), f"rollout.containers.provider={provider}", "--task", "a"]) == 0
+    assert main(["tasks", "check", str(tmp_path), f"rollout.containers.provider={provider}"]) == 1
     assert "1 of 2 tasks are fine" in capsys.readouterr().out
-    assert main(["tasks", "check", str(tmp_path), "--provider", provider, "--task", "b"]) == 2
+    assert main(["tasks", "check", str(tmp_path), f"rollout.containers.provider={provider}", "--task", "b"]) == 2
     assert "it has a, unbuildable" in capsys.readouterr().err
 
 

@@ -107,11 +107,8 @@ class Standbys:
             task = wanted.name, wanted.daemon, wanted._target, wanted._args, wanted._kwargs
             for message in [ForkingPickler.dumps(dict(os.environ)), ForkingPickler.dumps(task)]:
                 pipe.send_bytes(message)
-        except (
-            OSError,
-            RuntimeError,
-            pickle.PicklingError,
-        ) as error:  # dead, or arguments that only spawning passes on
+        # It is dead, or the arguments are such that only spawning passes on.
+        except (OSError, RuntimeError, pickle.PicklingError) as error:
             say(f"a process is spawned as usual: {error!r}")
             return plain(wanted)
         self.waiting.pop(0)

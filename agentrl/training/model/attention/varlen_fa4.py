@@ -23,19 +23,9 @@ def forward(
     return output, lse.contiguous()
 
 
-def backward(
-    gradient: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    keys: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    longest: int,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
+def backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v. `given`: the output's gradient, q to keys, output, log-sum-exp, longest and scale."""
+    gradient, q, k, v, cu_seqlens, keys, output, lse, longest, scale = given
     given = _bounds(cu_seqlens, keys, longest) | {"softmax_scale": scale, "causal": True}
     dq, dk, dv = _package()._flash_attn_bwd(q, k, v, output, gradient, lse, **given)[:3]
     return dq, dk, dv

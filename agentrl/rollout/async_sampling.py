@@ -1,4 +1,4 @@
-"""Rollouts that continue while the policy trains: what a runtime adds for `trainer.max_staleness` > 0.
+"""Rollouts that continue while the policy trains, for `trainer.max_staleness` > 0.
 
 Invariants:
 - no weights are read for an engine while an update changes them;
@@ -11,24 +11,25 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from agentrl.core.loop_thread import LoopFuture, LoopThread
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
-from agentrl.rollout.pausable_engine import EngineWrapper
+from agentrl.rollout.pausable_engine import StoppableEngine
 from agentrl.trajectory.trajectory import Trajectory
 
 
 class AsyncSampling:
     """Begins batches in the background, and pauses their engine for updates."""
 
-    def __init__(self, thread: LoopThread, engine: EngineWrapper, servers: RemoteEngine | None) -> None:
+    def __init__(self, thread: LoopThread, engine: StoppableEngine, servers: RemoteEngine | None) -> None:
         """`engine`: measures its `activity`. `servers`: the servers behind it; None: it samples from the tensors that
         are trained."""
         self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
         self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
-        self._tasks = set[asyncio.Task[Any]]()
+        self._tasks = WeakSet[asyncio.Task[Any]]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
 
@@ -65,8 +66,7 @@ class AsyncSampling:
 
     def activity(self) -> dict[str, float]:
         """Metrics of the engine since the last call."""
-        figures: dict[str, float] = self.thread.run(self.engine.activity())
-        return figures
+        return self.thread.run(self.engine.activity())
 
     def close(self) -> None:
         """Cancel the trajectories that are under way; safe to call twice."""
@@ -78,10 +78,7 @@ class AsyncSampling:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        try:
-            return await work
-        finally:
-            self._tasks.discard(task)
+        return await work
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)
