@@ -64,6 +64,7 @@ def unread(schema: type) -> list[str]:
     from agentrl.algorithms.distillation import Distance
 
     shared = {("critic", key) for section, key in attribute_accesses() if section in ("actor", "settings")}
+    shared |= {("val_kwargs", key) for section, key in attribute_accesses() if section == "settings"}  # as a set's
     assert ("section", "custom") in attribute_accesses()
     customs = {(*path.split("."), "custom")[-2:] for path in schema_sections(schema)} | {("custom",)}
     filters = {(section, name) for section in ("rollout", "val_kwargs") for name in FILTERS}  # read by their names

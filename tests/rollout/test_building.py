@@ -33,7 +33,7 @@ def test_rows_may_be_a_part_of_the_files(tmp_path: Path) -> None:
     splits = Reader(config, None, lambda row: 0).splits()
     assert len(splits.train.rows) == 4
     assert splits.train.steps_per_epoch == 2
-    assert [len(batch) for batch in splits.validation] == [3]
+    assert [len(batch) for one in splits.validation for batch in one.batches] == [3]
 
 
 @pytest.mark.parametrize("none", ["0", "-1"])
@@ -45,6 +45,6 @@ def test_0_and_minus_1_are_no_limit(none: str, tmp_path: Path) -> None:
     sizes = ["data.train_batch_size=3", "trainer.total_epochs=2", "data.filter_overlong_prompts=false"]
     config = compose([*files, *sizes, *(f"{key}={none}" for key in keys)], config_name="train", checks=())
     splits = Reader(config, None, lambda row: 0).splits()
-    assert (len(splits.train.rows), splits.total_steps, len(splits.validation[0])) == (9, 6, 9)
+    assert (len(splits.train.rows), splits.total_steps, len(splits.validation[0].rows)) == (9, 6, 9)
     found = limits(config)
     assert (found.assistant_turns, found.user_turns) == (None, None)
