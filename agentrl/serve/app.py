@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,7 @@ async def serve(service: Service, token: str, host: str, port: int, ready: Calla
     await service.start()
     await server.start()
     ready(server.url)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         await service.training
     finally:

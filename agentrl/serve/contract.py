@@ -23,12 +23,12 @@ class AdapterShape:
 class Adam:
     """One AdamW step. With a `grad_clip_norm` of 0 there is no clipping."""
 
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    grad_clip_norm: float
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
 
 
 @dataclass(frozen=True)

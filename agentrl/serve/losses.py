@@ -75,8 +75,7 @@ def _cross_entropy(logprobs: Tensor, micro: Any) -> Tensor:
 
 def _policy_loss(loss: PolicyLoss, logprobs: Tensor, micro: Any) -> Tensor:
     mask = micro.mask if micro.chosen is None else micro.chosen != 0
-    given = {"mask": mask, "cu_seqlens": micro.cu_seqlens}
-    return loss(logprobs[:, 0], micro.old_logprobs, micro.advantages, **given)[0]
+    return loss(logprobs[:, 0], micro.old_logprobs, micro.advantages, mask=mask, cu_seqlens=micro.cu_seqlens)[0]
 
 
 def _dro(beta: float, logprobs: Tensor, micro: Any) -> Tensor:
@@ -94,8 +93,7 @@ def pack_data(data: Sequence[Datum], loss: Loss, *, vocabulary: int, longest: in
     columns = {n: torch.cat([F.pad(row[n], (0, width - row[n].shape[1])) for row in rows]) for n in rows[0]}
     given: dict[str, Any] = {n: c if n in ("targets", "weights") else c[:, 0] for n, c in columns.items()}
     given = {"weights": columns["mask"].float(), "index": torch.arange(len(rows))} | given
-    lengths = [len(row["ids"]) for row in rows]
-    return Batch.of(lengths=lengths, **given)
+    return Batch.of(lengths=[len(row["ids"]) for row in rows], **given)
 
 
 def _row(where: str, datum: Datum, loss: Loss, vocabulary: int, longest: int) -> dict[str, Tensor]:

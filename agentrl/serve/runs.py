@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from dataclasses import field as member
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,6 @@ PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.
 INFO, NOTE = "info.json", "checkpoint.json"
 """What clients are told of a training run, and of a checkpoint: it is whole once it has the file."""
 PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
-ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
 
 @dataclass
@@ -159,7 +158,7 @@ class TrainingRun:
 
     def _optim_step(self, command: Command) -> Answer:
         given = field(parse(command.body), "adam_params", dict)
-        adam = {name: field(given, name, float, default) for name, default in ADAM.items()}
+        adam = {name: field(given, name, float, default) for name, default in asdict(Adam()).items()}
         metrics = self.trainer.optim_step(self.id, Adam(**adam))
         self._metrics.log(self.steps + 1, {"actor/loss": self._loss, "actor/lr": adam["learning_rate"]} | metrics)
         return {"metrics": metrics}

@@ -44,7 +44,8 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import score_tokens
 
 ADAPTERS, RANK, TOPK = 8, 64, 20
-"""Adapters that are loaded, their greatest rank on a server, and most tokens in place of one that it scores."""
+"""Adapters that are loaded, their greatest rank on a server without `model.lora_rank`, and most tokens in place of one
+that it scores."""
 LOOK = 16
 """Tokens between two looks for texts that end an answer."""
 POLL_SECONDS = 0.005
@@ -52,6 +53,7 @@ POLL_SECONDS = 0.005
 
 async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "Samplers":
     """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
+    config = replace(config, model=replace(config.model, lora_rank=config.model.lora_rank or RANK))
     servers = launch(_with_adapters(config, model), next(model.module.parameters()).device.type)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
@@ -59,6 +61,7 @@ async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "
     else:
         engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
         samplers = ServerSamplers(engine, tokenizer, model)
+        samplers.rank, samplers.topk = config.model.lora_rank, TOPK
     await engine.start()
     return samplers
 
@@ -70,14 +73,14 @@ def _with_adapters(config: Config, model: ModelHandle) -> Config:
     vllm, given = {"max_loras": ADAPTERS, "max_logprobs": TOPK}, config.rollout.engine_kwargs
     kwargs = given | {"sglang": sglang | given.get("sglang", {}), "vllm": vllm | given.get("vllm", {})}
     rollout = replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False)
-    return replace(config, model=replace(config.model, lora_rank=RANK, lora_merge=False), rollout=rollout)
+    return replace(config, model=replace(config.model, lora_merge=False), rollout=rollout)
 
 
 class Samplers(ABC):
     """Sample from the base and from many exported adapters at once, over an engine that loads adapters."""
 
-    kept = 0
-    """Finished requests whose cache the engine keeps."""
+    kept, rank, topk = 0, 2**16, 128
+    """Finished requests whose cache the engine keeps, greatest rank, and most tokens in place of one that it scores."""
 
     def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle) -> None:
         self.engine, self.tokenizer, self.model = engine, tokenizer, model

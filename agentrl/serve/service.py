@@ -35,8 +35,8 @@ SESSION_SECONDS, POLL_SECONDS = 1800.0, 25.0
 """Seconds without a heartbeat after which a session ends, and those that a request for an answer takes."""
 MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
 """Models of a key; its commands that wait, and their bytes; its prompts that wait, and the answers to one."""
-MAX_TOPK, MAX_ANSWERS = 128, 20_000
-"""Likeliest tokens in place of one, and prompts whose answers can be fetched again."""
+MAX_STOPS, MAX_ANSWERS = 128, 20_000
+"""Texts that end an answer, and prompts whose answers can be fetched again."""
 SEEDS = 1_000_003
 """Distance of the seeds of two answers to a prompt."""
 SAMPLER = re.compile(r"s-\w+:sample:\d+~(?:(s-\w+:train:\d+)~(sampling|sampler_weights)~(\w[\w.-]*))?", re.ASCII)
@@ -90,16 +90,20 @@ class Service:
         """Run one command of each model in turn, and end what its client has left."""
         while await self._wake.wait():
             self._wake.clear()
-            while ready := [run for run in self._runs.values() if run.ready]:
+            if ready := [run for run in self._runs.values() if run.ready]:
+                self._wake.set()
                 async with self._samplers.training():
-                    for run, command in [(run, run.ready) for run in ready if run.ready]:
-                        run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
-                        await self._in_thread(run.take_snapshot)
+                    await self._turn(ready)
             for name in [name for name, seen in self._seen.items() if time.monotonic() - seen > SESSION_SECONDS]:
                 self._finish(name)
-            for run in [run for run in self._runs.values() if run.closing]:
+            for run in [run for run in self._runs.values() if run.closing and not run.ready]:
                 self._runs.pop(run.id).close()
                 await answered(self._in_thread(self._trainer.remove, run.id))
+
+    async def _turn(self, runs: list[TrainingRun]) -> None:
+        for run, command in [(run, run.ready) for run in runs if run.ready]:
+            run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
+            await self._in_thread(run.take_snapshot)
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -156,6 +160,8 @@ class Service:
             return facts_in(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
         self._check_base(call)
         lora = {"rank": 32, "seed": None, **dict.fromkeys(PARTS.values(), True), **call.body.get("lora_config", {})}
+        if field(lora, "rank", int) > (most := self._samplers.rank):
+            raise Refused(f"rank={lora['rank']}: the engine takes {most} at most, or model.lora_rank of agentrl serve")
         return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
 
     def _check_base(self, call: Call) -> None:
@@ -200,8 +206,8 @@ class Service:
             raise Refused(f"the answer {name[:100]!r} is no longer there: ask again", "lost")
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
-        answer: Any = found.result()
-        return sample_message(answer) if call.protobuf and isinstance(answer, Samples) else answer
+        answer, drawn = found.result(), name in self._samples
+        return sample_message(answer) if call.protobuf and drawn and "error" not in answer else answer
 
     def post_create_sampling_session(self, call: Call) -> Answer:
         session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
@@ -215,8 +221,7 @@ class Service:
 
     def _weights(self, call: Call, name: str) -> Path | None:
         """Folder of a sampler's weights; None: the base."""
-        found = SAMPLER.fullmatch(name)
-        if not found:
+        if not (found := SAMPLER.fullmatch(name)):
             raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
         if not found[1]:
             return None
@@ -247,13 +252,13 @@ class Service:
         seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
         draws = [self._samplers.generate(weights, ids, replace(sampling, seed=seed), stop=texts) for seed in seeds]
         drawn = await asyncio.gather(*draws)
-        ends = ["length" if one.finish_reason == "length" else "stop" for one in drawn]
-        found = [{"tokens": one.token_ids, "logprobs": one.logprobs} for one in drawn]
-        sequences = [one | {"stop_reason": end} for one, end in zip(found, ends, strict=True)]
-        k, scores = min(field(body, "topk_prompt_logprobs", int, 0), MAX_TOPK), {}
+        found = [{"tokens": one.token_ids, "logprobs": one.logprobs, "stop_reason": one.finish_reason} for one in drawn]
+        k, scores = field(body, "topk_prompt_logprobs", int, 0), {}
+        if not 0 <= k <= self._samplers.topk:
+            raise Refused(f"topk_prompt_logprobs={k}: ask for at most {self._samplers.topk} tokens")
         if k or field(body, "prompt_logprobs", bool, False):
             scores = scores_answer(await self._samplers.score(weights, ids, k))
-        return Samples(type="sample", sequences=sequences, **scores)
+        return {"type": "sample", "sequences": found} | scores
 
     def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:
         """How to sample, and the texts that end it."""
@@ -264,12 +269,12 @@ class Service:
         length, top_k = field(given, "max_tokens", int, self._max_tokens), max(field(given, "top_k", int, -1), 0)
         seed = field(given, "seed", int, None)
         sampling = Sampling(length, temperature, top_p, top_k, seed=seed, stop_token_ids=ids, ignore_eos=not ids)
-        return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_TOPK]
+        return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_STOPS]
 
     def post_get_info(self, call: Call) -> Answer:
-        run, names = self._run(call, field(call.body, "model_id", str)), {"model_name": self._model}
-        data = {"model_data": names | {"tokenizer_id": self._model}, "model_id": run.id}
-        return {"type": "get_info"} | names | data | run.info
+        run = self._run(call, field(call.body, "model_id", str))
+        names = {"model_name": self._model, "tokenizer_id": self._model}
+        return {"type": "get_info", "model_id": run.id, "model_data": names} | names | run.info
 
     def post_weights_info(self, call: Call) -> Answer:
         return facts_in(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
@@ -296,10 +301,6 @@ class Service:
         name, _, *rest = call.rest
         delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest]), call.owner))
         return {}
-
-
-class Samples(dict[str, Any]):
-    """An answer with samples."""
 
 
 async def answered(work: Awaitable[Answer]) -> Answer:

@@ -1,6 +1,6 @@
 """A model of one client: the project's own passes and optimizer, with a loss that the client names."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,7 @@ class Tenant(Trainable):
     def step(self, adam: Adam) -> dict[str, float]:
         """Take a step with the gradients so far, which is skipped where they are not finite."""
         betas = (adam.beta1, adam.beta2)
-        numbers = (adam.learning_rate, *betas, adam.eps, adam.weight_decay, adam.grad_clip_norm)
-        if not all(isfinite(number) and number >= 0 for number in numbers) or max(betas) >= 1:
+        if not all(isfinite(number) and number >= 0 for number in astuple(adam)) or max(betas) >= 1:
             raise UserError(f"{adam}: send numbers of at least 0, and betas below 1")
         self.optimizer.configure(adam.learning_rate, adam.weight_decay, adam.grad_clip_norm, betas=betas, eps=adam.eps)
         return {"grad_norm:mean": self.optimizer.step(), "skipped_steps:max": float(self.optimizer.skipped)}

@@ -28,15 +28,13 @@ MAX_NUMBERS = 2**25
 TEXT_ALONE = "images and audio are not served: send chunks of encoded_text alone"
 MUST: Any = object()
 
-FILE = text_format.Parse(
-    Path(__file__).with_name("messages.textproto").read_text(), descriptor_pb2.FileDescriptorProto()
-)
+TEXT = Path(__file__).with_name("messages.textproto").read_text()
+FILE = text_format.Parse(TEXT, descriptor_pb2.FileDescriptorProto())
 POOL = descriptor_pool.DescriptorPool()
 """Apart from the pool of all, where a client in this process has the same names."""
 POOL.Add(FILE)
-MESSAGES = {
-    name.rpartition(".")[2]: kind for name, kind in message_factory.GetMessageClassesForFiles([FILE.name], POOL).items()
-}
+KINDS = message_factory.GetMessageClassesForFiles([FILE.name], POOL)
+MESSAGES = {name.rpartition(".")[2]: kind for name, kind in KINDS.items()}
 
 
 def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
@@ -47,9 +45,8 @@ def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or value in (math.inf, -math.inf):
-        raise Refused(
-            f"{name}: {'missing' if value is None else repr(value)[:80]}: give a value of type {kind.__name__}"
-        )
+        given = "missing" if value is None else repr(value)[:80]
+        raise Refused(f"{name}: {given}: give a value of type {kind.__name__}")
     return value
 
 
@@ -111,10 +108,9 @@ def sample_message(answer: Body) -> bytes:
     if rows := answer.get("topk_prompt_logprobs"):
         k = max(len(row or ()) for row in rows)
         table = np.array([row or [(0, np.nan)] * k for row in rows]).reshape(len(rows), k, 2)
-        ids, logprobs = table[..., 0].astype("<i4").tobytes(), table[..., 1].astype("<f4").tobytes()
-        message.topk_prompt_logprobs.MergeFrom(
-            MESSAGES["TopkLogprobs"](token_ids=ids, logprobs=logprobs, k=k, length=len(rows))
-        )
+        topk, ids, values = message.topk_prompt_logprobs, table[..., 0].astype("<i4"), table[..., 1].astype("<f4")
+        topk.token_ids, topk.logprobs = ids.tobytes(), values.tobytes()
+        topk.k, topk.length = k, len(rows)
     return bytes(message.SerializeToString())
 
 

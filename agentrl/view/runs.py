@@ -6,7 +6,7 @@ Invariant: the name of a run depends on its path and on the paths that were aske
 address that names a run leads to the same one after new runs were found.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -18,6 +18,7 @@ import yaml
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import read_inside
+from agentrl.tracking.dumps.atif import read_atif
 from agentrl.tracking.dumps.index import read_index, read_lines
 from agentrl.tracking.dumps.records import Record
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
@@ -94,11 +95,18 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
     return list(found.values())
 
 
+def dumped(runs: Iterable[Run]) -> Iterator[Path]:
+    """All dumps of runs."""
+    return (file for run in runs for split in FOLDERS for file in run.dumps(split).values())
+
+
 def find_trajectory(address: str) -> Record:
-    """The record that RUN/KEY names. Raises UserError."""
+    """The record that RUN/KEY names, or that a file of ATIF has. Raises UserError."""
+    if address.endswith(".json") and Path(address).is_file():
+        return read_atif(Path(address))
     here = next(folder for folder in (Path(address), *Path(address).parents) if folder.exists())
     key = address.removeprefix(str(here)).strip("/")
-    for file in (file for run in find_runs([str(here)]) for split in FOLDERS for file in run.dumps(split).values()):
+    for file in dumped(find_runs([str(here)])):
         index = read_index(file)
         if key in index.columns["key"]:
             return next(iter(read_lines(file, index, [index.columns["key"].index(key)])))

@@ -72,6 +72,8 @@ class FakeTrainer:
 class FakeSamplers:
     """Answers with tokens that tell the weights."""
 
+    rank, topk = 64, 20
+
     def __init__(self, delay: float = 0.0) -> None:
         self.calls, self.delay = [], delay
 

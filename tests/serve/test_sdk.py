@@ -31,9 +31,9 @@ class Server:
         assert self.process.stdout is not None
         assert self.process.stdout.readline()
 
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait(timeout=60)
         self.kills += 1
         self.start()
 
@@ -120,6 +120,6 @@ def test_kills_change_nothing(server):
         client = service.create_lora_training_client(base_model=BASE, rank=8).result()
         assert trained(client, 2, server.kill) == expected(2)
         sampler = client.save_weights_and_get_sampling_client().result()
-        server.kill()
+        server.kill(signal.SIGTERM)
         drawn = sampler.sample(PROMPT, 1, tinker.types.SamplingParams(max_tokens=1)).result()
         assert drawn.sequences[0].tokens == [int(expected(2)) % 1000]

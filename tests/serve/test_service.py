@@ -232,6 +232,32 @@ async def test_finish_ends_what_waits_for_commands_that_never_come(tmp_path):
         await client.post("optim_step", {"model_id": client.model, "seq_id": 9}, 404)
 
 
+async def test_a_session_ends_while_others_have_commands_all_the_time(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client, busy = await Client(http).open(), await Client(http, "tml-b").open()
+        trainer.gate.clear()
+        commands = [await busy.forward(seq, 1) for seq in range(1, 30)]
+        waits = await client.step(4)
+        await client.post(f"sessions/{client.session}/finish", {"reason": {"type": "success"}})
+        trainer.delay = 0.02
+        trainer.gate.set()
+        assert (await client.result(waits))["category"] == "user"
+        assert len([call for call in trainer.calls if call[0] == "pass"]) < len(commands)
+
+
+async def test_what_the_engine_does_not_take_is_refused_at_once(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        body = {"session_id": client.session, "model_seq_id": 1, "base_model": "tiny", "lora_config": {"rank": 65}}
+        assert "takes 64 at most" in (await client.post("create_model", body, 400))["detail"]
+        base = {"session_id": client.session, "sampling_session_seq_id": 0, "base_model": "tiny"}
+        asked = await client.post("create_sampling_session", base)
+        asked |= {"prompt": {"chunks": [{"tokens": [1, 2]}]}, "topk_prompt_logprobs": 21}
+        answer = await client.result(await client.post("asample", asked))
+        assert (answer["category"], "at most 20" in answer["error"]) == ("user", True)
+
+
 async def test_an_answer_that_takes_long_is_asked_for_again(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
     async with serving(tmp_path) as http:

@@ -6,19 +6,36 @@ reward runs what was handed in on hidden inputs; neither they nor their outputs 
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
-
-import yaml
+from typing import ClassVar
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
-TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-"""Something done to numbers, then to a number, each as [words, Python]."""
+
+@dataclass(frozen=True)
+class Step:
+    """Something done to `{x}`, and perhaps to the number `{n}`: in words, in Python, and as a function."""
+
+    words: str
+    code: str
+    value: Callable[..., int]
+
+
+NUMBERS = (
+    Step("the count of {x}", "len({x})", len),
+    Step("the sum of {x}", "sum({x})", sum),
+    Step("twice the sum of {x}", "2 * sum({x})", lambda xs: 2 * sum(xs)),
+    Step("the sum of the squares of {x}", "sum(x * x for x in {x})", lambda xs: sum(x * x for x in xs)),
+)
+THEN = (
+    Step("{x}, plus {n}", "{x} + {n}", lambda x, n: x + n),
+    Step("{x}, minus {n}", "{x} - {n}", lambda x, n: x - n),
+    Step("{x}, times {n}", "{x} * {n}", lambda x, n: x * n),
+    Step("{n} minus {x}", "{n} - {x}", lambda x, n: n - x),
+)
 ENDS = ("b", "b + 1")
 """End of `range`: the last number is left out, as Python's habit is, or it counts."""
 COUNTS = 0.75
@@ -29,26 +46,24 @@ COUNTS = 0.75
 class Formula:
     """A function of the numbers from a to b, in one reading of "to"."""
 
-    numbers: Sequence[str]
-    then: Sequence[str]
+    numbers: Step
+    then: Step
     n: int
     end: str
 
     @property
     def words(self) -> str:
         """Its description, equal for every reading."""
-        return self.then[0].format(x=self.numbers[0].format(x="the numbers from a to b"), n=self.n)
+        return self.then.words.format(x=self.numbers.words.format(x="the numbers from a to b"), n=self.n)
 
     @property
     def code(self) -> str:
         """The function, as a model should write it."""
-        numbers = self.numbers[1].format(x=f"range(a, {self.end})")
-        return f"def f(a, b):\n    return {self.then[1].format(x=numbers, n=self.n)}\n"
+        numbers = self.numbers.code.format(x=f"range(a, {self.end})")
+        return f"def f(a, b):\n    return {self.then.code.format(x=numbers, n=self.n)}\n"
 
     def __call__(self, a: int, b: int) -> int:
-        made: dict[str, Any] = {}
-        exec(self.code, made)
-        return int(made["f"](a, b))
+        return self.then.value(self.numbers.value(range(a, b + ENDS.index(self.end))), self.n)
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class Programs(Task):
 
     def draw(self, rng: random.Random) -> Problem:
         """A formula in words, with one example; the test cases are the ground truth."""
-        parts = rng.choice(TEXTS["numbers"]), rng.choice(TEXTS["then"]), rng.randint(2, 9)
+        parts = rng.choice(NUMBERS), rng.choice(THEN), rng.randint(2, 9)
         formula = Formula(*parts, ENDS[rng.random() < COUNTS])
         (a, b), *hidden = rng.sample(ARGUMENTS, self.cases + 1)
         tests = {

@@ -1,0 +1,166 @@
+"""Many tenants of one `agentrl serve` with simulated traffic: requests of each, their waits, and memory over time.
+
+    python benchmarks/serve_tenants.py --tenants 20 --minutes 15
+
+Each tenant has a key, an adapter and a habit: passes and steps one by one with pauses, or as a pipeline of 32 commands,
+samples of new weights, checkpoints under the same name. A pipeline may not make the others wait: each waits for at most
+one command of every other model, and for samples, which have half of the time.
+"""
+
+import argparse
+import asyncio
+import random
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from serve_parts import Server, tiny_model
+
+from agentrl.serve.wire import MESSAGES, PROTOBUF
+
+LOOKS = 15
+"""Looks at the server's memory."""
+console = Console(width=110)
+
+
+@dataclass
+class Tenant:
+    """A client and its habit."""
+
+    number: int
+    http: httpx.AsyncClient
+    pipelined: int
+    """Commands at once."""
+    pause: float
+    """Longest seconds between two rounds."""
+    waits: list[float] = field(default_factory=list)
+    """Seconds of each request until its answer."""
+    seq: int = 0
+    samples: int = 0
+
+    async def live(self, end: float) -> None:
+        """Train and sample until a time."""
+        draw = random.Random(self.number)
+        self.session = (await self._post("create_session"))["session_id"]
+        body = {"session_id": self.session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 4}}
+        self.model = (await self._ask(lambda: self._post("create_model", body)))["model_id"]
+        rounds = 0
+        while time.monotonic() < end:
+            await asyncio.gather(*(self._command(self._next(), draw) for _ in range(self.pipelined)))
+            rounds += 1
+            if rounds % 4 == 0:
+                await self._sample(draw)
+            if rounds % 16 == 0:
+                await self._save({"path": "last", "overwrite": True}, "save_weights")
+            await asyncio.sleep(draw.uniform(0, self.pause))
+        await self._post(f"sessions/{self.session}/finish")
+
+    def _next(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    async def _command(self, seq: int, draw: random.Random) -> None:
+        if seq % 3 == 0:
+            body = {"model_id": self.model, "seq_id": seq, "adam_params": {"learning_rate": 1e-3}}
+            await self._ask(lambda: self._post("optim_step", body))
+        else:
+            raw = passed(self.model, seq, draw)
+            await self._ask(lambda: self._post("forward_backward", raw))
+
+    async def _save(self, body: dict[str, Any], path: str) -> dict[str, Any]:
+        given = {"model_id": self.model, "seq_id": self._next()} | body
+        return await self._ask(lambda: self._post(path, given))
+
+    async def _sample(self, draw: random.Random) -> None:
+        saved = await self._save({"sampling_session_seq_id": 1}, "save_weights_for_sampler")
+        prompt = {"chunks": [{"tokens": [draw.randrange(3, 300) for _ in range(16)]}]}
+        body = {"prompt": prompt, "num_samples": 4, "sampling_params": {"max_tokens": 16, "stop": []}}
+        self.samples += 1
+        given = body | {"sampling_session_id": saved["sampling_session_id"], "seq_id": self.samples}
+        found = await self._ask(lambda: self._post("asample", given))
+        assert all(len(one["tokens"]) == 16 for one in found["sequences"]), found
+
+    async def _ask(self, submit: Callable[[], Awaitable[dict[str, Any]]]) -> Any:
+        """The answer to a request, whose wait is counted."""
+        begun = time.monotonic()
+        submitted = await submit()
+        while isinstance(answer := await self._post("retrieve_future", submitted), dict) and "queue_state" in answer:
+            pass
+        assert "error" not in answer, answer
+        self.waits.append(time.monotonic() - begun)
+        return answer
+
+    async def _post(self, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
+        headers = {"x-api-key": f"tml-{self.number}", "accept": "application/json"}
+        if raw := isinstance(body, bytes):
+            headers["content-type"] = PROTOBUF
+        given: dict[str, Any] = {"content": body} if raw else {"json": body or {}}
+        answer = await self.http.post(f"/api/v1/{path}", headers=headers, **given)
+        assert answer.status_code in (200, 408), answer.text
+        return answer.json() if "json" in answer.headers["content-type"] else {}
+
+
+def passed(model: str, seq: int, draw: random.Random) -> bytes:
+    """A pass over two sequences."""
+    message = MESSAGES["ForwardBackwardRequest"](model_id=model, seq_id=seq, loss_fn="cross_entropy")
+    for _ in range(2):
+        datum, ids = message.data.add(), [draw.randrange(3, 300) for _ in range(draw.randrange(8, 64))]
+        datum.model_input.add().encoded_text.tokens = np.array(ids, "<i4").tobytes()
+        columns = {"target_tokens": (np.array(ids, "<i8"), 2), "weights": (np.ones(len(ids), "<f4"), 1)}
+        for name, (column, dtype) in columns.items():
+            datum.loss_fn_inputs[name].dense = column.tobytes()
+            datum.loss_fn_inputs[name].dtype = dtype
+    return bytes(message.SerializeToString())
+
+
+async def traffic(server: Server, tenants: int, seconds: float) -> tuple[list[Tenant], list[float]]:
+    """The tenants at their end, and the server's memory in MB, at times of the same distance."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=httpx.Limits(max_connections=None)) as http:
+        own = [
+            Tenant(n, http, pipelined=32 if n % 5 == 0 else 3, pause=0.0 if n % 5 == 0 else 2.0) for n in range(tenants)
+        ]
+        lives = asyncio.gather(*(one.live(time.monotonic() + seconds) for one in own))
+        memory = []
+        while not lives.done():
+            await asyncio.wait([lives], timeout=seconds / LOOKS)
+            memory.append(server.memory())
+        await lives
+    return own, memory
+
+
+def main() -> None:
+    """Run the traffic, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tenants", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--out", type=Path, default=Path("runs/serve-tenants"))
+    args = parser.parse_args()
+    folder = args.out.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    server = Server(tiny_model(folder), folder / "served")
+    try:
+        server.ready()
+        tenants, memory = asyncio.run(traffic(server, args.tenants, 60 * args.minutes))
+    finally:
+        server.kill()
+    table = Table("tenant", "commands at once", "requests", "mean wait, s", "99% wait, s", "longest wait, s")
+    for one in tenants:
+        waits = np.array(one.waits)
+        numbers = waits.mean(), np.quantile(waits, 0.99), waits.max()
+        table.add_row(str(one.number), str(one.pipelined), str(len(waits)), *(f"{n:.2f}" for n in numbers))
+    console.print(table)
+    console.print(
+        f"memory of the server, MB, every {60 * args.minutes / LOOKS:.0f} s: {[round(one) for one in memory]}"
+    )
+
+
+if __name__ == "__main__":
+    main()
