@@ -63,6 +63,7 @@ class Trainer:
         self.updated = step
         metrics |= self.runtime.update(batch)
         self.runtime.publish_weights(step)
+        self.take_groups.stream.record(step, groups.sampled)
         return groups.summary() | metrics
 
     def catching_stops(self) -> AbstractContextManager[object]:
@@ -78,10 +79,11 @@ class Trainer:
         if waits:
             self.callbacks.checkpoint(step, self.checkpoints.folder(step))
 
-    def run_validation(self, step: int) -> Metrics:
-        """`validate`, and then the callbacks."""
-        metrics = self.validate(step)
-        self.callbacks.validation(Step(step, metrics, self.tracker.validated))
+    def run_validation(self, step: int, *, every: bool = True) -> Metrics:
+        """`validate`, and then the callbacks, if anything was measured."""
+        metrics = self.validate(step, every=every)
+        if metrics or every:
+            self.callbacks.validation(Step(step, metrics, self.tracker.validated))
         return metrics
 
     def undo(self) -> bool:
@@ -115,9 +117,8 @@ class Trainer:
                 with recovering(step, checkpoints.has, save, self.undo):
                     metrics = self.train_step(step)
                 checkpoints.taken = step
-                if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                    with self.saved_on_error(step, metrics):
-                        metrics |= self.run_validation(step)
+                with self.saved_on_error(step, metrics):
+                    metrics |= self.run_validation(step, every=step == last)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
                 self.callbacks.step(Step(step, metrics, self.tracker.sampled))
@@ -156,7 +157,7 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
         advantages = advantages_of(config, kl, tracker.record_advantages)
         finished_groups = FinishedGroups(config, runtime, advantages)
         sampler = Sampler(config, rollouts, stream, tracker, on_finished_groups=finished_groups)
-        validate = Validation(rollouts, tracker, splits.validation, config.rollout.val_kwargs.n)
+        validate = Validation(rollouts, tracker, splits.validation, config.trainer.test_freq)
         limit = GapLimit(config)
         run = RunStart(tracker.run_dir, config, start, splits.total_steps)
         with Callbacks(config.trainer.callbacks, run) as calls:

@@ -16,12 +16,12 @@ from agentrl.core.grouping import grouped
 from agentrl.data import load_dataset
 from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.generating import CHUNK
-from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something, untrained
-from agentrl.evaluation.stored import answered, read_answers, row_scores, scored
+from agentrl.evaluation.stored import answered, read_answers, scored
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.opening import open_runtime
 from agentrl.runtime.runtime import Runtime
+from agentrl.tracking.estimates import Report, RowScores, reports, row_scores
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.store import fetch
 from agentrl.trajectory.trajectory import Trajectory

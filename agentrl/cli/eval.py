@@ -6,7 +6,7 @@ agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollou
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,11 @@ from agentrl.cli.generate import configure as configure_rows
 from agentrl.config.checks.files import inputs
 from agentrl.core.errors import UserError, plural
 from agentrl.core.outputs import check_apart, check_file, writing
+from agentrl.core.row_sources import split_source
 
 if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
-    from agentrl.evaluation.report import Figure, Report, RowScores
+    from agentrl.tracking.estimates import Figure, Report, RowScores
 
 
 EXAMPLES = (
@@ -40,20 +41,25 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     configure_rows(parser)
+    parser.add_argument("--model", metavar="PATH", help="model.path: a model's folder, or a run's")
+    parser.add_argument("--agent", metavar="NAME", help="rollout.agent.default_agent_loop: who does the tasks")
+    parser.add_argument("--each", action="store_true", help="a line for each row or task, not for each data source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print a table; returns 1 if an answer has no score."""
+    args.overrides = overrides(args)
     config = load(args)
     if not config.data.path:
         raise UserError("data.path is not set: set it to stored answers, or with model.path to the rows to answer")
     if args.json is not None:
         check_file(args.json, "--json")
         check_apart(args.json, "--json", inputs(config.model, config.data))
-    from agentrl.evaluation.report import reports
+    from agentrl.tracking.estimates import reports
 
-    found = reports(_scores(config, args.rows), config.evaluation)
+    scores = _scores(config, args.rows)
+    found = reports([replace(row, data_source=row.uid) for row in scores] if args.each else scores, config.evaluation)
     Console(highlight=False).print(_table(found, config.evaluation.confidence))
     if args.json is not None:
         with writing(str(args.json)):
@@ -65,29 +71,36 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(failed))
 
 
+def overrides(args: argparse.Namespace) -> list[str]:
+    """The settings, with those that options and a row source without a key stand for."""
+    words = [f"data.path={word}" if split_source(word) else word for word in args.overrides]
+    out = args.model and "answers.jsonl"
+    options = {"data.output_path": out, "model.path": args.model, "rollout.agent.default_agent_loop": args.agent}
+    return [*(f"{key}={value}" for key, value in options.items() if value), *words]
+
+
 def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
     if config.model.path is None:
         from agentrl.evaluation.stored import read_answers, scored
 
         return scored(config, read_answers(config.data)[:limit])
-    from agentrl.evaluation.settings import scoring_something
+    from agentrl.rewards.checks import something_scores
 
-    if scoring_something(config) is not config:
-        raise UserError("nothing scores the answers: set reward.custom_reward_function.path or .name")
+    something_scores(config.reward, config.rollout, config.data)
     generator, rows = answer(config, limit)
     return generator.scores(rows)
 
 
 def _table(found: "list[Report]", confidence: float) -> Table:
     ks = sorted({k for report in found for k in report.passes})
-    table = Table(
-        box=None, header_style="bold", caption=f"in brackets: {confidence:.0%} confidence intervals over rows"
-    )
-    for name in ("data source", "rows", "answers", "mean score", *(f"pass@{k}" for k in ks)):
-        table.add_column(name, justify="left" if name == "data source" else "right")
+    caption = f"in brackets: {confidence:.0%} confidence intervals over rows"
+    table = Table(box=None, header_style="bold", caption=caption)
+    for name in ("data source", "rows", "answers", "no score", "mean score", *(f"pass@{k}" for k in ks)):
+        table.add_column(name, justify="left" if name == "data source" else "right", overflow="fold")
     for report in found:
         passes = [_shown(report.passes[k]) if k in report.passes else "" for k in ks]
-        table.add_row(report.data_source, str(report.rows), str(report.answers), _shown(report.mean), *passes)
+        counts = map(str, (report.rows, report.answers, report.failed))
+        table.add_row(report.data_source, *counts, _shown(report.mean), *passes)
     return table
 
 

@@ -96,10 +96,7 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
 def progress() -> "Iterator[OnRow]":
     """Show a progress bar on a terminal."""
     console = terminal(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
     columns: Any = TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("rows", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

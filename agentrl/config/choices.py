@@ -43,6 +43,7 @@ def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
         module = choice.module and value_at(config, f"{key.rpartition('.')[0]}.{choice.module}")
         words = (word for word in as_list(value_at(config, key)) if word is not None)
         yield from ((choice, key, f"{module}.{word}" if module else word) for word in words)
-    for key in ("data.train_files", "data.val_files", "data.path"):
-        for source in filter(None, map(split_source, as_list(value_at(config, key)))):
+    data = value_at(config, "data")
+    for key, files in (data.files() | {"data.path": getattr(data, "path", None)} if data else {}).items():
+        for source in filter(None, map(split_source, as_list(files))):
             yield SOURCES, key, source[0]

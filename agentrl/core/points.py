@@ -105,7 +105,7 @@ PARSERS = tool_parser = Registry[Any](
 ROW_SAMPLERS = row_sampler = Registry[Any](
     "a sampler of rows",
     places=("data/samplers.py",),
-    contract=FunctionContract(("rows",), ("seed", "epoch")),
+    contract=FunctionContract(("rows",), ("seed", "epoch", "scores")),
 )
 """`data.row_sampler`."""
 

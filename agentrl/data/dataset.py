@@ -55,7 +55,7 @@ def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
 def first_row(data: Data) -> Row | None:
     """The first row of the run, without reading the others; None where it cannot be read: reading all rows raises the
     error."""
-    files = data.train_files or data.val_files
+    files = next(filter(None, data.files().values()), None)
     if not files or data.custom_cls.path:
         return None
     with suppress(UserError, OSError):
@@ -147,6 +147,6 @@ def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
 
 def from_scored_source(data: Data) -> bool:
     """Whether rows come from a source whose rollouts set their reward."""
-    sources = [*split_files(data.train_files)[1], *split_files(data.val_files)[1]]
+    sources = [source for files in data.files().values() for source in split_files(files)[1]]
     names = [(split_source(source) or (source, ""))[0] for source in sources]
     return any(ROW_SOURCES.mark(name, "scored", "data.train_files") for name in names)

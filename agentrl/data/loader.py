@@ -1,14 +1,17 @@
 """Batches of rows, epoch after epoch, resumable at any point.
 
-Invariants: the order of an epoch follows from (seed, epoch) alone; a loader that takes over another's state gives
+Invariants: the order of an epoch follows from (seed, epoch) alone, and where a sampler ranks rows by their scores, a
+batch has the first of those that no other batch is under way with; a loader that takes over another's state gives
 exactly the batches that the other would have given next, at the last batch of an epoch too.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, plural
-from agentrl.data.samplers import epoch_order
+from agentrl.core.points import ROW_SAMPLERS
+from agentrl.data.samplers import SAMPLER_KEY, RowScore, epoch_order
 from agentrl.trajectory.row import Row
 
 
@@ -51,6 +54,8 @@ class Loader:
         self.epoch = 0
         """Epoch of the batch given last, from 0."""
         self._position = 0  # rows of this epoch given so far
+        self._ranks = "scores" in keywords_of(ROW_SAMPLERS.get(self.sampler, SAMPLER_KEY))
+        self.scores: dict[int, RowScore] = {}  # of the rows that a batch has drawn, where the sampler asks for scores
         self._order = self._ordered()
 
     @property
@@ -67,13 +72,24 @@ class Loader:
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._ordered()
-        chosen = self._order[self._position : self._next_bound]
-        self._position += len(chosen)
+        size, begin = self._next_bound - self._position, self._position
+        if self._ranks:
+            self._order, begin = self._ordered(), 0
+        chosen = self._order[begin : begin + size]
+        self._position += size
+        for i in chosen if self._ranks else ():
+            self.scores[i] = (score := self.scores.get(i, RowScore()))._replace(tries=score.tries + 1, waiting=True)
         return chosen
+
+    def record(self, index: int, rewards: Sequence[float], step: int) -> None:
+        """Note that `step` has trained on a row, with the rewards of its trajectories."""
+        if self._ranks:
+            self.scores[index] = self.scores.get(index, RowScore()).scored(rewards, step)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the loader, for an exact resume."""
-        return {"epoch": self.epoch, "position": self._position, "seed": self.seed, "rows": len(self.rows)}
+        state = {"epoch": self.epoch, "position": self._position, "seed": self.seed, "rows": len(self.rows)}
+        return state | {"scores": [[index, *score] for index, score in self.scores.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at `state`. Raises UserError if the data has changed since."""
@@ -83,6 +99,7 @@ class Loader:
                 "made; restore them, or start over with trainer.resume_mode=disable"
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
+        self.scores = {index: RowScore(*score) for index, *score in state.get("scores", ())}
         self._order = self._ordered()
 
     @property
@@ -96,4 +113,5 @@ class Loader:
         return len(self.rows) - rest
 
     def _ordered(self) -> list[int]:
-        return epoch_order(self.sampler, self.rows, seed=self.seed, epoch=self.epoch)
+        order = epoch_order(self.sampler, self.rows, seed=self.seed, epoch=self.epoch, scores=self.scores)
+        return sorted(order, key=lambda i: self.scores[i].waiting if i in self.scores else False)

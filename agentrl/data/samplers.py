@@ -2,10 +2,15 @@
 
 A sampler is a function of `rows` that may name `seed` (`data.seed`) and `epoch`, from 0, as keywords. It gives the
 rows' numbers, each once: a list that follows from its arguments alone, so that a resumed run draws the same rows.
+
+One that names `scores`, a mapping from a row's number to its `RowScore`, ranks the rows: it is called before each
+batch, which takes the first ones. A row that no batch has drawn has no score.
 """
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError, reported_as
@@ -15,6 +20,23 @@ from agentrl.trajectory.row import Row
 SAMPLER_KEY = "data.row_sampler"
 
 Sampler = Callable[..., list[int]]
+
+
+class RowScore(NamedTuple):
+    """A row so far: `tries`, the batches that have drawn it; `waiting`, whether the last one is not trained on yet;
+    `rewards`, its trajectories with a reward, and their `mean`; the last `step` that trained on it."""
+
+    tries: int = 0
+    waiting: bool = False
+    rewards: int = 0
+    mean: float = 0.0
+    step: int = 0
+
+    def scored(self, rewards: Sequence[float], step: int) -> "RowScore":
+        """The score after `step`, which has added `rewards`."""
+        number = self.rewards + len(rewards)
+        total = math.fsum([self.mean * self.rewards, *rewards])
+        return RowScore(self.tries, False, number, total / max(number, 1), step)
 
 
 @row_sampler("shuffled")
@@ -31,10 +53,10 @@ def in_order(rows: Sequence[Row]) -> list[int]:
     return list(range(len(rows)))
 
 
-def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
+def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int, scores: Mapping[int, RowScore]) -> list[int]:
     """The numbers of `rows` in the order of an epoch. Raises UserError for a sampler that is not there or fails."""
     entry = ROW_SAMPLERS.entry(name, SAMPLER_KEY)
-    options = {"seed": seed, "epoch": epoch}
+    options = {"seed": seed, "epoch": epoch, "scores": scores}
     given = {option: options[option] for option in keywords_of(entry.value)}
     if entry.built_in:
         return list(entry.value(rows, **given))

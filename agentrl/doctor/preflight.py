@@ -99,9 +99,9 @@ def preflight_here(config: Any, folders: Sequence[Path] = ()) -> list[str]:
 
 def _check_sft_files(config: Any) -> None:
     check_model(config.model)
-    for name in ("train_files", "val_files"):
-        if files := getattr(config.data, name):
-            check_conversations(files, f"data.{name}")
+    for key, files in config.data.files().items():
+        if files:
+            check_conversations(files, key)
 
 
 def check_machine(config: Any) -> None:
@@ -199,10 +199,10 @@ def check_rows(config: Any, scorers: "Sequence[RewardFn]" = (), *, trains: bool 
     if data.custom_cls.path is not None:
         return []
     notes = []
-    for name in ("train_files", "val_files"):
-        files = as_list(getattr(data, name))
+    for key, named in data.files().items():
+        files = as_list(named)
         if files and not any(is_remote(str(file)) or is_given(file) for file in files):
-            notes += _check_rows(config, files, f"data.{name}", scorers, trains=trains)
+            notes += _check_rows(config, files, key, scorers, trains=trains)
     return notes
 
 

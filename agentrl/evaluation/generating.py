@@ -23,25 +23,27 @@ from agentrl.core.foreign import read_object
 from agentrl.core.grouping import grouped
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
-from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
+from agentrl.tracking.estimates import RowScores
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
-CHUNK = 1024
-"""Rows that are sent to the engine together."""
+CHUNK = 1024  # rows that are sent to the engine together
 
 DEPENDS_ON = (
     *("model.path", "model.chat_template", "data.path", "data.prompt_key", "data.max_response_length"),
-    *("rollout.n", "rollout.do_sample", "rollout.temperature", "trainer.seed"),
+    *("rollout.n", "rollout.do_sample", "rollout.temperature", "trainer.seed", "reward.custom_reward_function"),
+    *("rollout.agent.default_agent_loop", "rollout.agent.agent_loop_config_path"),
 )
+ROW = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+# Column of a row -> the part of each answer that it has.
+COLUMNS = {"responses": "response", "messages": "messages", "finish": "finish", "turns": "turns", "scores": "score"}
 Answer = dict[str, Any]
-OnRow = Callable[[int, int], None]
-"""Called with (rows done, all rows)."""
+OnRow = Callable[[int, int], None]  # gets (rows done, all rows)
 
 
 def unscored(data_source: str, solution_str: str, ground_truth: Any) -> float:
@@ -51,7 +53,7 @@ def unscored(data_source: str, solution_str: str, ground_truth: Any) -> float:
 
 
 class Part:
-    """A file with the answers so far, one row per line."""
+    """A file with the answers so far, one row per line; `failures`: the number of runs in which each row failed."""
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
         """Raises UserError if `out` was started with other settings, or has an unknown suffix."""
@@ -61,7 +63,6 @@ class Part:
         self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=str))
         self.answers: dict[str, list[Answer]] = {}
         self.failures: Counter[str] = Counter()
-        """uid -> number of runs in which the row failed."""
         if self.file.exists():
             self._read()
         else:
@@ -70,19 +71,15 @@ class Part:
         failures = ({"uid": uid, "failures": times} for uid, times in self.failures.items())
         write_atomic(self.file, (to_json(line) + "\n" for line in [self.settings, *answers, *failures]))
 
-    def add(self, uid: str, answers: list[Answer]) -> None:
-        """Store the answers to a row."""
-        self.answers[uid] = answers
-        self._append({"uid": uid, "answers": answers})
-
-    def fail(self, uid: str) -> None:
-        """Store that a row failed."""
-        self.failures[uid] += 1
-        self._append({"uid": uid, "failures": self.failures[uid]})
-
-    def _append(self, line: dict[str, Any]) -> None:
+    def add(self, uid: str, answers: list[Answer] | None) -> None:
+        """Store the answers to a row; None: it failed."""
+        if answers is None:
+            self.failures[uid] += 1
+        else:
+            self.answers[uid] = answers
+        about = {"failures": self.failures[uid]} if answers is None else {"answers": answers}
         with writing(str(self.file)), self.file.open("ab", buffering=0) as stream:
-            append_line(stream, f"{to_json(line, str)}\n".encode())
+            append_line(stream, f"{to_json({'uid': uid} | about, str)}\n".encode())
 
     def _read(self) -> None:
         """The lines of an earlier run, without an incomplete last one."""
@@ -109,16 +106,14 @@ def depends_on(config: EvalConfig) -> dict[str, Any]:
 
 
 class Generator:
-    """Answers rows and writes them to `data.output_path`."""
+    """Answers rows and writes them to `data.output_path`; `answers`: by uid; `failed`: trajectories without one."""
 
     def __init__(self, config: EvalConfig, runtime: Runtime, out: Path) -> None:
         """Raises UserError where `out` cannot be continued."""
         self.config, self.runtime, self.out = config, runtime, out
         self.part = Part(out, depends_on(config))
         self.answers = dict(self.part.answers)
-        """uid -> answers."""
         self.failed = 0
-        """Number of trajectories without an answer."""
         self._groups: dict[str, list[Trajectory]] = {}
 
     def run(self, rows: Sequence[Row], on_row: OnRow) -> None:
@@ -143,12 +138,11 @@ class Generator:
 
     def scores(self, rows: Sequence[Row]) -> list[RowScores]:
         """Scores of the answers."""
-        n = self.config.rollout.n
-        groups = [(row, self.answers.get(row.uid, [])) for row in rows]
-        return [
-            RowScores(row.data_source, [a["score"] for a in group], [a["passed"] for a in group], n - len(group))
-            for row, group in groups
-        ]
+        return [self._scores(row, self.answers.get(row.uid, [])) for row in rows]
+
+    def _scores(self, row: Row, group: list[Answer]) -> RowScores:
+        missing = self.config.rollout.n - len(group)
+        return RowScores(row.data_source, [a["score"] for a in group], [a["passed"] for a in group], missing, row.uid)
 
     def _keep(self, trajectory: Trajectory) -> bool:
         """Store an answer; returns whether it was the last of its row."""
@@ -160,10 +154,7 @@ class Generator:
         fine = [t for t in group if t.outcome is not Outcome.INFRA_ERROR]
         self.answers[uid] = [self._answer(t) for t in sorted(fine, key=lambda t: t.sample)]
         self.failed += len(group) - len(fine)
-        if len(fine) == len(group):
-            self.part.add(uid, self.answers[uid])
-        else:
-            self.part.fail(uid)
+        self.part.add(uid, self.answers[uid] if len(fine) == len(group) else None)
         del self._groups[uid]
         return True
 
@@ -185,28 +176,17 @@ class Generator:
 
 def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
     """A row with its answers, in the format that `agentrl eval` and verl's evaluation read."""
-    return {
-        "data_source": row.data_source,
-        "prompt": row.prompt,
-        "ability": row.ability,
-        "reward_model": row.reward_model,
-        "extra_info": row.extra_info,
-        "responses": [answer["response"] for answer in answers],
-        "messages": [answer["messages"] for answer in answers],
-        "tools": answers[0].get("tools", []) if answers else [],
-        "finish": [answer["finish"] for answer in answers],
-        "turns": [answer["turns"] for answer in answers],
-        "scores": [answer["score"] for answer in answers],
-    }
+    about = {name: getattr(row, name) for name in ROW}
+    columns = {column: [answer[name] for answer in answers] for column, name in COLUMNS.items()}
+    return about | columns | {"tools": answers[0].get("tools", []) if answers else []}
 
 
 def set_aside(out: Path) -> None:
     """Rename finished answers: a new run would replace them."""
-    if not out.exists():
-        return
-    aside = superseded_path(out.parent, f"{out.stem}.", out.suffix)
-    out.rename(aside)
-    log.warning("%s held finished answers: they are now in %s", out, aside)
+    if out.exists():
+        aside = superseded_path(out.parent, f"{out.stem}.", out.suffix)
+        out.rename(aside)
+        log.warning("%s held finished answers: they are now in %s", out, aside)
 
 
 def write(out: Path, records: Sequence[dict[str, Any]]) -> None:

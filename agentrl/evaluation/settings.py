@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError, plural
@@ -31,8 +31,8 @@ def untrained(config: Settings) -> Settings:
 
 def of_split(config: Settings, split: str) -> Settings:
     """`config` with the rows of `split`, "train" or "val", alone: the others need not be right."""
-    data = replace(config.data, val_files=None) if split == "train" else replace(config.data, train_files=None)
-    return replace(config, data=data)
+    others: dict[str, Any] = {"val_files": None, "val_sets": {}} if split == "train" else {"train_files": None}
+    return replace(config, data=replace(config.data, **others))
 
 
 def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:

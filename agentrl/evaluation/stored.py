@@ -11,24 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.config.schema import Data
-from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
+from agentrl.config.schema.evaluation import EvalConfig, EvalData
 from agentrl.core.errors import UserError
 from agentrl.core.loop_thread import LoopThread
 from agentrl.data import make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.data.rows import prompt_column
-from agentrl.evaluation.report import RowScores
 from agentrl.rewards.function import names_function
 from agentrl.rollout.building import sandbox_for, scorer
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
-from agentrl.tracking.metrics import passed
+from agentrl.tracking.estimates import RowScores, row_scores
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-BATCH = 4096
-"""Answers that are scored together, to limit memory."""
+BATCH = 4096  # answers that are scored together, to limit memory
 
 
 @dataclass
@@ -94,7 +92,7 @@ def scored(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects = 
 
 def _stored(row: Answered, threshold: float) -> RowScores:
     scores = row.scores or []
-    return RowScores(row.row.data_source, scores, [score >= threshold for score in scores])
+    return RowScores(row.row.data_source, scores, [score >= threshold for score in scores], uid=row.row.uid)
 
 
 async def _score(config: EvalConfig, rows: Sequence[Answered], objects: UserObjects) -> list[RowScores]:
@@ -119,14 +117,3 @@ def _trajectory(row: Row, text: str, sample: int, answers: Answers) -> Trajector
     ledger.append_model([answers.add(text)], [0.0], turn=0, version=0)
     messages = [*row.prompt, {"role": "assistant", "content": text}]
     return Trajectory(row, f"eval/{row.uid}/{sample}", sample, messages=messages, ledgers=[ledger], turns=1)
-
-
-def row_scores(group: Sequence[Trajectory], evaluation: Evaluation) -> RowScores:
-    """The scores of one row's trajectories."""
-    fine = [t for t in group if t.scored]
-    return RowScores(
-        group[0].row.data_source,
-        [float(t.reward or 0.0) for t in fine],
-        [passed(t, evaluation.success_threshold) for t in fine],
-        failed=len(group) - len(fine),
-    )

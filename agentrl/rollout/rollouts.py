@@ -11,6 +11,7 @@ from typing import Any
 
 from agentrl.config.derived import group_size, records_experts
 from agentrl.config.schema import Config
+from agentrl.config.schema.data import ValSet
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError
 from agentrl.core.shares import share_of
@@ -103,7 +104,15 @@ class Rollouts:
         """Begin the trajectories of a batch, scored; they continue while the policy trains. A group's last one is
         greedy where ReMax asks for it."""
         assert self.background is not None
-        return self.background.start(self._stream(batch))
+        n, sampling, greedy = self.config.rollout.n, self._sampling, self._greedy
+        work = self._concurrently(
+            batch.rows,
+            n=group_size(self.config),
+            sampling=lambda job: greedy if job.sample == n else sampling,
+            tag=str(batch.number),
+            finished=batch.finished,
+        )
+        return self.background.start(work)
 
     def wait(self, future: RolloutFuture, poll: Callable[[], object]) -> list[Trajectory]:
         """Wait for trajectories that were begun; `poll` is called several times a second, and may raise. Raises
@@ -151,15 +160,19 @@ class Rollouts:
         """One scored trajectory a row, at temperature 0. Raises as `sample`."""
         return self._make(rows, 1, self._greedy, f"greedy-{step}", on_done)
 
-    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """`rollout.val_kwargs.n` scored trajectories a row, sampled by `rollout.val_kwargs`. Raises as `sample`."""
-        val_kwargs = self.config.rollout.val_kwargs
-        sampling = replace(
-            self._greedy,
-            temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
-            **{name: getattr(val_kwargs, name) for name in FILTERS},
-        )
-        return self._make(rows, val_kwargs.n, sampling, f"{VALIDATION}{step}", on_done)
+    def validate(
+        self, rows: Sequence[Row], step: int, on_done: OnDone, settings: ValSet | None = None
+    ) -> list[Trajectory]:
+        """Scored trajectories of each row, as `settings` say; None: `rollout.val_kwargs`. Raises as `sample`."""
+        settings = settings or ValSet(**vars(self.config.rollout.val_kwargs))
+        return self._make(rows, settings.n, self._validating(settings), f"{VALIDATION}{step}", on_done)
+
+    def begin_validation(self, rows: Sequence[Row], step: int, settings: ValSet) -> RolloutFuture:
+        """Begin what `validate` makes; it continues while the policy trains."""
+        assert self.background is not None
+        sampling, tag = self._validating(settings), f"{VALIDATION}{step}"
+        work = self._concurrently(rows, n=settings.n, sampling=lambda _: sampling, tag=tag, finished={})
+        return self.background.start(work)
 
     def prompt_length(self, row: Row) -> int:
         """Tokens of a row's first prompt, tools included."""
@@ -228,18 +241,11 @@ class Rollouts:
             self.run(self.cache.stop())
         return made
 
-    async def _stream(self, batch: AdmittedBatch) -> list[Trajectory]:
+    async def _concurrently(self, rows: Sequence[Row], **options: Any) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
-        n, sampling, greedy = self.config.rollout.n, self._sampling, self._greedy
         await self.cache.start()
         try:
-            made = await self.scheduler.run_concurrently(
-                batch.rows,
-                n=group_size(self.config),
-                sampling=lambda job: greedy if job.sample == n else sampling,
-                tag=str(batch.number),
-                finished=batch.finished,
-            )
+            made = await self.scheduler.run_concurrently(rows, **options)
         finally:
             await self.cache.stop()
         await asyncio.to_thread(trim_heap)
@@ -256,6 +262,14 @@ class Rollouts:
             raise
         if any(trajectory.outcome is Outcome.INFRA_ERROR for trajectory in made):
             self.check_workers()
+
+    def _validating(self, settings: ValSet) -> Sampling:
+        return replace(
+            self._greedy,
+            max_new_tokens=settings.max_tokens or self._greedy.max_new_tokens,
+            temperature=0.0 if settings.do_sample is False else settings.temperature,
+            **{name: getattr(settings, name) for name in FILTERS},
+        )
 
     @cached_property
     def _sampling(self) -> Sampling:

@@ -7,7 +7,7 @@ used later; otherwise rows are sampled ahead, and groups that a step has no room
 
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
@@ -19,15 +19,15 @@ from agentrl.core.errors import UserError
 from agentrl.core.grouping import grouped
 from agentrl.core.numbers import limit_of
 from agentrl.core.stopping import Interrupted
-from agentrl.data.splits import Splits
+from agentrl.data.splits import Splits, ValRows
 from agentrl.rollout.rollouts import Rollouts
-from agentrl.rollout.stream import AdmittedBatch, Stream
+from agentrl.rollout.stream import AdmittedBatch, RolloutFuture, Stream
 from agentrl.rollout.window import StepTiming, staleness_metrics
+from agentrl.tracking.estimates import estimates
 from agentrl.tracking.metrics import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.batches.packing import total_reward
 from agentrl.trajectory.drops import check_drops, while_sampling
-from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 # What verl calls the score itself, in its several versions.
@@ -199,28 +199,63 @@ class Sampler:
         check_drops(sampled, self.config.rollout.max_infra_drop_share)
 
 
+# A validation set, the step whose weights began it, and its trajectories.
+Measured = tuple[ValRows, int, list[Trajectory]]
+
+
 @dataclass(frozen=True)
 class Validation:
-    """Samples, records and measures `batches` of held-out rows with the current weights."""
+    """Samples, records and measures the validation sets.
+
+    Where trajectories continue while the policy trains, a named set is only begun in its turn: the first step that
+    finds it finished measures it. `test_freq`: steps between the validations of a set without a number of its own;
+    `begun`: the sets that are under way."""
 
     rollouts: Rollouts
     tracker: RunTracker
-    batches: Sequence[Sequence[Row]]
-    n: int
-    """Trajectories a row."""
+    sets: Sequence[ValRows]
+    test_freq: int = -1
+    begun: dict[str, tuple[ValRows, int, RolloutFuture]] = field(default_factory=dict)
 
-    def __call__(self, step: int) -> Metrics:
-        """`val/` metrics of the current weights; none without rows, or where a stop is requested meanwhile."""
-        total = sum(map(len, self.batches)) * self.n
+    def __call__(self, step: int, *, every: bool = True) -> Metrics:
+        """`val/` metrics of all sets, by the current weights; without `every`, of those whose turn it is. None where a
+        stop is requested meanwhile."""
+        due = [one for one in self.sets if every or one.due(step, self.test_freq)]
+        beside = [one for one in due if one.name and not every and self.rollouts.background is not None]
         try:
-            with self.tracker.rollout_phase("validate", total) as on_done:
-                sampled = [self.rollouts.validate(rows, step, on_done) for rows in self.batches]
+            made = [*self._finished(every), *self._sampled(step, [one for one in due if one not in beside])]
         except Interrupted:
             self.tracker.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
             return {}
-        trajectories = [trajectory for batch in sampled for trajectory in batch]
-        self.tracker.record_validation(step, trajectories)
-        return validation_metrics(trajectories) if trajectories else {}
+        for one in (one for one in beside if one.name not in self.begun):
+            self.begun[one.name] = one, step, self.rollouts.begin_validation(one.rows, step, one.settings)
+        if made:
+            self.tracker.record_validation(step, [trajectory for _, _, found in made for trajectory in found])
+        return {name: value for each in made for name, value in _figures(*each).items()}
+
+    def _finished(self, every: bool) -> Iterator[Measured]:
+        """The sets that were begun and are finished; `every` one is waited for."""
+        for one, step, future in list(self.begun.values()):
+            if every or future.done():
+                del self.begun[one.name]
+                yield one, step, self.rollouts.wait(future, lambda: None)
+
+    def _sampled(self, step: int, sets: Sequence[ValRows]) -> Iterator[Measured]:
+        """The trajectories of sets by the current weights; nothing is trained meanwhile."""
+        if not sets:
+            return
+        with self.tracker.rollout_phase("validate", sum(len(one.rows) * one.settings.n for one in sets)) as on_done:
+            for one in sets:
+                made = (self.rollouts.validate(rows, step, on_done, one.settings) for rows in one.batches)
+                yield one, step, [trajectory for batch in made for trajectory in batch]
+
+
+def _figures(one: ValRows, step: int, trajectories: list[Trajectory]) -> Metrics:
+    """Metrics of a set; a named one has its step and intervals, too."""
+    if not one.name:
+        return validation_metrics(trajectories)
+    further = estimates(trajectories)
+    return validation_metrics(trajectories, f"val/{one.name}", step=float(step), **further)
 
 
 def stream_of(config: Config, splits: Splits) -> Stream:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from agentrl.core.grouping import grouped
 from agentrl.core.loop_thread import LoopFuture
 from agentrl.data import Loader
 from agentrl.rollout.window import MIN_BATCHES, StalenessWindow
@@ -102,13 +103,22 @@ class Stream:
         self._taken.append(self._queue.popleft())
         return self._taken[-1]
 
+    def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Give the loader the rewards of the rows that `step` has taken."""
+        groups = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
+        for uid, place in self._places().items():
+            self.loader.record(place, [float(t.reward or 0.0) for t in groups.get(uid, ())], step)
+
     def give_back(self, groups: Sequence[Sequence[Trajectory]]) -> None:
         """Return whole finished groups that the step has no room for: they come first in the next one."""
-        places = {row.uid: i for batch in self._taken for row, i in zip(batch.rows, batch.places, strict=True)}
-        number = self._taken[-1].number
+        places, number = self._places(), self._taken[-1].number
         for group in reversed(groups):
             row, finished = group[0].row, dict(enumerate(group))
             self._queue.appendleft(AdmittedBatch(number, [places[row.uid]], [row], finished, returned=True))
+
+    def _places(self) -> dict[str, int]:
+        """By uid, the rows that the present step has taken."""
+        return {row.uid: i for batch in self._taken for row, i in zip(batch.rows, batch.places, strict=True)}
 
     def undo(self) -> None:
         """The present step ended early: the step before has not trained on its rows.

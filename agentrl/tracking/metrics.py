@@ -47,12 +47,12 @@ def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: fl
     }
 
 
-def validation_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
-    """`val/<figure>` over all trajectories and `val/<data_source>/<figure>` for each data source."""
+def validation_metrics(trajectories: Sequence[Trajectory], prefix: str = "val", **further: float) -> Metrics:
+    """`val/<figure>` over all trajectories, `further` ones, and `val/<data_source>/<figure>` for each data source."""
     by_source = grouped(trajectories, lambda trajectory: trajectory.row.data_source)
-    metrics = _under("val", _validation(trajectories, success_threshold))
-    for source, members in sorted(by_source.items()):
-        metrics |= _under(f"val/{source}", _validation(members, success_threshold))
+    metrics = _under(prefix, {**_validation(trajectories), **further})
+    for source, members in sorted(by_source.items()) if prefix == "val" or len(by_source) > 1 else ():
+        metrics |= _under(f"{prefix}/{source}", _validation(members))
     return metrics
 
 
@@ -77,9 +77,9 @@ def is_wall_clock(name: str) -> bool:
     return name.startswith(("time/", "perf/", "start/"))
 
 
-def _validation(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+def _validation(trajectories: Sequence[Trajectory]) -> Metrics:
     return {
-        **_scores(trajectories, threshold),
+        **_scores(trajectories, threshold=1.0),
         **_shape(trajectories),
         **_drops(trajectories),
         **_under("tools", _call_shares([call for t in trajectories for call in t.calls], len(trajectories))),

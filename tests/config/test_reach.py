@@ -369,7 +369,19 @@ def splits(config: Config) -> Any:
     from agentrl.data.splits import Reader
 
     found = Reader(config, None, lambda row: 1, train=ROWS, val=ROWS).splits()
-    return [row.uid for row in found.train.next_batch()], [[row.uid for row in part] for part in found.validation]
+    return [row.uid for row in found.train.next_batch()], [
+        [row.uid for row in part] for one in found.validation for part in one.batches
+    ]
+
+
+def val_set(config: Config, folder: Path) -> str:
+    from agentrl.config.schema.data import ValSet
+    from agentrl.data.splits import Reader
+
+    (folder / "rows.jsonl").write_text('{"prompt": [{"role": "user", "content": "hi"}]}\n')
+    rows = str(folder / "rows.jsonl")
+    config.data.val_sets = {name: ValSet(**one, files=rows) for name, one in config.data.val_sets.items()}
+    return repr(Reader(config, None, lambda row: 1, train=ROWS).validation())
 
 
 def media_row(config: Config, folder: Path) -> str:
@@ -464,7 +476,7 @@ def stored_scores(config: EvalConfig) -> Any:
 
 def bounds(config: EvalConfig) -> Any:
 
-    from agentrl.evaluation.report import RowScores, report
+    from agentrl.tracking.estimates import RowScores, report
 
     rows = [RowScores("x", scores=[float(i)], passed=[True]) for i in range(9)]
     return report("x", rows, config.evaluation).mean
@@ -501,6 +513,7 @@ TRAINING: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "data.row_sampler": (splits, "in_order", BATCH),
     "data.seed": (splits, "2", BATCH),
     "data.val_batch_size": (splits, "2", BATCH),
+    "data.val_sets": (val_set, "{hard: {n: 4, temperature: 1.0, agent: single_turn}}", ()),
     "data.validation_shuffle": (splits, "true", BATCH),
     "data.video_key": (media_row, "films", ()),
     "model.enable_activation_offload": (activations, "true", ()),

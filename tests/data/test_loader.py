@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
+from agentrl.data.samplers import RowScore
 from agentrl.trajectory.row import Row
 
 
@@ -99,3 +100,32 @@ def test_kept_rows_make_batches_of_one_size(there: int, batch: int) -> None:
     assert len(sizes) == -(-there // batch)
     assert max(sizes) <= batch
     assert max(sizes) - min(sizes) <= 1
+
+
+def learnable(rows, *, seed, scores):
+    """A curriculum: rows with a mean between 0.2 and 0.8 first, then new ones, then the others."""
+
+    def place(i):
+        score = scores.get(i, RowScore())
+        return 0 if 0.2 <= score.mean <= 0.8 else 1 if not score.tries else 2, score.tries
+
+    return sorted(range(len(rows)), key=place)
+
+
+def test_a_sampler_ranks_the_rows_by_their_scores_and_resumes() -> None:
+    def loader() -> Loader:
+        return Loader(rows(6), 2, shuffle=True, seed=0, sampler=f"{__name__}.learnable")
+
+    unbroken = loader()
+    assert uids(unbroken, 2) == [["0", "1"], ["2", "3"]]  # 0 and 1 are under way: others come before them
+    for index, rewards in enumerate(([0.0, 1.0], [1.0, 1.0], [], [0.0, 0.0])):
+        unbroken.record(index, rewards, step=1)
+    assert unbroken.scores[0] == RowScore(tries=1, rewards=2, mean=0.5, step=1)
+    restarted = loader()
+    restarted.load_state_dict(json.loads(json.dumps(unbroken.state_dict())))
+    assert uids(unbroken, 1) == uids(restarted, 1) == [["0", "4"]]
+    for each in (unbroken, restarted):
+        each.record(0, [1.0, 1.0], step=2)
+    assert unbroken.scores[0] == RowScore(tries=2, rewards=4, mean=0.75, step=2)
+    assert uids(unbroken, 3) == uids(restarted, 3) == [["0", "5"], ["1", "2"], ["3", "0"]]
+    assert unbroken.epoch == 1  # six rows are an epoch

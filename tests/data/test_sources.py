@@ -10,6 +10,7 @@ from agentrl.config.choices import own_objects
 from agentrl.config.keys import schema_keys
 from agentrl.config.paths import check_paths
 from agentrl.config.schema import Config, Data, Reward, Rollout
+from agentrl.config.schema.data import ValSet
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES, row_source
 from agentrl.core.row_sources import split_source
@@ -88,9 +89,10 @@ def test_sources_and_files_are_told_apart(
 
 def test_an_unknown_source_is_one_line_before_the_run() -> None:
     check_paths(Config(data=Data(train_files="cuont:3")))
-    config = SimpleNamespace(data=SimpleNamespace(train_files=["count:3"], val_files="cuont:3"), model=None)
     with pytest.raises(UserError, match=r"^data\.val_files=cuont: did you mean count\? choose "):
-        own_objects(config)
+        own_objects(Config(data=Data(train_files=["count:3"], val_files="cuont:3")))
+    with pytest.raises(UserError, match=r"^data\.val_sets\.hard\.files=cuont: did you mean count\? choose "):
+        own_objects(Config(data=Data(val_sets={"hard": ValSet(files="cuont:3")})))
     with pytest.raises(UserError, match=r"^data\.train_files=cuont: did you mean count"):
         load_dataset(Data(), "cuont:3", None)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl.config.schema.evaluation import Evaluation
-from agentrl.evaluation.report import RowScores, interval, pass_at_k, powers_of_two, reports
+from agentrl.tracking.estimates import RowScores, interval, pass_at_k, powers_of_two, reports
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 7])

@@ -1,12 +1,14 @@
 """`agentrl eval` on stored answers, and `agentrl generate`: what is kept, what an interruption costs."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from agentrl.cli.eval import overrides
 from agentrl.cli.main import main
 from agentrl.core.errors import InfraError
 from agentrl.data.files import read_records
@@ -178,3 +180,26 @@ def test_a_model_is_measured_and_its_answers_can_be_measured_again(home: Path, t
     _, later = figures(home, tmp_path, f"data.path={out}", function)
     assert live == later
     assert live["all"]["answers"] == 12
+
+
+def test_a_benchmark_has_a_line_for_each_row(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    function = f"custom_reward_function.path={home / 'reward.py'}"
+    limits = ["data.max_response_length=4", "rollout.n=2", "trainer.device=cpu", function]
+    words = [f"data.path={home / 'rows.jsonl'}", "--model", str(home / "model"), *limits]
+    assert main(["eval", *words, "--each", "--json", "each.json"]) == 0
+    found = {report["data_source"]: report for report in json.loads(Path("each.json").read_text())}
+    assert found.keys() == {"all", *(f"rows.jsonl:{number}" for number in range(1, 7))}
+    assert found["rows.jsonl:3"]["answers"] == 2
+    assert len(read_records(tmp_path / "answers.jsonl")) == 6
+
+
+def test_a_row_source_and_options_stand_for_keys() -> None:
+    args = Namespace(overrides=["tasks:some?tag=git", "rollout.n=2"], model="runs/demo", agent="mini")
+    assert overrides(args) == [
+        "data.output_path=answers.jsonl",
+        "model.path=runs/demo",
+        "rollout.agent.default_agent_loop=mini",
+        "data.path=tasks:some?tag=git",
+        "rollout.n=2",
+    ]

@@ -88,6 +88,25 @@ def test_a_step_takes_one_batch():
     assert runtime.rolled == [("train", ["r0", "r1"])]
 
 
+def by_mean(rows, *, scores):
+    return sorted(range(len(rows)), key=lambda i: -scores[i].mean if i in scores else -0.9)
+
+
+def test_a_sampler_sees_the_rewards_of_earlier_steps():
+    sample, _ = sampler([SAME, SAME, DIFFER, DIFFER])
+    sample.stream.loader = Loader(sample.stream.loader.rows, 2, shuffle=False, seed=0, sampler=f"{__name__}.by_mean")
+    seen = []
+    for step in range(1, 4):
+        groups = sample(step)
+        seen.append(uids(groups))
+        sample.stream.record(step, groups.sampled)
+    assert seen == [["r0", "r1"]] * 3  # solved rows come first in this order
+    before = dict(sample.stream.loader.scores)
+    sample(4)
+    sample.stream.undo()
+    assert sample.stream.loader.scores == before
+
+
 def test_dynamic_sampling_draws_until_enough_groups_differ():
     sample, runtime = sampler([SAME, DIFFER, SAME, SAME, DIFFER, DIFFER, DIFFER, DIFFER], FILTER)
     got = sample(1)

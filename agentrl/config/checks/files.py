@@ -10,7 +10,7 @@ from agentrl.core.outputs import check_apart
 
 def required(model: Model, data: Data, trainer: Trainer) -> None:
     """A model and rows."""
-    rows = "val_files" if trainer.val_only else "train_files"
+    rows = "val_files" if trainer.val_only and not data.val_sets else "train_files"
     needed = {
         "model.path": (model.path, "a model's folder or hub id; `agentrl model smollm2` prepares one"),
         f"data.{rows}": (getattr(data, rows), "parquet or jsonl; `agentrl data` writes some"),
@@ -55,5 +55,5 @@ def answers_output(model: Model, data: Data) -> None:
 
 def inputs(model: Any, data: Any) -> dict[str, Any]:
     """Models and rows by key."""
-    rows = {f"data.{name}": getattr(data, name, None) for name in ("train_files", "val_files", "path")}
+    rows = {**data.files(), "data.path": getattr(data, "path", None)}
     return {"model.path": model.path, "model.tokenizer_path": model.tokenizer_path, **rows}

@@ -6,6 +6,7 @@ from agentrl.config.derived import changed_distribution, compares_in_groups, has
 from agentrl.config.keys import value_at
 from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
+from agentrl.config.schema.rollout import ValSampling
 from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
 from agentrl.core.shares import KEY
@@ -53,12 +54,20 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
             f"differ, the {rollout.n} answers to a prompt are the same, and every advantage 0; set "
             "rollout.do_sample=true"
         )
-    val_kwargs = rollout.val_kwargs
-    if val_kwargs.n > 1 and (val_kwargs.do_sample is False or val_kwargs.temperature == 0):
-        return (
-            f"rollout.val_kwargs.n={val_kwargs.n}: greedy answers are all the same; set a temperature, with "
-            "rollout.val_kwargs.do_sample=true, or n=1"
-        )
+    return _same(rollout.val_kwargs, "rollout.val_kwargs")
+
+
+def val_sets(data: Data) -> str | None:
+    """Each set has rows, and answers to a prompt that differ. Raises UserError."""
+    for name, one in data.val_sets.items():
+        if not one.files or "/" in name or one.n < 1:
+            raise UserError(f"data.val_sets.{name}: set files to its rows, and n to 1 or more; its name has no slash")
+    return next(filter(None, (_same(one, f"data.val_sets.{name}") for name, one in data.val_sets.items())), None)
+
+
+def _same(sampling: ValSampling, key: str) -> str | None:
+    if sampling.n > 1 and (sampling.do_sample is False or sampling.temperature == 0):
+        return f"{key}.n={sampling.n}: greedy answers are all the same; set {key}.temperature above 0, or n=1"
     return None
 
 
@@ -113,7 +122,7 @@ def crowded_gpu(rollout: Rollout) -> str | None:
 
 def validation(data: Data, trainer: Trainer) -> str | None:
     """Validation has rows."""
-    if data.val_files is None and trainer.test_freq > 0:
+    if data.val_files is None and not data.val_sets and trainer.test_freq > 0:
         return f"trainer.test_freq={trainer.test_freq} has no effect without data.val_files"
     return None
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from agentrl.config.schema.marks import AT_LEAST_1, CodePath, LaterPath, OpenChoice, RowFiles
+from agentrl.config.schema.rollout import ValSampling
 from agentrl.core import points
 
 
@@ -49,6 +50,10 @@ class Rows:
     custom: dict[str, Any] = field(default_factory=dict)
     """Settings of your own dataset class, which finds them in `config`."""
 
+    def files(self) -> dict[str, Any]:
+        """The rows of each key."""
+        return {"data.train_files": self.train_files, "data.val_files": self.val_files}
+
     @property
     def media_keys(self) -> dict[str, str]:
         """image, video -> the column that holds them."""
@@ -56,8 +61,28 @@ class Rows:
 
 
 @dataclass
+class ValSet(ValSampling):
+    """Validation rows with settings of their own."""
+
+    files: RowFiles = None
+    """A parquet or jsonl file, a row source, or a list of them."""
+    max_samples: int = -1
+    """Use only the first N rows; -1 or 0: all."""
+    agent: str | None = None
+    """Agent loop of rows that name none; null: `rollout.agent.default_agent_loop`."""
+    max_tokens: Annotated[int | None, AT_LEAST_1] = None
+    """Most tokens of a turn; null: `max_response_length`."""
+    test_freq: int | None = None
+    """Steps between validations; -1: only before the first step and at the end; null: `trainer.test_freq`."""
+
+
+@dataclass
 class Data(Rows):
     """Rows for training and validation."""
+
+    val_sets: dict[str, ValSet] = field(default_factory=dict)
+    """Further validation sets by name, each with its sampling, agent and rhythm: {hard: {files: hard.parquet, n: 4,
+    temperature: 1.0}}. Metrics are `val/NAME/...`."""
 
     environment_config_path: LaterPath = "environments.yaml"
     """YAML that names the environments of the row source `env:NAME`."""
@@ -83,3 +108,6 @@ class Data(Rows):
     """Handling of an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     use_shm: bool = False
     """Read files from a copy in /dev/shm, made once per machine; it is not deleted."""
+
+    def files(self) -> dict[str, Any]:
+        return super().files() | {f"data.val_sets.{name}.files": one.files for name, one in self.val_sets.items()}

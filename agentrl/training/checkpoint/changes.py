@@ -36,7 +36,7 @@ EXPERIMENT = (
     *("rollout.multi_turn.enable", "rollout.agent.default_agent_loop"),
 )
 """First part of the settings that define the experiment; those that name its input do, too."""
-APART = ("data.val_files", "validation")
+APART = ("data.val_", "validation")
 """First part of the names of input that training does not read."""
 LOCATION = ("trainer.device", "trainer.resume_")
 """First part of the settings of the run's start: changes in them do not count, nor in those that name output."""

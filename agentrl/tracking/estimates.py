@@ -12,19 +12,22 @@ import numpy as np
 
 from agentrl.config.schema.evaluation import Evaluation
 from agentrl.core.grouping import grouped
+from agentrl.tracking.metrics import Metrics, passed
+from agentrl.trajectory.trajectory import Trajectory
 
 ALL = "all"
 
 
 @dataclass
 class RowScores:
-    """The scores of one row's answers."""
+    """The scores of one row's answers; `failed`: the number of those without one, as the reward function or the rollout
+    failed."""
 
     data_source: str
     scores: list[float]
     passed: list[bool]
     failed: int = 0
-    """Number of answers without a score: the reward function or the rollout failed."""
+    uid: str = ""
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Figure:
 
 @dataclass
 class Report:
-    """The statistics of one data source."""
+    """The statistics of one data source; `passes`: pass@k by k, over the rows with at least k scored answers."""
 
     data_source: str
     rows: int
@@ -45,7 +48,6 @@ class Report:
     failed: int
     mean: Figure
     passes: dict[int, Figure] = field(default_factory=dict)
-    """pass@k by k, over the rows with at least k scored answers."""
 
 
 def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
@@ -70,6 +72,29 @@ def report(data_source: str, rows: Sequence[RowScores], evaluation: Evaluation) 
         mean=_figure((sum(row.scores) / len(row.scores) for row in scored), evaluation),
         passes={k: _figure(_passes(scored, k), evaluation) for k in ks},
     )
+
+
+def row_scores(group: Sequence[Trajectory], evaluation: Evaluation) -> RowScores:
+    """The scores of one row's trajectories."""
+    fine = [t for t in group if t.scored]
+    return RowScores(
+        group[0].row.data_source,
+        [float(t.reward or 0.0) for t in fine],
+        [passed(t, evaluation.success_threshold) for t in fine],
+        failed=len(group) - len(fine),
+        uid=group[0].row.uid,
+    )
+
+
+def estimates(trajectories: Sequence[Trajectory]) -> Metrics:
+    """pass@k, and 95% bounds of it and of the mean reward, by `interval`."""
+    usual, groups = Evaluation(), grouped(trajectories, lambda trajectory: trajectory.row.uid)
+    found = report(ALL, [row_scores(group, usual) for group in groups.values()], usual)
+    figures = {"reward": found.mean} | {f"pass_at_{k}": figure for k, figure in found.passes.items()}
+    metrics: Metrics = {}
+    for name, one in figures.items():
+        metrics |= {name: one.value} | dict(zip((f"{name}_low", f"{name}_high"), one.bounds or (), strict=False))
+    return metrics
 
 
 def _passes(rows: Iterable[RowScores], k: int) -> list[float]:
