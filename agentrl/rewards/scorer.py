@@ -65,12 +65,14 @@ class Overlong:
         return -self.factor * min(max(beyond / self.buffer, 0.0), 1.0)
 
     @classmethod
-    def of(cls, section: OverlongBuffer, max_response_length: int) -> Self | None:
+    def of(cls, overlong_buffer: OverlongBuffer, max_response_length: int) -> Self | None:
         """The penalty of the section `reward.overlong_buffer`; None where it is off."""
-        if not section.enable:
+        if not overlong_buffer.enable:
             return None
-        limit = section.max_resp_len or max_response_length
-        return cls(limit, section.len or max(1, limit // 5), section.penalty_factor, section.log)
+        limit = overlong_buffer.max_resp_len or max_response_length
+        return cls(
+            limit, overlong_buffer.len or max(1, limit // 5), overlong_buffer.penalty_factor, overlong_buffer.log
+        )
 
 
 class Scorer:

@@ -73,7 +73,7 @@ def test_a_wrong_type_names_key_value_and_type(override: str, expected: str) -> 
         ("rollout.multi_turn.tool_response_unit=words", "characters or tokens"),
         ("trainer.device=tpu", "auto, cpu or cuda"),
         ("trainer.resume_mode=yes", "auto, disable or resume_path"),
-        ("trainer.logger=[console,comet]", "console, file, tensorboard, mlflow, swanlab, trackio, wandb"),
+        ("trainer.logger=[console,comet]", "console, file, tensorboard, mlflow, otel, swanlab, trackio, wandb"),
         ("actor.optim.lr_scheduler_type=step", "constant, linear, cosine, wsd"),
         ("model.dtype=float16", "float32 or bfloat16"),
         ("rollout.name=tgi", "choose auto, hf"),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +55,27 @@ def test_the_first_step_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_process_knows_its_age() -> None:
     assert 0 <= process_age() < time.monotonic() + 1
+
+
+def test_the_clock_of_a_restart_begins_with_it(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    """Seconds that the run took before its worker died are none of the new start."""
+    from argparse import Namespace
+
+    from agentrl.cli import train as command
+    from agentrl.doctor import preflight
+    from agentrl.training.checkpoint import run_start
+
+    seen = []
+
+    def supervise(run: Any, config: Config, *_: object) -> None:
+        run(config)
+        clock[0] += 500.0
+        run(config)
+
+    monkeypatch.setattr(start_times, "process_age", lambda: 7.0)
+    monkeypatch.setattr(command, "load_config", lambda args: Config())
+    monkeypatch.setattr(preflight, "preflight_training", lambda config: [])
+    monkeypatch.setattr(run_start, "supervise", supervise)
+    monkeypatch.setattr(command, "train", lambda config, times: seen.append((times or StartTimes()).metrics()))
+    command.run(Namespace(multirun=False))
+    assert [metrics["start/total"] for metrics in seen] == [7.0, 0.0]

@@ -53,25 +53,16 @@ class PolicyLoss:
     entry: Entry[Callable[..., Any]]
 
     def __call__(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        *,
-        mask: Tensor,
-        cu_seqlens: Tensor,
-        chosen: Tensor | None = None,
-        weights: Tensor | None = None,
-        importance: Tensor | None = None,
-        step: OptimizerStep | None = None,
+        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, mask: Tensor, **given: Any
     ) -> tuple[Tensor, Details]:
-        """(loss f32 [T], diagnostics) of whole sequences. `chosen` bool [T] as `choose` gave it.
+        """(loss f32 [T], diagnostics) of whole sequences, `mask` bool [T] and `cu_seqlens` int32 [B+1]. `chosen` bool
+        [T] as `choose` gave it.
 
         A function of the user's own may read more: `weights` f32 [T], each token's share of the loss; `importance`
         f32 [T] or None, the importance weights, which it then multiplies itself; `step`.
         """
-        given = self.options | {"mask": mask, "cu_seqlens": cu_seqlens, "chosen": chosen}
-        given |= {"weights": weights, "importance": importance, "step": step}
+        unknown = dict.fromkeys(("chosen", "weights", "importance", "step"))
+        given = self.options | unknown | given | {"mask": mask}
         columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.entry.value, given)
         if self.entry.built_in:
             result: tuple[Tensor, Details] = self.entry.value(*columns, **wanted)

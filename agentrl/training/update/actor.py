@@ -8,7 +8,7 @@ Invariants:
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from agentrl.training.update.off_policy import (
     needs_batch_correction,
 )
 from agentrl.training.update.report import Figures, PolicyReport
-from agentrl.training.update.trainable import Split, Trainable, settled
+from agentrl.training.update.trainable import RunFacts, Split, Trainable, settled
 
 
 class PolicyActor(Trainable):
@@ -56,11 +56,11 @@ class PolicyActor(Trainable):
         reference: Reference | None = None,
         distiller: Distiller | None = None,
         shares: bool = False,
-        **run: Any,
+        **run: Unpack[RunFacts],
     ) -> None:
         """Shares `model`; does not copy it.
 
-        `run`: see `settled`. `max_response_length`: the divisor of
+        `run`: see `RunFacts`. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
         `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `distiller`: of a run with
         teachers. `shares`: passes compute equal prompts once.

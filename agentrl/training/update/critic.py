@@ -4,7 +4,7 @@ Entry t of `values` is the critic's value of the state in which token t was samp
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.update.micro_batches import score_batch
 from agentrl.training.update.report import Report
-from agentrl.training.update.trainable import Trainable, settled
+from agentrl.training.update.trainable import RunFacts, Trainable, settled
 
 
 class ValueCritic(Trainable):
@@ -31,9 +31,9 @@ class ValueCritic(Trainable):
         actor: Actor,
         vf_coef: float = 1.0,
         max_response_length: int | None = None,
-        **run: Any,
+        **run: Unpack[RunFacts],
     ) -> None:
-        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss. `run`: see `settled`."""
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss. `run`: see `RunFacts`."""
         settings = inherited(critic, actor)
         self.loss_agg_mode = settings.loss_agg_mode or "token-mean"
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:

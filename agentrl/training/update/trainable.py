@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -75,23 +75,24 @@ class Steps:
     """`trainer.seed`."""
 
 
-def settled(
-    actor: Actor,
-    name: str,
-    model: ModelHandle,
-    *,
-    device: torch.device,
-    total_steps: int,
-    ranks: Ranks = ALONE,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic.
+class RunFacts(TypedDict):
+    """The part of a run that actor and critic share."""
 
-    `total_steps`: training steps of the whole run, for the schedule. `ranks`: `model` is sharded over them. `seed`:
-    `trainer.seed`."""
-    optimizer = Optimizer.of(model, actor, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
+    device: torch.device
+    total_steps: int
+    """Training steps of the whole run, for the schedule."""
+    ranks: NotRequired[Ranks]
+    """`model` is sharded over them; by default there is one."""
+    seed: NotRequired[int]
+    """`trainer.seed`; by default 0."""
+
+
+def settled(actor: Actor, name: str, model: ModelHandle, **run: Unpack[RunFacts]) -> dict[str, Any]:
+    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic."""
+    ranks, device = run.get("ranks", ALONE), run["device"]
+    optimizer = Optimizer.of(model, actor, total_steps=run["total_steps"], key=f"{name}.optim", ranks=ranks)
     sizes = for_ranks(micro_batching_of(actor, device), model, ranks=ranks)
-    steps = Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed)
+    steps = Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, run.get("seed", 0))
     return {"optimizer": optimizer, "micro_batching": sizes, "steps": steps, "device": device}
 
 
