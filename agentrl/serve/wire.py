@@ -108,8 +108,8 @@ def sample_message(answer: Body) -> bytes:
     if rows := answer.get("topk_prompt_logprobs"):
         k = max(len(row or ()) for row in rows)
         table = np.array([row or [(0, np.nan)] * k for row in rows]).reshape(len(rows), k, 2)
-        topk, ids, logprobs = message.topk_prompt_logprobs, table[..., 0].astype("<i4"), table[..., 1].astype("<f4")
-        topk.token_ids, topk.logprobs = ids.tobytes(), logprobs.tobytes()
+        topk = message.topk_prompt_logprobs
+        topk.token_ids, topk.logprobs = table[..., 0].astype("<i4").tobytes(), table[..., 1].astype("<f4").tobytes()
         topk.k, topk.length = k, len(rows)
     return bytes(message.SerializeToString())
 
