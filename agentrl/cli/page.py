@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentrl.cli.commands import Command
-from agentrl.cli.common import terminal
 from agentrl.config.choices import words_of
 from agentrl.config.keys import Key, nearest, schema_keys, schema_sections
 from agentrl.config.names import written
@@ -27,7 +26,7 @@ verl's names work: actor_rollout_ref.rollout.n means rollout.n."""
 
 def print_page(command: Command, module: ModuleType) -> None:
     """Print the examples of a command's module, presets, sections of keys, and the command's options."""
-    console = terminal()
+    console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]agentrl {command.name}[/] [KEY=VALUE ...]: {command.help}\n")
     console.print(HOW)
     console.print("\n[bold]Examples[/]")

@@ -9,20 +9,15 @@ It takes the settings of `agentrl train`.
 
 import argparse
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, row_count, use_idle_cores
-from agentrl.core.errors import UserError, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentrl.config.schema import Config
-    from agentrl.trajectory.row import Row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config.validate import SAMPLING
-    from agentrl.evaluation.settings import of_split, scoring_something, untrained
+    from agentrl.evaluation.settings import of_split, replayed, scoring_something, untrained
 
     asked: Config = load_config(args, checks=SAMPLING)
     config = scoring_something(of_split(asked, args.split))
@@ -60,12 +55,15 @@ def run(args: argparse.Namespace) -> None:
     from agentrl.tracking import conversation
     from agentrl.tracking.dumps.jsonl import write_trajectories
     from agentrl.tracking.metrics import rollout_metrics
+    from agentrl.view.runs import find_trajectory
 
     console = Console()
     with closing(LocalRuntime(untrained(config))) as runtime:
         files = config.data.train_files if args.split == "train" else config.data.val_files
         dataset = load_dataset(config.data, files, runtime.tokenizer)
-        rows = _replayed(dataset, args.replay, args.from_turn) if args.replay else dataset[: args.rows]
+        rows = dataset[: args.rows]
+        if args.replay:
+            rows = replayed(dataset, find_trajectory(args.replay), args.from_turn)
         runtime.publish_weights(0)
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
@@ -79,18 +77,3 @@ def run(args: argparse.Namespace) -> None:
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:
             console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
-
-
-def _replayed(rows: "Sequence[Row]", address: str, turn: int) -> "list[Row]":
-    """The row of a stored trajectory, whose prompt goes on to the messages before a turn. Raises UserError."""
-    from agentrl.view.runs import find_trajectory
-
-    record = find_trajectory(address)
-    messages, prompt = record["messages"], len(record["prompt"])
-    turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
-    if turn > len(turns):
-        raise UserError(f"--from-turn {turn}: {address} has {plural(len(turns), 'turn')}")
-    found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
-    if not found:
-        raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
-    return found

@@ -1,11 +1,14 @@
 """Settings of a run that samples and does not train."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, plural
 from agentrl.rewards.checks import something_scores
+from agentrl.tracking.dumps.records import Record
+from agentrl.trajectory.row import Row
 
 Settings = TypeVar("Settings", bound=Config)
 
@@ -30,3 +33,16 @@ def of_split(config: Settings, split: str) -> Settings:
     """`config` with the rows of `split`, "train" or "val", alone: the others need not be right."""
     data = replace(config.data, val_files=None) if split == "train" else replace(config.data, train_files=None)
     return replace(config, data=data)
+
+
+def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:
+    """The row of a dumped trajectory, with all messages before the model's turn `turn` (from 1) as its prompt. Raises
+    UserError."""
+    messages, prompt = record["messages"], len(record["prompt"])
+    turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
+    if turn > len(turns):
+        raise UserError(f"--from-turn {turn}: {record['key']} has {plural(len(turns), 'turn')}")
+    found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
+    if not found:
+        raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
+    return found

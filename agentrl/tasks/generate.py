@@ -111,5 +111,5 @@ async def demonstrations(task: Task, problems: list[Problem], rng: random.Random
     try:
         return await asyncio.gather(*(play(problem, script) for problem, script in scripts))
     finally:
-        await stage.close()
+        await stage.provider.close()
         await tools.close()

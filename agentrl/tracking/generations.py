@@ -25,9 +25,7 @@ def generations(step: int, trajectories: Sequence[Trajectory], count: int, decod
 
 
 def _line(step: int, trajectory: Trajectory, decode: Decode) -> Generation:
-    prompt = response = ""
-    for number, ledger in enumerate(trajectory.ledgers):
-        cut = ledger.prompt_length
-        prompt = prompt or decode(ledger.ids[:cut])
-        response += ("\n\n" if number else "") + decode(ledger.ids[cut:])
+    ledgers = trajectory.ledgers
+    prompt = decode(ledgers[0].ids[: ledgers[0].prompt_length]) if ledgers else ""
+    response = "\n\n".join(decode(ledger.ids[ledger.prompt_length :]) for ledger in ledgers)
     return Generation(step, trajectory.row.uid, prompt, response, trajectory.reward, trajectory.outcome.value)

@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -55,7 +56,7 @@ class LiveView:
                 refresh_per_second=REFRESH_PER_SECOND,
                 redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
             )
-        self._streams: list[tuple[logging.StreamHandler, object]] = []
+        self._streams = ExitStack()
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -68,7 +69,7 @@ class LiveView:
         self._state.enter(None, self._clock())
         self._state.ended = ended(error)
         if self._live is not None:
-            self._restore()
+            self._streams.close()
             self._live.stop()
 
     def phase(self, name: str) -> None:
@@ -114,12 +115,7 @@ class LiveView:
         for handler in _stream_handlers():
             if handler.stream in outputs:
                 target = sys.stdout if handler.stream is outputs[0] else sys.stderr
-                self._streams.append((handler, handler.setStream(target)))
-
-    def _restore(self) -> None:
-        for handler, stream in self._streams:
-            handler.setStream(stream)
-        self._streams.clear()
+                self._streams.callback(handler.setStream, handler.setStream(target))
 
 
 def _can_redraw(console: Console) -> bool:

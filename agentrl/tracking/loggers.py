@@ -84,9 +84,8 @@ class FileLogger(Logger):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         finite = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-        record = {"step": step} | finite
         # Unbuffered: a killed process loses nothing, for the operating system has the line.
-        self._unwritten.append(f"{json.dumps(record)}\n".encode())
+        self._unwritten.append(json.dumps({"step": step} | finite).encode() + b"\n")
         self._write()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any, get_args
@@ -176,13 +176,10 @@ def _tasks(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
 
 
 def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
-    values: dict[str, list[float]] = defaultdict(list)
-    for trajectory in (t for t in trajectories if t.scored):
-        for name, value in trajectory.reward_extra.items():
-            number = _number(value)
-            if number is not None:
-                values[name].append(number)
-    return {name: math.fsum(numbers) / len(numbers) for name, numbers in sorted(values.items())}
+    extras = [extra for t in trajectories if t.scored for extra in t.reward_extra.items()]
+    by_name = grouped(extras, lambda extra: extra[0])
+    numbers = {name: [n for _, value in by_name[name] if (n := _number(value)) is not None] for name in sorted(by_name)}
+    return {name: math.fsum(found) / len(found) for name, found in numbers.items() if found}
 
 
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:

@@ -66,19 +66,13 @@ def sparkline(values: Sequence[float], width: int, *, low: float | None = None, 
     """The values as a row of at most `width` blocks; neighbours are averaged where there are more values."""
     if not values or width < 1:
         return ""
-    points = _resample(values, width)
+    n = len(values)
+    cuts = [i * n // min(width, n) for i in range(min(width, n) + 1)]
+    points = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     low = min(points) if low is None else low
     high = max(points) if high is None else high
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round(min(max((p - low) * scale, 0), len(BLOCKS) - 1))] for p in points)
-
-
-def _resample(values: Sequence[float], width: int) -> list[float]:
-    n = len(values)
-    if n <= width:
-        return list(values)
-    cuts = [i * n // width for i in range(width + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
 
 
 def _border(state: State) -> str:

@@ -60,10 +60,9 @@ class RunTracker:
         self.run_dir = Path(trainer.default_local_dir)
         self._status = RunStatus(self.run_dir, total_steps, resume_step)
         absent = () if config.rollout.multi_turn.enable else NEEDS_TURNS
-        name = f"{trainer.project_name} / {trainer.experiment_name}"
-        self.view = LiveView(total_steps, name, trainer.live, absent=absent)
-        since = ADDS if trainer.val_only else resume_step
         names = trainer.project_name, trainer.experiment_name
+        self.view = LiveView(total_steps, " / ".join(names), trainer.live, absent=absent)
+        since = ADDS if trainer.val_only else resume_step
         self.loggers = open_loggers(
             trainer.logger, RunInfo(*names, self.run_dir, to_yaml(config), since, self.view), record
         )

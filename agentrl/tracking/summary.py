@@ -74,8 +74,17 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
 def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = None) -> Table:
     """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for what, path in _places(run_dir, dumps or {}):
-        table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
+    saved = (run_dir / CHECKPOINTS).glob("global_step_*")
+    places = {
+        "configuration": run_dir / CONFIG_FILE,
+        "metrics": run_dir / METRICS_FILE,
+        "tensorboard": run_dir / TENSORBOARD_DIR,
+        "newest checkpoint": max(saved, key=lambda path: (len(path.name), path.name), default=None),
+        **(dumps or {}),
+    }
+    for what, path in places.items():
+        if path is not None and Path(path).exists():
+            table.add_row(Text(what, "dim"), Text(shown(path), overflow="fold"))
     return table
 
 
@@ -93,25 +102,6 @@ def _add(
     # The difference of two shares is in percentage points.
     moved = ("+" if change >= 0 else "-") + row.show(abs(change)).replace("%", " pp")
     table.add_row(label, row.show(before[name]), Text(shown, "bold"), Text(moved, style))
-
-
-def _places(run_dir: Path, dumps: Mapping[str, Path | str | None]) -> Iterator[tuple[str, Path]]:
-    saved = sorted((run_dir / CHECKPOINTS).glob("global_step_*"), key=_step)
-    places = {
-        "configuration": run_dir / CONFIG_FILE,
-        "metrics": run_dir / METRICS_FILE,
-        "tensorboard": run_dir / TENSORBOARD_DIR,
-        "newest checkpoint": saved[-1] if saved else None,
-        **dumps,
-    }
-    for what, path in places.items():
-        if path is not None and Path(path).exists():
-            yield what, Path(path)
-
-
-def _step(path: Path) -> int:
-    digits = path.name.rpartition("_")[2]
-    return int(digits) if digits.isdigit() else -1
 
 
 def _conversations(trainer: "Trainer", decode: Decode, first: int, last: int) -> Iterator[RenderableType]:

@@ -6,7 +6,8 @@ Raises UserError for a question that has no answer.
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from threading import RLock
@@ -74,10 +75,15 @@ class Api:
 
     def prometheus(self) -> str:
         """The newest value of each metric of all runs, in Prometheus's text format."""
+        found = defaultdict[str, list[str]](list)
         with self._lock:
             self._find()
-            lines = [line for run in self.runs.values() for line in _newest(run)]
-        return "".join(sorted(lines))  # it wants the lines of a metric next to each other
+            for name, run in self.runs.items():
+                run.curves.refresh()
+                for metric, (_, values) in run.curves.series.items():
+                    value = f"{{run={json.dumps(name, ensure_ascii=False)}}} {values[-1]}\n"
+                    found[f"agentrl_{STRANGE.sub('_', metric)}"].append(value)
+        return "".join(f"# TYPE {name} gauge\n{name}{name.join(values)}" for name, values in found.items())
 
     def meanings(self, query: Query) -> Json:
         """Metric -> [sentence, when it is a problem], for the known metrics of all runs."""
@@ -202,13 +208,6 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self._chosen(query).tables[split]
-
-
-def _newest(run: Run) -> Iterator[str]:
-    run.curves.refresh()
-    for name, (_, values) in run.curves.series.items():
-        label = json.dumps(run.name, ensure_ascii=False)
-        yield f"agentrl_{STRANGE.sub('_', name)}{{run={label}}} {values[-1]}\n"
 
 
 def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:

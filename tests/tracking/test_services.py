@@ -3,7 +3,9 @@
 import builtins
 import json
 import struct
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -11,10 +13,11 @@ from agentrl.core.errors import UserError
 from agentrl.tracking.generations import generations
 from agentrl.tracking.loggers import open_loggers
 from agentrl.tracking.services.service import RunInfo
+from agentrl.trajectory.trajectory import Span
 
 pytestmark = pytest.mark.integration
 
-SERVICES = ("mlflow", "swanlab", "trackio", "wandb")
+SERVICES = ("mlflow", "otel", "swanlab", "trackio", "wandb")
 CONFIG = "trainer:\n  seed: 7\n"
 
 
@@ -214,3 +217,68 @@ def test_tables_reach_tensorboard(tmp_path, table):
     events.Reload()
     (event,) = events.Tensors("generations/train.jsonl:12/text_summary")
     assert "It is 391" in event.tensor_proto.string_val[0].decode()
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    """Requests that an OTLP/HTTP collector got, by path."""
+    found: dict[str, list[bytes]] = {}
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            found.setdefault(self.path, []).append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_collector_gets_metrics_and_the_spans_of_a_rollout(tmp_path, collector, dialog, plain):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason='pip install "agentrl[otel]"')
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    dialog.spans += [Span("score", 104.0, 104.5)]
+    loggers = open_loggers(["otel"], RunInfo("p", "e", tmp_path, "model:\n  path: some/model\n"))
+    loggers.trajectories(3, [dialog, plain(0.5)])
+    loggers.log(3, {"rollout/reward_mean": 0.25})
+    loggers.close()
+    loggers.close()
+    requests = [ExportTraceServiceRequest.FromString(body) for body in collector["/v1/traces"]]
+    spans = [s for request in requests for part in request.resource_spans for s in part.scope_spans[0].spans]
+    about = {a.key: a.value.string_value for a in requests[0].resource_spans[0].resource.attributes}
+    assert (about["service.name"], about["rl.run"]) == ("p", "e")
+    root = next(s for s in spans if s.name == "invoke_agent")
+    assert root.links[0].span_id in [span.span_id for span in spans if span.name == "rl.step"]
+    names = {span.span_id: span.name for span in spans}
+    tree = [(s.name, names.get(s.parent_span_id)) for s in spans if s.trace_id == root.trace_id]
+    assert tree == [
+        ("invoke_agent", None),
+        ("rl.turn", "invoke_agent"),
+        ("chat", "rl.turn"),
+        ("execute_tool", "rl.turn"),
+        ("rl.turn", "invoke_agent"),
+        ("chat", "rl.turn"),
+        ("rl.reward", "invoke_agent"),
+    ]
+    chat = [{a.key: a.value for a in span.attributes} for span in spans if span.name == "chat"]
+    assert [c["gen_ai.request.model"].string_value for c in chat] == ["some/model"] * 2
+    made = list(dialog.ledgers[0].turn_ids().values())
+    assert [c["gen_ai.usage.output_tokens"].int_value for c in chat] == list(map(len, made))
+    assert chat[0]["gen_ai.usage.input_tokens"].int_value == dialog.ledgers[0].prompt_length
+    tool = next(s for s in spans if s.name == "execute_tool")
+    assert (tool.start_time_unix_nano, tool.end_time_unix_nano) == (101_000_000_000, 101_012_000_000)
+    (metrics,) = [ExportMetricsServiceRequest.FromString(body) for body in collector["/v1/metrics"]]
+    sent = metrics.resource_metrics[0].scope_metrics[0].metrics
+    assert {m.name: m.gauge.data_points[0].as_double or m.gauge.data_points[0].as_int for m in sent} == {
+        "rl.rollout.reward_mean": 0.25,
+        "rl.step": 3,
+    }

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.view.runs import find_runs
+from agentrl.tracking.dumps.jsonl import load_trajectories
+from agentrl.view.runs import find_runs, find_trajectory
 
 
 def test_a_run_and_its_dumps(run):
@@ -73,3 +74,12 @@ def test_a_configuration_that_is_none(tmp_path, config):
     (tmp_path / "config.yaml").write_text(config)
     (found,) = find_runs([str(tmp_path)])
     assert found.dumps("rollout") == {}
+
+
+def test_a_trajectory_is_found_by_run_and_key(make_run):
+    folder = make_run()
+    key = load_trajectories(folder / "rollouts/2.jsonl")[3]["key"]
+    for address in (f"{folder}/{key}", f"{folder}/rollouts/2.jsonl/{key}"):
+        assert find_trajectory(address)["key"] == key
+    with pytest.raises(UserError, match=r"has no trajectory '9/nobody/0'"):
+        find_trajectory(f"{folder}/9/nobody/0")

@@ -91,3 +91,14 @@ def test_a_port_that_is_taken(server):
 
 def test_numbers_that_json_does_not_have():
     assert json.loads(json_response({"a": [math.nan, 1.5, (math.inf,)]}).body) == {"a": [None, 1.5, [None]]}
+
+
+def test_prometheus_reads_the_newest_metrics(server, run):
+    parser = pytest.importorskip("prometheus_client.parser")
+    status, headers, answer = get(server, "metrics")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    families = list(parser.text_string_to_metric_families(answer.decode()))
+    assert len({family.name for family in families}) == len(families)
+    found = {(s.name, s.labels["run"]): s.value for family in families for s in family.samples}
+    assert found["agentrl_actor_lr", "run"] == 1e-6
+    assert found["agentrl_rollout_reward_mean", "run"] == 0.2

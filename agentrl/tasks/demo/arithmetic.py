@@ -25,10 +25,6 @@ from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Names, items, and pairs of a question and the expression that solves it, by their slots."""
 SLIPS = ("operator", "operand", "copy", "parrot")
-OPERATORS = "+-*"
-DIFFICULTIES = ("tiny", "easy", "normal")
-DEFAULT_SLOPPINESS = 0.3
-DEFAULT_SLIPS = ("operator", "operand", "copy")
 
 
 @dataclass(frozen=True)
@@ -72,18 +68,18 @@ class Arithmetic(Task):
             "tiny: bare sums of two 2-digit numbers; easy: word problems over two 2-digit numbers; normal: two or "
             "three numbers, up to 3 digits",
             default="normal",
-            choices=DIFFICULTIES,
+            choices=("tiny", "easy", "normal"),
         ),
         "sloppiness": Option(
             "demonstrations: chance of each slip; a warm-up on them teaches the format and only part of the skill",
-            default=DEFAULT_SLOPPINESS,
+            default=0.3,
             type=float,
             metavar="P",
         ),
         "slips": Option(
             "demonstrations: the slips to make, joined by commas: operator (a wrong one), operand (a wrong one), "
             "copy (the result is miscopied), parrot (a number of the question is stated instead of the result)",
-            default=",".join(DEFAULT_SLIPS),
+            default="operator,operand,copy",
             metavar="LIST",
         ),
         "retries": Option(
@@ -144,7 +140,7 @@ def evaluate(formula: str, numbers: dict[str, int]) -> int:
 
 def _other_operator(expression: str, rng: random.Random) -> str:
     spot = rng.choice([match.start() for match in re.finditer(r"[-+*]", expression)])
-    operator = rng.choice([other for other in OPERATORS if other != expression[spot]])
+    operator = rng.choice([other for other in "+-*" if other != expression[spot]])
     return expression[:spot] + operator + expression[spot + 1 :]
 
 

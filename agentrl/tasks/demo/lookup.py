@@ -18,7 +18,6 @@ from agentrl.core.points import task
 from agentrl.core.resources import find
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
-REQUEST = "Reply with the answer alone."
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Parts of names, crafts; questions, each with the field of the answer and whether the mayor leads to the town."""
 
@@ -59,7 +58,7 @@ class Lookup(Task):
         town = rng.choice(self.towns)
         text, field, _ = question = rng.choice(TEXTS["questions"])
         answer = getattr(town, field)
-        asked = f"{text.format(name=town.name, mayor=town.mayor)} {REQUEST}"
+        asked = f"{text.format(name=town.name, mayor=town.mayor)} Reply with the answer alone."
         return Problem(asked, answer, {"answer": answer, "tool_selection": ["search"]}, solution=(town, question))
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:

@@ -27,10 +27,6 @@ class Stage:
         self.interactions = interactions
         self.provider = EmbeddedProvider()
 
-    async def close(self) -> None:
-        """End what the containers share."""
-        await self.provider.close()
-
     async def play(self, prompt: list[Message], extra_info: dict[str, Any], script: Script) -> list[Message]:
         """The conversation from the prompt to the script's last turn. Raises InfraError when a tool fails."""
         user = None

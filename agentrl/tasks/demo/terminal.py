@@ -18,7 +18,6 @@ from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
 Numbers = list[int]
-DEFAULT_MISTAKES = 0.65
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ RESULTS: dict[str, Callable[[Numbers], Numbers]] = {
 }
 """Command -> the numbers that out.txt then holds."""
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-CHORES = [Chore(words, command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
+CHORES = [Chore(tuple(words), command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
 
 
 @task("terminal")
@@ -59,7 +58,7 @@ class Terminal(Task):
         "mistakes": Option(
             "demonstrations: share of those that forget out.txt; a warm-up on them shows the form of a call and only "
             "part of the skill",
-            default=DEFAULT_MISTAKES,
+            default=0.65,
             type=float,
             metavar="P",
         ),

@@ -122,17 +122,12 @@ def _row_texts(row: Any, chat_template: str) -> Iterator[str]:
         yield row
         return
     if isinstance(row, dict) and "messages" in row:
-        yield _render(row, chat_template)
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        yield render_jinja_template([row["messages"]], tools=row.get("tools"), chat_template=chat_template)[0][0]
         return
     for item in row.values() if isinstance(row, dict) else row if isinstance(row, list) else ():
         yield from _row_texts(item, chat_template)
-
-
-def _render(row: dict[str, Any], chat_template: str) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    rendered, _ = render_jinja_template([row["messages"]], tools=row.get("tools"), chat_template=chat_template)
-    return rendered[0]
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int, chat_template: str) -> "PreTrainedTokenizerFast":

@@ -12,14 +12,13 @@ from tempfile import TemporaryDirectory
 from agentrl.containers import Container
 from agentrl.core.errors import InfraError, last_line
 from agentrl.core.points import task_format
-from agentrl.tasks.format import TaskArguments, Verdict
+from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, Verdict
 from agentrl.tasks.harbor.processes import look, stop_left
 from agentrl.tasks.plain import TAIL, PlainContainer
 from agentrl.tasks.swe.logs import shares, summary
 
 PROGRAMS = "/tmp/agentrl-programs.sh"
 """Read by each bash of the agent: the programs of the repository's environment come first."""
-SET_UP_TIMEOUT = 300.0
 MOST_LOG = 16 * 2**20
 """Bytes of the tests' output that are read, from its end."""
 TAKE = (Path(__file__).parent / "take.sh").read_text(encoding="utf-8")
@@ -57,8 +56,7 @@ class SweTask(PlainContainer):
         await container.exec(["rm", "-rf", *self._tests["files"], "/etc/ld.so.preload"], timeout=SET_UP_TIMEOUT)
         await container.upload(Path(self._kept.name, "files"), workdir)
         words, env = ["bash", "-c", RUN, folder, str(MOST_LOG)], {"BASH_ENV": ""}
-        script = (self._verify or "").encode()
-        done = await container.exec(words, timeout=self._verify_limit, env=env, stdin=script)
+        done = await container.exec(words, timeout=self._verify_limit, env=env, stdin=str(self._verify).encode())
         if done.code is None:
             return Verdict(0.0, output=f"the tests took longer than {self._verify_limit:g} s")
         await container.download(f"{folder}/end", end)

@@ -28,7 +28,6 @@ from agentrl.trajectory.row import Row
 
 KNOWN = {repo: rule | {"set": name} for name, rules in RULES["repositories"].items() for repo, rule in rules.items()}
 ACTIVATE = "[ ! -f /opt/miniconda3/bin/activate ] || . /opt/miniconda3/bin/activate testbed"
-DJANGO_TEST = re.compile(r"(^|/)(tests\.py|test_[^/]*)$|/tests?[/_]")
 PROMPT = "Change the repository in the working folder so that this issue is resolved. Hidden tests check it.\n\n"
 
 
@@ -134,6 +133,6 @@ def _targets(files: Sequence[str], kind: str) -> list[str]:
     """The files of tests, as arguments of the test command; Django's are modules."""
     chosen = [file for file in files if not file.endswith(tuple(RULES["no_tests"]))]
     if kind == "django":
-        modules = [file.removesuffix(".py").removeprefix("tests/") for file in chosen if DJANGO_TEST.search(file)]
-        chosen = [module.replace("/", ".") for module in modules]
+        modules = [file for file in chosen if re.search(r"(^|/)(tests\.py|test_[^/]*)$|/tests?[/_]", file)]
+        chosen = [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in modules]
     return [quote(file) for file in chosen]

@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from itertools import islice
 
 from agentrl.core.points import run_logger
 from agentrl.tracking.generations import Generation
@@ -39,9 +38,9 @@ class Mlflow(Service):
 
     def send(self, step: int, metrics: dict[str, float]) -> None:
         metric, now = self.module.entities.Metric, int(time.time() * 1000)
-        entries = iter([metric(STRANGE.sub("_", name), value, now, step) for name, value in metrics.items()])
-        while batch := list(islice(entries, BATCH)):
-            self.client.log_batch(self.id, metrics=batch)
+        entries = [metric(STRANGE.sub("_", name), value, now, step) for name, value in metrics.items()]
+        for start in range(0, len(entries), BATCH):
+            self.client.log_batch(self.id, metrics=entries[start : start + BATCH])
 
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
         text = json.dumps([row._asdict() for row in rows], ensure_ascii=False, indent=1)

@@ -17,10 +17,8 @@ from agentrl.core.points import run_logger
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import RunInfo, Service
 from agentrl.trajectory.outline import turn_sizes
-from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory
+from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
 
-QUEUE = "65536"
-"""Spans that wait for the collector: those of a step come at once."""
 STRANGE = re.compile(r"[^\w.\-]", re.ASCII)
 """Characters that names of instruments do not have."""
 NAMES = {"generate": "chat", "score": "rl.reward"}
@@ -47,7 +45,7 @@ class OpenTelemetry(Service):
         service = os.environ.get("OTEL_SERVICE_NAME", info.project)
         resource = Resource.create({"service.name": service, "service.instance.id": self.id, "rl.run": info.name})
         tracing = TracerProvider(resource=resource)
-        queue = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE))
+        queue = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", 65536))  # the spans of a step come at once
         tracing.add_span_processor(BatchSpanProcessor(self.module.OTLPSpanExporter(), max_queue_size=queue))
         metering = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource)
         self._stack = ExitStack()
@@ -59,7 +57,7 @@ class OpenTelemetry(Service):
         self._step = self._tracer.start_span("rl.step")
 
     def send(self, step: int, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
+        for name, value in (metrics | {"step": step}).items():
             self._gauge("rl." + STRANGE.sub("_", name.replace("/", "."))).set(value)
         self._step.set_attribute("rl.step", step)
         self._step.end()
@@ -87,21 +85,20 @@ class OpenTelemetry(Service):
         for turn, parts in grouped(spans, lambda span: _turn(span, starts)).items():
             parent = root if turn < 0 else self._add("rl.turn", _over(parts), {"rl.turn": turn}, root)
             for span in parts:
-                if span.kind == "tool":
-                    self._calls([call for call in trajectory.calls if call.turn == turn], span.start, parent)
-                    continue
-                usage = zip(
-                    ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"), sizes.get(turn, ()), strict=False
-                )
-                score = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": trajectory.reward}
-                known = {"generate": self._asks | dict(usage), "score": score}
-                self._add(NAMES.get(span.kind, f"rl.{span.kind}"), span, known.get(span.kind, {}), parent)
+                self._part(span, turn, trajectory, sizes.get(turn, (None, None)), parent)
 
-    def _calls(self, calls: Sequence[ToolCallRecord], start: float, parent: Any) -> None:
-        """The spans of tool calls that run at once."""
-        for call in calls:
-            about = {"gen_ai.tool.name": call.name, "rl.turn": call.turn, "rl.reward": call.reward}
-            self._add("execute_tool", Span("tool", start, start + call.seconds), about, parent, call.outcome)
+    def _part(self, span: Span, turn: int, trajectory: Trajectory, size: Sequence[int | None], parent: Any) -> None:
+        """A span of a trajectory; `size`: tokens before its turn, and those of the turn."""
+        usage = dict(zip(("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"), size, strict=True))
+        score = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": trajectory.reward}
+        known: dict[str, dict[str, Any]] = {"generate": self._asks | usage, "score": score}
+        if span.kind != "tool":
+            self._add(NAMES.get(span.kind, f"rl.{span.kind}"), span, known.get(span.kind, {}), parent)
+            return
+        for call in (call for call in trajectory.calls if call.turn == turn):
+            about = {"gen_ai.tool.name": call.name, "rl.turn": turn, "rl.reward": call.reward}
+            alone = Span("tool", span.start, span.start + call.seconds)
+            self._add("execute_tool", alone, about, parent, call.outcome)
 
     def _add(
         self, name: str, span: Span, about: Mapping[str, Any], parent: Any = None, outcome: Outcome = Outcome.OK

@@ -11,6 +11,9 @@ from agentrl.training.checkpoint.lineage import visible
 
 T = TypeVar("T")
 
+PASSES = ("actor", "ppo_max_token_len_per_gpu"), ("trainer", "max_token_len_per_gpu")
+"""Section and key of the tokens of a pass: of `agentrl train`, of `agentrl sft`."""
+
 log = logging.getLogger(__name__)
 
 
@@ -50,30 +53,23 @@ class Restarts:
         self.config = config
         self.folder = folder
         self.taken = 0
-        self._trainer, self._before = config.trainer, checkpoint_ids(folder)
+        self._before = checkpoint_ids(folder)
 
     def after(self, died: WorkerDied) -> None:
         """Set the settings of the next restart. Raises `died` after `trainer.max_restarts` of them."""
-        most = self._trainer.max_restarts
+        most = self.config.trainer.max_restarts
         if self.taken >= most:
             raise died
         self.taken += 1
         log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
-        now, trainer = checkpoint_ids(self.folder), self._trainer
+        now, trainer = checkpoint_ids(self.folder), self.config.trainer
         if now and now != self._before:  # else the run has written none, and starts as before
             trainer = replace(trainer, resume_mode="auto", resume_from_path=None)
         self.config = replace(self.config, trainer=trainer)
         if isinstance(died, PassTooLarge):
-            self._shrink_passes(died.tokens)
-
-    def _shrink_passes(self, tokens: int) -> None:
-        log.warning("out of GPU memory: passes have at most %d tokens from now on", tokens)
-        if hasattr(self.config, "actor"):
-            actor = replace(self.config.actor, ppo_max_token_len_per_gpu=tokens)
-            self.config = replace(self.config, actor=actor)
-        else:
-            self._trainer = replace(self._trainer, max_token_len_per_gpu=tokens)
-            self.config = replace(self.config, trainer=replace(self.config.trainer, max_token_len_per_gpu=tokens))
+            log.warning("out of GPU memory: passes have at most %d tokens from now on", died.tokens)
+            name, key = PASSES[not hasattr(self.config, "actor")]
+            self.config = replace(self.config, **{name: replace(getattr(self.config, name), **{key: died.tokens})})
 
 
 def checkpoint_ids(folder: Path) -> set[tuple[str, int]]:

@@ -26,7 +26,6 @@ from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
-from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
@@ -52,29 +51,25 @@ class PolicyActor(Trainable):
         *,
         actor: Actor,
         temperature: float,
-        device: torch.device,
-        total_steps: int,
         max_response_length: int | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         distiller: Distiller | None = None,
-        ranks: Ranks = ALONE,
         shares: bool = False,
-        seed: int = 0,
+        **run: Any,
     ) -> None:
         """Shares `model`; does not copy it.
 
-        `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
+        `run`: see `settled`. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `rollout_correction`: importance weights of the engine's tokens; None: no weights.
         `reference`: for a KL loss over the whole vocabulary (`actor.kl_loss_type=full`). `distiller`: of a run with
-        teachers. `ranks`: `model` is sharded
-        over them. `shares`: passes compute equal prompts once. `seed`: `trainer.seed`.
+        teachers. `shares`: passes compute equal prompts once.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        parts = settled(actor, "actor", model, ranks, device, total_steps, seed)
+        parts = settled(actor, "actor", model, **run)
         super().__init__(model, router=actor.router, **parts)
         self.micro_batching = replace(self.micro_batching, shares=shares)
         self.actor = actor

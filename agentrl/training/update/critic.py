@@ -4,8 +4,8 @@ Entry t of `values` is the critic's value of the state in which token t was samp
 """
 
 from dataclasses import replace
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms.losses.clipped import clipped_value_loss
@@ -15,7 +15,6 @@ from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.value_model import TokenValues
-from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.update.micro_batches import score_batch
 from agentrl.training.update.report import Report
 from agentrl.training.update.trainable import Trainable, settled
@@ -30,21 +29,17 @@ class ValueCritic(Trainable):
         *,
         critic: Critic,
         actor: Actor,
-        device: torch.device,
-        total_steps: int,
         vf_coef: float = 1.0,
         max_response_length: int | None = None,
-        ranks: Ranks = ALONE,
-        seed: int = 0,
+        **run: Any,
     ) -> None:
-        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss. `ranks`: `model` is sharded
-        over them. `seed`: `trainer.seed`."""
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss. `run`: see `settled`."""
         settings = inherited(critic, actor)
         self.loss_agg_mode = settings.loss_agg_mode or "token-mean"
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         model = ModelHandle.of(model)
-        super().__init__(model, **settled(settings, "critic", model, ranks, device, total_steps, seed))
+        super().__init__(model, **settled(settings, "critic", model, **run))
         self.critic = critic
         self.vf_coef = vf_coef
         self.max_response_length = max_response_length or 1

@@ -31,7 +31,7 @@ from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
-from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
@@ -76,9 +76,19 @@ class Steps:
 
 
 def settled(
-    actor: Actor, name: str, model: ModelHandle, ranks: Ranks, device: torch.device, total_steps: int, seed: int
+    actor: Actor,
+    name: str,
+    model: ModelHandle,
+    *,
+    device: torch.device,
+    total_steps: int,
+    ranks: Ranks = ALONE,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic."""
+    """Keywords of `Trainable` by a section of the settings: that of the `name` actor, or critic.
+
+    `total_steps`: training steps of the whole run, for the schedule. `ranks`: `model` is sharded over them. `seed`:
+    `trainer.seed`."""
     optimizer = Optimizer.of(model, actor, total_steps=total_steps, key=f"{name}.optim", ranks=ranks)
     sizes = for_ranks(micro_batching_of(actor, device), model, ranks=ranks)
     steps = Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, seed)
@@ -198,10 +208,6 @@ class Trainable:
             yield
         self.model.module.eval()
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of this rank's part of a loss. Raises BackwardFailed."""
-        backward(self.model.compiled, loss, self.micro_batching.ranks)
-
     def clear_gradients(self) -> None:
         """Forget the gradients so far."""
         self.optimizer.clear()
@@ -277,7 +283,8 @@ class Trainable:
         frozen, parts = self._micro_batches(mini, others), self._micro_batches(mini, trained)
         for number, micro in enumerate(parts, start=1):
             self.model.set_no_sync(number < len(parts))
-            self.backward(self.loss(micro, report) * self.optimizer.scale.value)
+            loss = self.loss(micro, report) * self.optimizer.scale.value
+            backward(self.model.compiled, loss, self.micro_batching.ranks)
         with torch.no_grad():
             for micro in frozen:
                 self.loss(micro, report)

@@ -17,7 +17,7 @@ from agentrl.training.batches.batch import Batch, bounds_of, positions_of
 from agentrl.training.batches.shared_prompts import Prompt
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.sizes import ModelSizes
-from agentrl.training.perf.compiled_block import BackwardFailed
+from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.compiling import PER_KIND, compiled_blocks, representative
 from agentrl.training.update.micro_batches import fits
 from agentrl.training.update.trainable import Trainable
@@ -70,7 +70,7 @@ def _passes(trainable: Trainable, batch: Batch, scores_apart: bool, should_stop:
     if should_stop():
         return
     trainable.model.train()
-    trainable.backward(trainable.score(batch)[0].sum())
+    backward(trainable.model.compiled, trainable.score(batch)[0].sum(), trainable.micro_batching.ranks)
     if scores_apart:
         if should_stop():
             return

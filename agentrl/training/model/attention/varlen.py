@@ -61,26 +61,12 @@ def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int
     newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in fa4_kernels.GPUS
     if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
-    return "fa4" if _works("fa4", device, heads, kv_heads, width) else "fa2"
-
-
-def _works(name: str, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
-    """Whether a kernel of NEWER is installed, and agrees with PyTorch on a few sequences."""
-    if isinstance(NEWER[name], Assumed):
-        return True
-    if not NEWER[name].installed():
-        return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its compiler, which runs here
-            gap = disagreement(name, device, heads, kv_heads, width)
-    except Exception as error:  # another package, of any version
-        gap, reason = 1.0, str(error).strip().splitlines()[:1]
-    else:
-        reason = [f"it differs from PyTorch by {gap:.1%}"]
-    if gap > AGREES:
-        log.warning("attention by %s is not used: %s", name, *reason)
-    return gap <= AGREES
+    if isinstance(NEWER["fa4"], Assumed):
+        return "fa4"
+    works = NEWER["fa4"].installed() and _agrees(
+        "fa4", device, heads, kv_heads, width, level=logging.WARNING, lacks="is not used"
+    )
+    return "fa4" if works else "fa2"
 
 
 @cache
@@ -88,11 +74,22 @@ def shares_keys(kernel: str, device: torch.device, heads: int, kv_heads: int, wi
     """Whether a kernel on a device computes the last tokens of sequences alone, as passes with shared prompts do."""
     if device.type != "cuda" or isinstance(NEWER.get(kernel), Assumed):
         return True
+    shape = heads, kv_heads, width
+    return _agrees(kernel, device, *shape, OWN_LENGTHS, level=logging.INFO, lacks="does not share prompts")
+
+
+def _agrees(name: str, *given: Any, level: int, lacks: str) -> bool:
+    """Whether a kernel agrees with PyTorch on a few sequences. `given`: see `disagreement`; `lacks`: for the log."""
     try:
-        return disagreement(kernel, device, heads, kv_heads, width, OWN_LENGTHS) <= AGREES
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its compiler, which runs here
+            gap = disagreement(name, *given)
+        reason = [f"it differs from PyTorch by {gap:.1%}"]
     except Exception as error:  # another package, of any version
-        log.info("attention by %s does not share prompts: %s", kernel, *str(error).strip().splitlines()[:1])
-        return False
+        gap, reason = 1.0, str(error).strip().splitlines()[:1]
+    if gap > AGREES:
+        log.log(level, "attention by %s %s: %s", name, lacks, *reason)
+    return gap <= AGREES
 
 
 class Assumed:
@@ -101,9 +98,7 @@ class Assumed:
     def forward(self, q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(q), _empty_lse(q).zero_()
 
-    def backward(
-        self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
 
 
@@ -240,7 +235,7 @@ def _varlen_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     given = gradient.contiguous(), q, k, v, cu_seqlens, keys, output, lse
-    return NEWER[kernel].backward(*given, longest=longest, scale=scale)
+    return NEWER[kernel].backward(*given, longest, scale)
 
 
 @_varlen_backward.register_fake

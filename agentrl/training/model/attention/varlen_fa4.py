@@ -23,9 +23,9 @@ def forward(
     return output, lse.contiguous()
 
 
-def backward(*tensors: Tensor, longest: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v. `tensors`: the gradient of the output, then q to keys, output and log-sum-exp."""
-    gradient, q, k, v, cu_seqlens, keys, output, lse = tensors
+def backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v. `given`: the output's gradient, q to keys, output, log-sum-exp, longest and scale."""
+    gradient, q, k, v, cu_seqlens, keys, output, lse, longest, scale = given
     given = _bounds(cu_seqlens, keys, longest) | {"softmax_scale": scale, "causal": True}
     dq, dk, dv = _package()._flash_attn_bwd(q, k, v, output, gradient, lse, **given)[:3]
     return dq, dk, dv
