@@ -53,27 +53,27 @@ POLL_SECONDS = 0.005
 
 async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "Samplers":
     """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
-    config = replace(config, model=replace(config.model, lora_rank=config.model.lora_rank or RANK))
-    servers = launch(_with_adapters(config, model), next(model.module.parameters()).device.type)
+    rank = config.model.lora_rank or RANK
+    servers = launch(_with_adapters(config, model, rank), next(model.module.parameters()).device.type)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
         samplers: Samplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
         engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
         samplers = ServerSamplers(engine, tokenizer, model)
-        samplers.rank, samplers.topk = config.model.lora_rank, TOPK
+        samplers.rank, samplers.topk = rank, TOPK
     await engine.start()
     return samplers
 
 
-def _with_adapters(config: Config, model: ModelHandle) -> Config:
+def _with_adapters(config: Config, model: ModelHandle, rank: int) -> Config:
     """Settings of servers that have the base, and room for adapters of all its linear layers, the output layer too."""
     layers = {name.rpartition(".")[2] for name, part in model.base.named_modules() if isinstance(part, torch.nn.Linear)}
     sglang = {"max_loras_per_batch": ADAPTERS + 1, "lora_target_modules": sorted(layers)}
     vllm, given = {"max_loras": ADAPTERS, "max_logprobs": TOPK}, config.rollout.engine_kwargs
     kwargs = given | {"sglang": sglang | given.get("sglang", {}), "vllm": vllm | given.get("vllm", {})}
     rollout = replace(config.rollout, engine_kwargs=kwargs, free_cache_engine=False)
-    return replace(config, model=replace(config.model, lora_merge=False), rollout=rollout)
+    return replace(config, model=replace(config.model, lora_rank=rank, lora_merge=False), rollout=rollout)
 
 
 class Samplers(ABC):
