@@ -33,6 +33,9 @@ POLL_SECONDS = 0.02
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
 
+SERVED = Path(__file__).with_name("served")
+"""Modules that programs import in their interpreters."""
+
 
 @dataclass(frozen=True)
 class EnvironmentProgram:
@@ -62,7 +65,8 @@ class EnvironmentProgram:
         """Its environment variables: ours, without those that name our packages."""
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
         near = ",".join(filter(None, (kept.get("NO_PROXY"), "127.0.0.1,localhost")))
-        return {**kept, "PYTHONPATH": self.modules or self.path, "NO_PROXY": near, "no_proxy": near}
+        modules = os.pathsep.join((self.modules or self.path, str(SERVED)))
+        return {**kept, "PYTHONPATH": modules, "NO_PROXY": near, "no_proxy": near}
 
 
 def own_program(module: str, settings: Mapping[str, Any], what: str) -> EnvironmentProgram:

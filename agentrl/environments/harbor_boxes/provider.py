@@ -1,7 +1,6 @@
 """The provider `harbor`: containers elsewhere, by the environment classes of Harbor."""
 
 import asyncio
-import io
 import math
 import os
 import re
@@ -10,7 +9,7 @@ import shutil
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -64,7 +63,7 @@ class HarborContainer:
         """Run a command. Raises InfraError."""
         text = command if isinstance(command, str) else f"exec {shlex.join(command)}"
         mark, limit = uuid4().hex, math.ceil(timeout)
-        file = await self._put(io.BytesIO(stdin)) if stdin else "/dev/null"
+        file = await self._put(lambda copy: copy.write(stdin)) if stdin else "/dev/null"
         words = shlex.join([mark, str(limit), text, file, str(MAX_OUTPUT_BYTES)])
         given = {"command": SHELL.format(run=shlex.quote(RUN), words=words), "timeout_sec": limit + GRACE}
         user = (self._spec.user if user is None else user) or None
@@ -84,8 +83,7 @@ class HarborContainer:
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive. Raises InfraError."""
-        with packed(source, to) as file:
-            archive = await self._put(file)
+        archive = await self._put(lambda copy: _pack(source, to, copy))
         await self._shell(f"tar -xf {archive} -C / && rm {archive}", f"upload of {source} to {to}")
 
     async def download(self, path: str, to: Path) -> None:
@@ -115,11 +113,11 @@ class HarborContainer:
             with suppress(InfraError):
                 await self._ask("exec", command=shlex.join(["sh", "-c", KILL, "kill", mark]), user=who)
 
-    async def _put(self, data: IO[bytes]) -> str:
-        """The path of a new file there."""
+    async def _put(self, write: Callable[[IO[bytes]], object]) -> str:
+        """The path of a new file there, with what `write` writes."""
         path = f"/tmp/.{uuid4().hex}"
         with tempfile.NamedTemporaryFile() as copy:
-            shutil.copyfileobj(data, copy)
+            await asyncio.to_thread(write, copy)
             copy.flush()
             await self._ask("upload_file", source_path=copy.name, target_path=path)
         return path
@@ -134,6 +132,11 @@ class HarborContainer:
         if "failed" in answer:
             raise InfraError(f"container {self.name}: {answer['failed']}")
         return answer
+
+
+def _pack(source: Path, to: str, copy: IO[bytes]) -> None:
+    with packed(source, to) as file:
+        shutil.copyfileobj(file, copy)
 
 
 @container_provider("harbor")

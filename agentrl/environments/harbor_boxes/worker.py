@@ -8,13 +8,14 @@ answers are lines of JSON. A request ends with its connection; all containers ar
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import agentrl_served as served
 
 Asked = dict[str, Any]
 
@@ -26,6 +27,13 @@ class Boxes:
         self.settings = settings
         self.running: dict[str, Any] = {}
 
+    async def answer(self, asked: Asked) -> Asked:
+        """What was asked for, or the error of the vendor."""
+        try:
+            return await self.do(asked)
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"}
+
     async def do(self, asked: Asked) -> Asked:
         """Start or stop a container, or call a method of its environment."""
         name, do = asked.pop("name"), asked.pop("do")
@@ -33,7 +41,7 @@ class Boxes:
             self.running[name] = self.made(name, **asked)
             await self.running[name].start(force_build=False)
         elif do == "stop":
-            await self.stop(name)
+            await asyncio.shield(self.stop(name))  # which its client's end does not cancel
         elif name not in self.running:
             raise RuntimeError("it does not run")
         else:
@@ -67,31 +75,13 @@ class Boxes:
             await box.stop(delete=True)
 
 
-async def answer(boxes: Boxes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Do what one connection asks for. Its end cancels all but the removal of a container."""
-    asked = json.loads(await reader.readline())
-    stops = asked["do"] == "stop"
-    work, closed = asyncio.ensure_future(boxes.do(asked)), asyncio.ensure_future(reader.read())
-    await asyncio.wait([work] if stops else [work, closed], return_when=asyncio.FIRST_COMPLETED)
-    work.cancel()
-    try:
-        found = await work
-    except (Exception, asyncio.CancelledError) as error:  # a vendor's
-        found = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"}
-    closed.cancel()
-    with suppress(OSError):
-        writer.write(json.dumps(found).encode() + b"\n")
-        await writer.drain()
-    writer.close()
-
-
 async def serve(settings: dict[str, Any], path: str) -> None:
-    """Answer until SIGTERM."""
-    boxes, ended = Boxes(settings), asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    await asyncio.start_unix_server(lambda *ends: answer(boxes, *ends), f"{path}.new", limit=2**26, backlog=2048)
-    os.rename(f"{path}.new", path)  # it is there once it answers
-    await ended.wait()
+    """Answer until SIGTERM, then remove all containers."""
+    boxes, serving = Boxes(settings), asyncio.current_task()
+    assert serving is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    with suppress(asyncio.CancelledError):
+        await served.serve(path, boxes.answer)
     await asyncio.gather(*map(boxes.stop, list(boxes.running)), return_exceptions=True)
 
 

@@ -13,12 +13,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import agentrl_served as served
 
 MODEL = "policy"
 CHAT = "agentrl_chat"
@@ -112,18 +112,7 @@ async def serve(settings: dict[str, Any], path: str) -> None:
     env = load(settings)
     tasks = list(islice(env.taskset, settings["count"]))
     async with env.serving():
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            asked = json.loads(await reader.readline())
-            async with tied_to(reader):
-                answer = await roll_out(env, tasks[asked["task"]], asked["url"])
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_unix_server(connected, f"{path}.new", limit=2**26, backlog=2048)
-        os.rename(f"{path}.new", path)  # it is there once it answers
-        await server.serve_forever()
+        await served.serve(path, lambda asked: roll_out(env, tasks[asked["task"]], asked["url"]))
 
 
 def keep_nothing() -> None:
@@ -131,19 +120,6 @@ def keep_nothing() -> None:
     from verifiers.v1.runtimes import subprocess
 
     subprocess.CACHE_DIR = Path(tempfile.gettempdir())
-
-
-@asynccontextmanager
-async def tied_to(reader: asyncio.StreamReader) -> AsyncIterator[None]:
-    """Cancel the body when the other side closes the connection."""
-    body = asyncio.current_task()
-    assert body is not None
-    closed = asyncio.ensure_future(reader.read())
-    closed.add_done_callback(lambda ended: None if ended.cancelled() else body.cancel())
-    try:
-        yield
-    finally:
-        closed.cancel()
 
 
 async def roll_out(env: Any, task: Any, url: str) -> Answer:
