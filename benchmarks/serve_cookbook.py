@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -232,16 +233,21 @@ def main() -> None:
     prepare(folder)
     table = Table("recipe", "seconds", "result", title="The cookbook on agentrl serve")
     for model in dict.fromkeys(RECIPES[name].model for name in args.recipes):
-        with (folder / "serve.log").open("w") as log:
-            server, url = started(model, folder, log)
-            try:
-                for name in [name for name in args.recipes if RECIPES[name].model == model]:
-                    seconds, result = ended(name, folder, args.python, url, args.limit)
-                    table.add_row(name, seconds, result)
-                    console.print(f"{name}: {result}")
-            finally:
-                server.kill()
+        for row in served(model, folder, args):
+            table.add_row(*row)
+            console.print(f"{row[0]}: {row[2]}")
     console.print(table)
+
+
+def served(model: str, folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """The rows of the recipes that a server of `model` serves."""
+    with (folder / "serve.log").open("w") as log:
+        server, url = started(model, folder, log)
+        try:
+            for name in [name for name in args.recipes if RECIPES[name].model == model]:
+                yield name, *ended(name, folder, args.python, url, args.limit)
+        finally:
+            server.kill()
 
 
 def prepare(folder: Path) -> None:

@@ -114,4 +114,4 @@ class Loader:
 
     def _ordered(self) -> list[int]:
         order = epoch_order(self.sampler, self.rows, seed=self.seed, epoch=self.epoch, scores=self.scores)
-        return sorted(order, key=lambda i: self.scores[i].waiting if i in self.scores else False)
+        return sorted(order, key=lambda i: i in self.scores and self.scores[i].waiting) if self._ranks else order

@@ -62,8 +62,10 @@ class OutsideAgent(AgentLoop):
 
     async def _asked(self, entry: EnvironmentEntry, session: AgentSession, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the entry's program, within its time. Raises InfraError."""
-        made = Worker(program_of(entry, self.env.limits.assistant_turns))
-        worker: Worker = self.env.shared.setdefault((Worker, repr(entry)), made)  # all trajectories of the run share it
+        key = (Worker, repr(entry))  # all trajectories of the run share it
+        if key not in self.env.shared:
+            self.env.shared[key] = Worker(program_of(entry, self.env.limits.assistant_turns))
+        worker: Worker = self.env.shared[key]
         try:
             async with time_limit(entry.timeout) as limit:
                 session.context = copy_context()

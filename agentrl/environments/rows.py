@@ -63,7 +63,8 @@ def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
         raise UserError("env: names no environment: write env:NAME, a name in data.environment_config_path")
     entry = read_entry(data.environment_config_path, name)
     if entry.brings_rows:
-        return list(entry.make().rows(entry, held_out))
+        brought: Sequence[Row] = entry.make().rows(entry, held_out)
+        return brought
     middle = entry.first_seed + entry.rows
     numbers = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
     if entry.runs_the_model:

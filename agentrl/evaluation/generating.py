@@ -75,9 +75,10 @@ class Part:
         """Store the answers to a row; None: it failed."""
         if answers is None:
             self.failures[uid] += 1
+            about: dict[str, Any] = {"failures": self.failures[uid]}
         else:
             self.answers[uid] = answers
-        about = {"failures": self.failures[uid]} if answers is None else {"answers": answers}
+            about = {"answers": answers}
         with writing(str(self.file)), self.file.open("ab", buffering=0) as stream:
             append_line(stream, f"{to_json({'uid': uid} | about, str)}\n".encode())
 

@@ -38,14 +38,14 @@ def of_split(config: Settings, split: str) -> Settings:
 def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:
     """The row of a dumped trajectory, with all messages before the model's turn `turn` (from 1) as its prompt. Raises
     UserError."""
-    messages, prompt = record["messages"], len(record["prompt"])
-    turns = [i for i, message in enumerate(messages) if i >= prompt and message["role"] == "assistant"]
+    messages, begin = record["messages"], len(record["prompt"])
+    turns = [i for i, message in enumerate(messages) if i >= begin and message["role"] == "assistant"]
     if turn > len(turns):
         raise UserError(f"--from-turn {turn}: {record['key']} has {plural(len(turns), 'turn')}")
+    prompt = messages[: turns[turn - 1]]
     if record["uid"] is None:  # another program's
-        rows = [Row(record["key"], [], data_source="atif")]
-        record["uid"] = record["key"]
-    found = [replace(row, prompt=messages[: turns[turn - 1]]) for row in rows if row.uid == record["uid"]]
+        return [Row(record["key"], prompt, data_source="atif")]
+    found = [replace(row, prompt=prompt) for row in rows if row.uid == record["uid"]]
     if not found:
         raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
     return found

@@ -85,12 +85,18 @@ def load_terms(
         if name in given:
             found[name] = reward_function(given[name], term.reward_kwargs, batch=batch, offered=offered)
         elif not is_given(term.path):
-            section, named, kwargs = f"{TERMS}.{name}", term.name or "", term.reward_kwargs
-            if term.path is None and ":" not in named:
-                raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
-            fn = load_reward_function(term.path, named or name, kwargs, batch=batch, offered=offered, section=section)
-            found |= {} if fn is None else {name: fn}
+            found[name] = _loaded(name, term, batch=batch, offered=offered)
     return found
+
+
+def _loaded(name: str, term: RewardTerm, *, batch: bool, offered: Mapping[str, Any]) -> RewardFn:
+    section = f"{TERMS}.{name}"
+    if term.path is None and ":" not in (term.name or ""):
+        raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
+    called, kwargs = term.name or name, term.reward_kwargs
+    fn = load_reward_function(term.path, called, kwargs, batch=batch, offered=offered, section=section)
+    assert fn is not None
+    return fn
 
 
 def _united(parts: Sequence[Any]) -> Values:

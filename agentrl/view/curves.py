@@ -63,8 +63,13 @@ class Curves:
 
     def at(self, step: int, names: Iterable[str]) -> dict[str, float]:
         """The values of a step; a metric that the step does not have is left out."""
-        found = {name: dict(zip(*self.series.get(name, ([], [])), strict=True)) for name in names}
-        return {name: values[step] for name, values in found.items() if step in values}
+        found = {}
+        for name in names:
+            steps, values = self.series.get(name, ([], []))
+            place = bisect.bisect_right(steps, step) - 1
+            if place >= 0 and steps[place] == step:
+                found[name] = values[place]
+        return found
 
     def last(self, name: str) -> float | None:
         """The newest value of a metric."""

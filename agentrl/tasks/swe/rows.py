@@ -5,7 +5,6 @@ NeMo Gym's. After a question mark, `name=PATTERN` chooses instances, `broken=ski
 and other words are fields of the container, as in `extra_info.container`.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -17,6 +16,7 @@ import yaml
 
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_json
 from agentrl.core.points import row_source
 from agentrl.data.files import paths, read_records
 from agentrl.data.lazy import ChosenRows
@@ -106,7 +106,7 @@ def task_of(given: Mapping[str, Any]) -> dict[str, Any]:
 def _names(row: Mapping[str, Any], key: str) -> list[str]:
     """A column of tests: a list, or its JSON text."""
     value = row.get(key) or []
-    found = json.loads(value) if isinstance(value, str) else value
+    found = read_json(value) if isinstance(value, str) else value
     if not all(isinstance(name, str) for name in found) or not (found or key == PASS_TO_PASS):
         raise UserError(f"{key} is {str(value)[:60]!r}: write a list of tests there")
     return list(found)
