@@ -1,7 +1,7 @@
 """Containers by the Docker engine of this host, and the removal of what ended runs left: after a crash, say."""
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.compose import Composer
@@ -62,15 +62,9 @@ class DockerProvider:
         return await self._images.have(spec)
 
 
-class Cleaned(NamedTuple):
-    """Names of what was removed, and of containers and networks that the engine did not remove."""
-
-    removed: list[str]
-    left: list[str]
-
-
-def clean(*, images: bool) -> Cleaned:
-    """Remove containers and networks of ended runs, and built images that no container uses.
+def clean(*, images: bool) -> tuple[list[str], list[str]]:
+    """Remove containers and networks of ended runs, and built images that no container uses. Returns the names of those
+    that were removed, and of containers and networks that the engine did not remove.
 
     Raises UserError without an engine, InfraError.
     """
@@ -79,7 +73,7 @@ def clean(*, images: bool) -> Cleaned:
 
     try:
         removed = remove_orphans(client) + (_remove_images(client) if images else [])
-        return Cleaned(removed, orphans(client))
+        return removed, orphans(client)
     except (DockerException, OSError) as error:
         raise InfraError(f"Docker: {explained(error)}") from error
 
