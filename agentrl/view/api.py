@@ -210,7 +210,7 @@ def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:
-    shift, spans = round((row["start"] - origin) * 1000), index.spans[row["line"]]
+    shift, spans = round((row["start"] - origin) * 1000), index.columns["spans"][row["line"]]
     moved = [number if i % 3 == 0 else number + shift for i, number in enumerate(spans)]
     shown = ("line", "key", "uid", "sample", "reward", "outcome", "finish", "turns", "calls")
-    return {name: row[name] for name in shown} | {"spans": moved, "versions": index.versions[row["line"]]}
+    return {name: row[name] for name in shown} | {"spans": moved, "versions": index.columns["versions"][row["line"]]}
