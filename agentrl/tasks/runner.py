@@ -242,6 +242,6 @@ def task_for(row: Row, containers: Containers) -> TaskFormat:
 
 def kept_folder(trajectory: Trajectory) -> Path:
     """An empty folder that lives as long as its trajectory: reward functions find its files."""
-    folder = tempfile.mkdtemp(prefix="agentrl-task-")
+    folder = tempfile.mkdtemp(prefix="agentrl-rollout-")
     weakref.finalize(trajectory, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
