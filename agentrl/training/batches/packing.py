@@ -127,7 +127,7 @@ def total_reward(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> f
     turns = trajectory.turn_rewards
     if trajectory.side_rewards:
         first = min(ledger.side for ledger in trajectory.outlines)
-        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends()}
+        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends}
         turns = [turn for turn in turns if turn.turn in mine]
     return fsum([trajectory.reward or 0.0, *(turn_weights[turn.source] * turn.value for turn in turns)])
 
@@ -198,7 +198,7 @@ def _rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[tuple
     """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
     ledgers = [ledger for ledger in trajectory.outlines if ledger.model_tokens]
     # The last model token of each turn; a later ledger overrides.
-    ends = {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends().items()}
+    ends = {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends.items()}
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [*_final_rewards(trajectory, ledgers, ends), *turns]
 
