@@ -85,7 +85,9 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         container=_container(fields) if image else None,
         folder=_folder(entry, where),
         inside=inside,
-        env={str(name): with_variables(str(value), f"{where}: env") for name, value in fields.sub("env").values.items()},
+        env={
+            str(name): with_variables(str(value), f"{where}: env") for name, value in fields.sub("env").values.items()
+        },
         timeout=fields.number("timeout", 0) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(fields.number("max_concurrent", 0)) or None,
