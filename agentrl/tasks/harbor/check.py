@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError, UserError, last_line
+from agentrl.core.tasks import cancelled
 from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
@@ -61,9 +62,7 @@ async def check_tasks(
         for report in asyncio.as_completed(running):
             yield await report
     finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancelled(running)
 
 
 async def _fill(report: TaskReport, folder: Path, runner: TaskRunner, logs: Path) -> None:
