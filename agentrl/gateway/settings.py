@@ -80,10 +80,11 @@ def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> Session
 def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role:
     if not isinstance(about, Mapping) or about.keys() - set(ROLE_KEYS):
         raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
+    about = with_variables(dict(about), where)
     sampling = {key: about[key] for key in AGENT_SAMPLING if key in about}
     if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
         raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
-    key = with_variables(str(about.get("api_key", "none")), where)
+    key = about.get("api_key", "none")
     headers = "".join(f"{name}{key}\r\n" for name in ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: "))
     url, train = about.get("base_url"), about.get("train")
     server = Http(url, headers=headers, largest=MAX_BODY_BYTES) if url else None
