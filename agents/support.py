@@ -11,7 +11,7 @@ import openai
 
 TURNS = 2
 CUSTOMER = "You are a customer of a shop, and write to its support: {wish} Write one short message, as the customer."
-JUDGE = "A customer wanted this: {wish}\n\n{talk}\n\nHow well did the support help, from 0 to 10? Answer with a number."
+JUDGE = 'Score the support of a shop from 0 to 10. Write "Score: " and the number.\n\nThe wish: {wish}\n{talk}'
 
 
 def main() -> None:
@@ -31,10 +31,10 @@ def main() -> None:
         talk.append(("assistant", ask("policy", ("system", "You are the support of a shop."), *talk)))
     shown = "\n".join(f"{'Customer' if role == 'user' else 'Support'}: {text}" for role, text in talk)
     verdict = ask("judge", ("user", JUDGE.format(wish=wish, talk=shown)))
-    numbers = re.findall(r"\b(?:10|[0-9])\b", verdict)
-    if not numbers:
-        sys.exit(f"the judge gave no number: {verdict}")  # an infrastructure error: the rollout is tried again
-    client.post("/rewards", body={"reward": int(numbers[-1]) / 10}, cast_to=object)
+    score = re.search(r"Score: *(10|[0-9])\b", verdict)
+    if score is None:
+        sys.exit(f"the judge gave no score: {verdict}")  # an infrastructure error: the rollout is tried again
+    client.post("/rewards", body={"reward": int(score[1]) / 10}, cast_to=object)
     print(shown, verdict, sep="\n")
 
 

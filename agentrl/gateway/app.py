@@ -17,7 +17,6 @@ from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
-from agentrl.gateway.settings import TIMEOUT
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
@@ -140,7 +139,7 @@ class Handlers:
             if role.server is not None:
                 address = google.address(role.model, own["method"]) if own else path
                 sent = {name: value for name, value in {**given, "model": role.model}.items() if name not in own}
-                answer = await role.server.post(address, sent, timeout=TIMEOUT)
+                answer = await session.pass_on(role, address, sent, sent.get(protocol.HISTORY))
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)
             request = replace(request, role=role.name, trained=trained, sampling=role.sampling)

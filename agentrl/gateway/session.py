@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
-from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, SessionSettings
+from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, Role, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
@@ -43,8 +44,10 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
-LAST_ANSWERS, MAX_REWARDS = 16, 4096
-"""Answers that a client gets again where they were lost on their way; rewards that it may post."""
+LAST_ANSWERS, MAX_REWARDS, LAST_OTHERS = 16, 4096, 64
+"""Answers that a client gets again where they were lost; rewards that it may post; conversations with other servers."""
+
+KEY_HEADERS = ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: ")
 
 
 @dataclass
@@ -75,6 +78,8 @@ class AgentSession:
     rewards: int = 0
     waiting: int = 0
     """Requests without an answer yet."""
+    others: list[dict[str, Any]] = field(default_factory=list)
+    """Conversations with other servers, by the names of their models, and the last answer in each."""
     unmet: Counter[str] = field(default_factory=Counter)
     bodies: JsonReader = field(default_factory=JsonReader)
     """Reads the JSON of its requests."""
@@ -207,8 +212,9 @@ class AgentSession:
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
             about |= {name: [getattr(branch, name) for branch in branches] for name in ("shared", "model", "messages")}
-        if len(branches) < len(self.tree.branches):
-            about["untrained"] = len(self.tree.branches) - len(branches)
+        untrained = [{"model": b.model, "messages": b.messages} for b in self.tree.branches if not b.trained]
+        if others := [*untrained, *self.others]:
+            about["others"] = others
         if self.unmet:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
@@ -312,6 +318,19 @@ class AgentSession:
         about = {"token": text, "bytes": list(text.encode()), "token_id": id}
         return {**about, "logprob": logprob, "top_logprobs": likeliest}
 
+    async def pass_on(self, role: Role, path: str, body: Body, history: Any) -> Any:
+        """The answer of another server, under a key for this rollout. The last conversations with such are kept."""
+        assert role.server is not None
+        key = role.key or blake2b(self.trajectory.key.encode(), digest_size=16).hexdigest()
+        headers = "".join(f"{name}{key}\r\n" for name in KEY_HEADERS)
+        answer = await role.server.post(path, body, headers=headers, timeout=TIMEOUT)
+        if isinstance(history, list):
+            kept = {"model": role.name, "messages": history, "answer": answer}
+            last = next((i for i, old in enumerate(self.others) if _continues(kept, old)), len(self.others))
+            self.others[last : last + 1] = [kept]
+            del self.others[:-LAST_OTHERS]
+        return answer
+
     async def admitted(self, body: Body) -> Body:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
         if (hook := self.settings.on_request) is None:
@@ -356,6 +375,11 @@ class AgentSession:
                 self.reward(line["reward"])
             else:
                 self.close(line["end"])
+
+
+def _continues(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether a conversation with another server goes on where an earlier one ended."""
+    return new["model"] == old["model"] and new["messages"][: len(old["messages"])] == old["messages"]
 
 
 def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:
