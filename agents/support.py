@@ -6,6 +6,7 @@ which is the reward of the rollout. The program gets what the customer wants in 
 
 import re
 import sys
+from typing import Any
 
 import openai
 
@@ -16,11 +17,12 @@ JUDGE = 'Score the support of a shop from 0 to 10. Write "Score: " and the numbe
 
 def main() -> None:
     """Hold one conversation, have it judged, and post the judge's number."""
-    wish, client = sys.argv[1], openai.OpenAI()
+    wish = sys.argv[1]
+    client: Any = openai.OpenAI()
 
-    def ask(model: str, *messages: tuple[str, str]) -> str:
+    def ask(model: str, *messages: tuple[str, str], **wishes: float) -> str:
         said = [{"role": role, "content": text} for role, text in messages]
-        answer = client.chat.completions.create(model=model, messages=said, max_tokens=64)  # type: ignore[arg-type]
+        answer = client.chat.completions.create(model=model, messages=said, max_tokens=64, **wishes)
         return answer.choices[0].message.content or ""
 
     talk: list[tuple[str, str]] = []
@@ -30,7 +32,7 @@ def main() -> None:
         talk.append(("user", ask("customer", start, *seen)))
         talk.append(("assistant", ask("policy", ("system", "You are the support of a shop."), *talk)))
     shown = "\n".join(f"{'Customer' if role == 'user' else 'Support'}: {text}" for role, text in talk)
-    verdict = ask("judge", ("user", JUDGE.format(wish=wish, talk=shown)))
+    verdict = ask("judge", ("user", JUDGE.format(wish=wish, talk=shown)), temperature=0.0)
     score = re.search(r"Score: *(10|[0-9])\b", verdict)
     if score is None:
         sys.exit(f"the judge gave no score: {verdict}")  # an infrastructure error: the rollout is tried again

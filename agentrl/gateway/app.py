@@ -135,14 +135,16 @@ class Handlers:
             session, body = await self._asked(http)
             sent, own = session.bodies.read(body, protocol.HISTORY), _fields(http)
             given = await session.admitted({**sent, **own})
-            role = session.settings.role(given.get("model"))
+            model = str(given.get("model"))
+            role = session.settings.role(model)
             if role.server is not None:
                 address = google.address(role.model, own["method"]) if own else path
                 sent = {name: value for name, value in {**given, "model": role.model}.items() if name not in own}
                 answer = await session.pass_on(role, address, sent, sent.get(protocol.HISTORY))
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)
-            request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
+            name = model if model in session.env.sides else role.name
+            request = replace(request, role=name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 

@@ -47,8 +47,6 @@ MAX_WAITING = 256
 LAST_ANSWERS, MAX_REWARDS, LAST_OTHERS = 16, 4096, 64
 """Answers that a client gets again where they were lost; rewards that it may post; conversations with other servers."""
 
-KEY_HEADERS = ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: ")
-
 
 @dataclass
 class AgentSession:
@@ -63,6 +61,7 @@ class AgentSession:
     sampling: Sampling
     settings: SessionSettings = USUAL
     record: Callable[[Mapping[str, Any]], None] = lambda line: None
+    chat: Chat = field(init=False)
     tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
@@ -78,8 +77,8 @@ class AgentSession:
     rewards: int = 0
     waiting: int = 0
     """Requests without an answer yet."""
-    others: list[dict[str, Any]] = field(default_factory=list)
-    """Conversations with other servers, by the names of their models, and the last answer in each."""
+    others: list[tuple[str, list[Any], Any]] = field(default_factory=list)
+    """Conversations with other servers: the model's name, the messages, the last answer."""
     unmet: Counter[str] = field(default_factory=Counter)
     bodies: JsonReader = field(default_factory=JsonReader)
     """Reads the JSON of its requests."""
@@ -89,14 +88,9 @@ class AgentSession:
     """The agent's context: it has the limits that a pause of the engine stops."""
 
     def __post_init__(self) -> None:
-        env, matcher = self.env, self.settings.matcher
+        env, matcher, self.chat = self.env, self.settings.matcher, self.env.chat
         longest, inference = env.limits.model_length, env.inference_template
         self.tree = LedgerTree(env.chat, longest, inference_template=inference, matcher=matcher)
-
-    @property
-    def chat(self) -> Chat:
-        """The run's chat format."""
-        return self.env.chat
 
     def ask(self, request: TurnRequest, *, again: str | None = None) -> asyncio.Future[ModelAnswer]:
         """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind.
@@ -212,9 +206,9 @@ class AgentSession:
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
             about |= {name: [getattr(branch, name) for branch in branches] for name in ("shared", "model", "messages")}
-        untrained = [{"model": b.model, "messages": b.messages} for b in self.tree.branches if not b.trained]
+        untrained = [(branch.model, branch.messages) for branch in self.tree.branches if not branch.trained]
         if others := [*untrained, *self.others]:
-            about["others"] = others
+            about["others"] = [dict(zip(("model", "messages", "answer"), other, strict=False)) for other in others]
         if self.unmet:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
@@ -259,7 +253,8 @@ class AgentSession:
         own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         run = {"candidates": request.logprobs or 0, "stop_token_ids": self.chat.stop_token_ids}
-        return run | own | dict(request.sampling)
+        adapter = request.role if request.role in self.env.sides else None
+        return run | own | dict(request.sampling) | {"adapter": adapter}
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -318,17 +313,15 @@ class AgentSession:
         about = {"token": text, "bytes": list(text.encode()), "token_id": id}
         return {**about, "logprob": logprob, "top_logprobs": likeliest}
 
-    async def pass_on(self, role: Role, path: str, body: Body, history: Any) -> Any:
+    async def pass_on(self, role: Role, path: str, body: dict[str, Any], history: Any) -> Any:
         """The answer of another server, under a key for this rollout. The last conversations with such are kept."""
         assert role.server is not None
         key = role.key or blake2b(self.trajectory.key.encode(), digest_size=16).hexdigest()
-        headers = "".join(f"{name}{key}\r\n" for name in KEY_HEADERS)
+        headers = f"authorization: Bearer {key}\r\nx-api-key: {key}\r\nx-goog-api-key: {key}\r\n"
         answer = await role.server.post(path, body, headers=headers, timeout=TIMEOUT)
         if isinstance(history, list):
-            kept = {"model": role.name, "messages": history, "answer": answer}
-            last = next((i for i, old in enumerate(self.others) if _continues(kept, old)), len(self.others))
-            self.others[last : last + 1] = [kept]
-            del self.others[:-LAST_OTHERS]
+            others = [other for other in self.others if other[:2] != (role.name, history[: len(other[1])])]
+            self.others = [*others[1 - LAST_OTHERS :], (role.name, history, answer)]
         return answer
 
     async def admitted(self, body: Body) -> Body:
@@ -343,6 +336,7 @@ class AgentSession:
         takes it."""
         self.record({"turn": plain_turn(pending, sampled), "calls": list(map(asdict, calls)), "about": about})
         self.tree.write(pending, sampled, **about)
+        pending.branch.ledger.side = self.env.sides.get(pending.branch.role, 0)
         trajectory, trunk = self.trajectory, self.tree.trunk
         trajectory.tool_calls += calls
         if trunk is None:
@@ -375,11 +369,6 @@ class AgentSession:
                 self.reward(line["reward"])
             else:
                 self.close(line["end"])
-
-
-def _continues(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether a conversation with another server goes on where an earlier one ended."""
-    return new["model"] == old["model"] and new["messages"][: len(old["messages"])] == old["messages"]
 
 
 def _goes_on(generation: Generation, alone: bool, halts: Set[int]) -> bool:

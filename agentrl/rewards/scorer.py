@@ -90,15 +90,16 @@ class Scorer:
         sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
         sources: ScoreSources = TOOLS_AND_INTERACTIONS,
+        policies: Sequence[str] = (),
     ) -> None:
         """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
         the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions. `overlong`: the
         penalty for long answers. `sandbox`: for functions that ask for one. `reward_model` scores whole
-        trajectories.
+        trajectories. `policies`: those with rewards under their names.
 
         Raises UserError when nothing can give a score.
         """
-        self.decode, self.sandbox, self.overlong = decode, sandbox, overlong
+        self.decode, self.sandbox, self.overlong, self.policies = decode, sandbox, overlong, policies
         self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
         name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
@@ -133,6 +134,8 @@ class Scorer:
             if self.reward_model is not None:
                 extra["reward_model"] = reward_of(await self.reward_model(trajectory), "the reward model")
                 score += self.reward_model_weight * extra["reward_model"]
+            given = trajectory.reward_extra | extra
+            sides = [reward_of(given.get(name, score), f"policy {name}") for name in self.policies]
         except InfraError as error:
             without_verdict(trajectory, str(error), self.on_failure)
             self._report(error)
@@ -145,6 +148,7 @@ class Scorer:
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
         trajectory.reward_extra |= extra
+        trajectory.side_rewards = trajectory.side_rewards or sides
         if self.overlong is not None:
             penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
             trajectory.reward, trajectory.length_penalty = trajectory.reward + penalty, penalty

@@ -6,10 +6,12 @@ samples from the parameters that the learner trains; servers get them by `publis
 """
 
 from contextlib import ExitStack
+from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
+from agentrl.engines.hf.adapters import LoadedAdapter, parts_of
 from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
@@ -20,6 +22,7 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner
+from agentrl.training.model.adapter import adapter_names
 
 
 class LocalRuntime(Runtime):
@@ -53,6 +56,15 @@ class LocalRuntime(Runtime):
                 self.async_sampling = AsyncSampling(self.runner, pausable, remote)
             self.rollouts = self._open_rollouts(config, engine, objects=objects, teachers=teachers)
             undo.pop_all()
+
+    def publish_weights(self, version: int) -> None:
+        engine: Any = self.rollouts.engine
+        for name, actor in self.learner.policies.items() if self.learner.config.model.policies else ():
+            module, lora = self.learner.model.module, self.learner.model.module.active_peft_config
+            shards, names = actor.optimizer.shards, adapter_names(module)
+            own = {file: shards[key].parameter.detach() for file, key in names.items()}
+            engine.adapters[name] = LoadedAdapter(parts_of(self.learner.model.base, own, lora.lora_alpha / lora.r))
+        super().publish_weights(version)
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""
