@@ -26,9 +26,6 @@ QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
 MODEL = "policy"
 EVENTS = "text/event-stream"
-LATER = (429, 503, 529)
-"""Statuses after which clients send the request again."""
-RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": responses, "/messages": anthropic}
 PROTOCOLS["/models/{model:path}:{method}"] = google
@@ -119,7 +116,8 @@ class Endpoint:
         except Exception as error:
             refused, protocol = _as_refusal(error), _protocol_of(http.scope)
             status = protocol.STATUS[refused.fault]
-            return json_response(protocol.error(refused), status, RETRY if status in LATER else None)
+            later = {"Retry-After": "1"} if status in (429, 503, 529) else None  # clients send these again
+            return json_response(protocol.error(refused), status, later)
 
 
 class Handlers:

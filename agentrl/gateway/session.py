@@ -30,7 +30,7 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
-from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, Role, SessionSettings
+from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, Role, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
@@ -59,7 +59,7 @@ class AgentSession:
     trajectory: Trajectory
     env: RolloutContext
     sampling: Sampling
-    settings: SessionSettings = USUAL
+    settings: SessionSettings = field(default_factory=SessionSettings)
     record: Callable[[Mapping[str, Any]], None] = lambda line: None
     chat: Chat = field(init=False)
     tree: LedgerTree = field(init=False)

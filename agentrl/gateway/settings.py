@@ -16,7 +16,6 @@ from agentrl.trajectory.message import Message
 
 AGENT_SAMPLING = ("temperature", "top_p")
 ROLE_KEYS = ("train", "base_url", "model", "api_key", *AGENT_SAMPLING)
-OTHERS = "*"
 HOOKS = ("on_request", "on_answer", "matcher")
 SESSION_KEYS = ("sampling", "rewards", "models", *HOOKS)
 TIMEOUT = 600.0  # seconds of a hook, and of a request to another server
@@ -58,11 +57,7 @@ class SessionSettings:
 
     def role(self, model: Any) -> Role:
         """The role of a model's name."""
-        return self.models.get(str(model)) or self.models.get(OTHERS) or POLICY
-
-
-POLICY = Role()
-USUAL = SessionSettings()
+        return self.models.get(str(model)) or self.models.get("*") or Role()
 
 
 def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> SessionSettings:

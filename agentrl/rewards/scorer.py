@@ -113,8 +113,8 @@ class Scorer:
             if self.reward_model is not None:
                 extra["reward_model"] = reward_of(await self.reward_model(trajectory), "the reward model")
                 score += self.reward_model_weight * extra["reward_model"]
-            given = trajectory.reward_extra | extra
-            sides = [reward_of(given.get(name, score), f"policy {name}") for name in self.policies]
+            trajectory.reward_extra |= extra
+            sides = [reward_of(trajectory.reward_extra.get(p, score), f"policy {p}") for p in self.policies]
         except InfraError as error:
             without_verdict(trajectory, str(error), self.on_failure)
             self._report(error)
@@ -126,7 +126,6 @@ class Scorer:
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
-        trajectory.reward_extra |= extra
         trajectory.side_rewards = trajectory.side_rewards or sides
         if self.overlong.enable:
             tokens = sum(ledger.model_tokens for ledger in trajectory.ledgers)

@@ -54,8 +54,7 @@ class LocalRuntime(Runtime):
         engine: Any = self.rollouts.engine
         for name, actor in self.learner.policies.items() if self.learner.config.model.policies else ():
             module, lora = self.learner.model.module, self.learner.model.module.active_peft_config
-            shards, names = actor.optimizer.shards, adapter_names(module)
-            own = {file: shards[key].parameter.detach() for file, key in names.items()}
+            own = {file: actor.optimizer.shards[key].parameter.data for file, key in adapter_names(module).items()}
             engine.adapters[name] = LoadedAdapter(parts_of(self.learner.model.base, own, lora.lora_alpha / lora.r))
         super().publish_weights(version)
 

@@ -99,8 +99,7 @@ class Learner:
     def _placed(self) -> Iterator[tuple[str, PolicyActor]]:
         """Each policy, whose adapter is in the model then."""
         for name, actor in self.policies.items():
-            if len(self.policies) > 1:
-                place(self.model.module, {key: shard.parameter for key, shard in actor.optimizer.shards.items()})
+            place(self.model.module, {key: own.parameter for key, own in actor.optimizer.shards.items() if name})
             yield name, actor
 
     def _parts(self, batch: Batch) -> Iterator[tuple[str, PolicyActor, Batch, Any]]:
@@ -278,16 +277,15 @@ class Learner:
         if "rows" in state:
             state = state | {"rows": saved_groups(state["rows"])}
         mine |= state if "extra" in contents else {}
-        whole = "hf_model" in contents
-        self.saver.save(folder, step, mine, lambda out: self._export(out, weights=whole))
+        whole, others = "hf_model" in contents, self.config.model.policies[1:]
+
+        def export(out: Path) -> None:
+            for name, actor in self._placed():
+                write_model(actor.model, self.processor, out / name if name in others else out, weights=whole)
+
+        self.saver.save(folder, step, mine, export)
         if last:
             self.saver.wait()
-
-    def _export(self, folder: Path, *, weights: bool) -> None:
-        """Write the first policy, and the others into folders of their names."""
-        for name, actor in self._placed():
-            out = folder if actor is self.actor else folder / name
-            write_model(actor.model, self.processor, out, weights=weights)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""

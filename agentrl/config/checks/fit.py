@@ -62,8 +62,8 @@ def policies(model: Model, rollout: Rollout, trainer: Trainer, algorithm: Algori
     alone = rollout.name == "hf" and processes(trainer, rollout) == 1 and trainer.max_staleness == 0
     fits = alone and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
     if model.policies and not fits:
-        keys = "model.lora_rank, rollout.name=hf, trainer.max_staleness=0, an estimator of groups such as grpo"
-        raise UserError(f"model.policies: set {keys}, and one GPU or none; leave out model.target_parameters")
+        needed = "model.lora_rank, rollout.name=hf, trainer.max_staleness=0, one process, and groups (grpo)"
+        raise UserError(f"model.policies needs {needed}; leave out model.target_parameters")
 
 
 def val_sets(data: Data) -> str | None:

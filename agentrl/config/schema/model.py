@@ -52,8 +52,7 @@ class Model(Pretrained):
     ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
 
     policies: list[str] = field(default_factory=list)
-    """Names of models in an agent's requests, or of the sides of a game in their order, that are policies: each trains
-    an adapter on this model, on its own tokens with its own rewards. Needs rollout.name=hf and one process."""
+    """Names of policies in requests, or a game's sides in order: each trains an adapter with its own rewards."""
 
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,
