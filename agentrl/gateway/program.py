@@ -14,7 +14,7 @@ from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
-from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
+from agentrl.gateway.settings import SESSION_KEYS, SessionSettings, function, read_settings
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
@@ -53,7 +53,7 @@ class AgentProgram:
     max_concurrent: int | None = None
     max_starting: int = 2 * (os.cpu_count() or 1)
     """Most programs between their start and their first request: importing its packages keeps a core busy."""
-    session: SessionSettings = USUAL
+    session: SessionSettings = field(default_factory=SessionSettings)
     host: str | None = None
     """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
     port: int = 0

@@ -68,15 +68,16 @@ class Scorer:
         sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
         sources: ScoreSources = TOOLS_AND_INTERACTIONS,
+        policies: Sequence[str] = (),
     ) -> None:
         """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
         the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions.
         `max_response_length`: as in `data`. `sandbox`: for functions that ask for one. `reward_model` scores whole
-        trajectories.
+        trajectories. `policies`: those with rewards under their names.
 
         Raises UserError when nothing can give a score.
         """
-        self.decode, self.sandbox = decode, sandbox
+        self.decode, self.sandbox, self.policies = decode, sandbox, policies
         self.overlong_buffer, self.max_response_length = reward.overlong_buffer, max_response_length
         self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
@@ -112,6 +113,8 @@ class Scorer:
             if self.reward_model is not None:
                 extra["reward_model"] = reward_of(await self.reward_model(trajectory), "the reward model")
                 score += self.reward_model_weight * extra["reward_model"]
+            trajectory.reward_extra |= extra
+            sides = [reward_of(trajectory.reward_extra.get(p, score), f"policy {p}") for p in self.policies]
         except InfraError as error:
             without_verdict(trajectory, str(error), self.on_failure)
             self._report(error)
@@ -123,7 +126,7 @@ class Scorer:
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
-        trajectory.reward_extra |= extra
+        trajectory.side_rewards = trajectory.side_rewards or sides
         if self.overlong_buffer.enable:
             tokens = sum(ledger.model_tokens for ledger in trajectory.ledgers)
             penalty = length_penalty(self.overlong_buffer, self.max_response_length, tokens)

@@ -83,8 +83,8 @@ def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: Sequence
     batch.trajectory = torch.tensor([i for i, _ in sequences], dtype=torch.long)
     groups = [numbers.setdefault(owner.row.uid, len(numbers)) for owner in owners]
     batch.group = torch.tensor(groups, dtype=torch.long)
-    if any(trajectory.side_rewards for trajectory in trajectories):
-        sides = [trajectories[i].outlines[j].side for i, j in sequences]
+    sides = [trajectories[i].outlines[j].side for i, j in sequences]
+    if any(sides) or any(trajectory.side_rewards for trajectory in trajectories):
         batch.side = torch.tensor(sides, dtype=torch.long)
     teachers = [trajectories[i].outlines[j].teacher for i, j in sequences]
     if max(teachers, default=-1) >= 0:
