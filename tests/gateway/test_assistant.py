@@ -88,4 +88,5 @@ def test_the_page_teaches_a_model_what_a_person_likes(tmp_path: Path, monkeypatc
             liked = [person.asks(draw.choice(QUESTIONS), "friend") for _ in range(96)]
             person.reads("you: ")  # the last thumb has arrived
         assert training.wait() == 0
-    assert sum(liked[:24]) < 16 < 22 < sum(liked[-24:])
+    assert sum(liked[:16]) < 12
+    assert sum(liked[-24:]) >= 18
