@@ -21,7 +21,7 @@ class EnvironmentProcess(Worker):
     """Starts environments of one entry."""
 
     def __init__(self, entry: EnvironmentEntry) -> None:
-        super().__init__(own_program("agentrl.environments.server", entry.to_json(), f"environment {entry.name}"))
+        super().__init__(own_program("agentrl.environments.server", entry))
         self.entry = entry
 
     @asynccontextmanager

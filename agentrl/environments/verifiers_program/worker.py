@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import agentrl_served as served
-from classic import MODEL, ClassicEnvironment, has_older, is_classic, module_of
+from agentrl_classic import MODEL, ClassicEnvironment, has_older, is_classic, module_of
 
 CHAT = "agentrl_chat"
 """The harness of an environment that brings none: a module in this folder."""
