@@ -49,7 +49,7 @@ class ClassicEnvironment:
 
     async def roll_out(self, number: int, url: str) -> dict[str, Any]:
         """Run a row once against the model at `url`. Raises what the environment does."""
-        run = getattr(self.env, "a_generate", self.env.generate)
+        run = self.env.a_generate if hasattr(self.env, "a_generate") else self.env.generate
         found = await run(self.rows.select([number]), client=client_of(url), model=MODEL)
         columns = found if isinstance(found, dict) else vars(found)
         if "outputs" not in columns:  # the first releases give a list for each value
