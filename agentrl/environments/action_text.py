@@ -15,7 +15,6 @@ from agentrl.environments.answers import SHOWN_CHARACTERS, checked_schema, field
 
 Json = dict[str, Any]
 OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-HINT = "Call a tool."
 DIGITS = 4
 SHOWN_ACTION = 80
 """Characters of an invalid action that its message repeats."""
@@ -60,11 +59,9 @@ def _object_reader(outlines: dict[str, Json]) -> ActionReader:
 
 def read_call(text: str) -> Json:
     """The action of an OpenEnv server that a call of a tool is. Raises ValueError."""
-    call = _object(text, HINT)
-    name, arguments = call.get("tool_name", call.get("name")), call.get("arguments", {})
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ValueError(HINT)
-    return {"type": "call_tool", "tool_name": name, "arguments": arguments}
+    call = _object(text, "Call a tool.")
+    name = call.get("tool_name", call.get("name"))
+    return {"type": "call_tool", "tool_name": name, "arguments": call.get("arguments", {})}
 
 
 def tool_result(fields: Json) -> tuple[Json, bool]:
@@ -109,8 +106,8 @@ def tools_of(listed: Any, who: str) -> list[Json]:
             raise InfraError(f"{who} lists a tool without a name: {str(tool)[:SHOWN_CHARACTERS]}")
         written = field(about, "parameters" if "parameters" in about else "input_schema", dict, who)
         parameters = checked_schema({"type": "object", "properties": {}, **written}, f"{who}: its tool {about['name']}")
-        described = {"name": about["name"], "description": str(about.get("description") or "")}
-        schemas.append({"type": "function", "function": {**described, "parameters": parameters}})
+        shown = {"name": about["name"], "description": str(about.get("description") or ""), "parameters": parameters}
+        schemas.append({"type": "function", "function": shown})
     return schemas
 
 

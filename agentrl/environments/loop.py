@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
+from typing import Any
 
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
@@ -80,7 +81,8 @@ class Play:
     entry: EnvironmentEntry
     environment: RunningEnvironment
     sides: dict[int, Side] = field(default_factory=dict)
-    tools: dict[str, ArgumentCheck] = field(default_factory=dict)
+    tools: dict[str, Any] = field(default_factory=dict)
+    """Schemas of the arguments of tools, by name."""
     system: str | None = None
     invalid: int = 0
     """Turns in a row with nothing but invalid actions."""
@@ -88,10 +90,9 @@ class Play:
     async def run(self) -> None:
         """Play to the end, and set the rewards."""
         with recorded(self.trajectory, "environment"):
-            observation = await self.environment.reset(self.trajectory.row.extra_info["seed"])
+            observation = await self.environment.call("reset", self.trajectory.row.extra_info["seed"])
         several, self.system = len(observation.sides) > 1, observation.system or self.entry.system
-        written = [tool["function"] for tool in observation.tools]
-        self.tools = {about["name"]: ArgumentCheck(about["name"], about["parameters"]) for about in written}
+        self.tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in observation.tools}
         for number in observation.sides:
             episode = self.loop.episode(
                 self.trajectory, self.sampling, observation.tools, side=number if several else None
@@ -130,8 +131,8 @@ class Play:
             observation = await self._step(side, call, text_of(side.reply.message))
             invalid = invalid and observation.invalid
             if call is not None:
-                about = {"name": call.name, "tool_call_id": call.id}
-                side.answers.append({"role": "tool", **about, "content": observation.text})
+                about: Message = {"role": "tool", "name": call.name, "tool_call_id": call.id}
+                side.answers.append({**about, "content": observation.text})
             if observation.done:
                 break
         self.invalid = self.invalid + 1 if invalid else 0
@@ -140,13 +141,12 @@ class Play:
     async def _step(self, side: Side, call: Call | None, text: str) -> Observation:
         """The step of a call of the model's or, without one, of its text."""
         name, action = (self.entry.name, text) if call is None else (call.name, call.arguments)
-        start = time.monotonic()
-        if call is not None and (complaint := self._complaint(call)):
-            observation = Observation(complaint, invalid=True)
-        else:
+        start, complaint = time.monotonic(), self._complaint(call)
+        observation = Observation(complaint or "", invalid=True)
+        if complaint is None:
             with recorded(self.trajectory, "environment"):
                 written = text if call is None else json.dumps({"name": name, "arguments": action})
-                observation = await self.environment.step(written)
+                observation = await self.environment.call("step", written)
         self._earn(observation)
         if observation.invalid and self.entry.invalid_reward:
             side.earn(self.entry.invalid_reward)
@@ -156,13 +156,13 @@ class Play:
         self.trajectory.tool_calls.append(record)
         return observation
 
-    def _complaint(self, call: Call) -> str | None:
+    def _complaint(self, call: Call | None) -> str | None:
         """The model's mistake in a call, worded for it."""
-        if call.arguments is None:
-            return call.error or "The arguments are missing."
+        if call is None or call.error is not None:
+            return call and call.error
         if call.name not in self.tools:
             return f"Error: there is no tool {call.name!r}. The tools are: {', '.join(self.tools)}."
-        return self.tools[call.name].complaint(call.arguments)
+        return ArgumentCheck(call.name, self.tools[call.name]).complaint(call.arguments)
 
     def _earn(self, observation: Observation) -> None:
         """Put rewards on the last turns of their sides; those before a side's first turn on its first."""

@@ -84,7 +84,7 @@ def own_program(module: str, entry: EnvironmentEntry) -> EnvironmentProgram:
     if written:
         python = interpreter(written, entry.folder, entry.kind, f"with {NEEDED}")
     what = f"environment {entry.name}"
-    return EnvironmentProgram(python, module, entry.to_json(), os.getcwd(), what, modules, shown=True)
+    return EnvironmentProgram(python, module, entry.to_json(), os.getcwd(), what, modules, shown=not written)
 
 
 def run_once(program: EnvironmentProgram) -> dict[str, Any]:

@@ -13,17 +13,12 @@ def module_of(id: str) -> str:
     return id.rpartition("/")[2].replace("-", "_")
 
 
-def has_older() -> bool:
-    """Whether the verifiers that is here has the older API."""
-    import verifiers
-
-    return hasattr(verifiers, "load_environment")
-
-
 def is_classic(id: str) -> bool:
     """Whether both verifiers and the environment have the older API."""
-    name = module_of(id)
-    return has_older() and find_spec(name) is not None and hasattr(import_module(name), "load_environment")
+    import verifiers
+
+    there = hasattr(verifiers, "load_environment") and find_spec(module_of(id)) is not None
+    return there and hasattr(import_module(module_of(id)), "load_environment")
 
 
 class ClassicEnvironment:
@@ -37,9 +32,8 @@ class ClassicEnvironment:
         if settings["settings"]:
             raise ValueError("environments of verifiers' older API have no settings: write their arguments in kwargs")
         self.env = verifiers.load_environment(settings["id"], **settings["kwargs"])
-        own, limit = getattr(self.env, "max_turns", None), settings["turns"]
-        if limit is not None and own is not None and (own > limit or own <= 0):
-            self.env.max_turns = limit
+        limits = [turns for turns in (getattr(self.env, "max_turns", -1), settings["turns"]) if turns and turns > 0]
+        self.env.max_turns = min(limits, default=-1)
         rows = self.env.get_dataset()
         self.rows = rows.select(range(min(len(rows), settings["count"])))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import agentrl_served as served
-from agentrl_classic import MODEL, ClassicEnvironment, has_older, is_classic, module_of
+from agentrl_classic import MODEL, ClassicEnvironment, is_classic, module_of
 
 CHAT = "agentrl_chat"
 """The harness of an environment that brings none: a module in this folder."""
@@ -100,8 +100,8 @@ def refusal(error: BaseException, id: str) -> str:
     if source is None and isinstance(error, ModuleNotFoundError):
         found = f"there is no environment {id} in {sys.executable}: install the package that has it with {pip} {id}`"
         return f"{found}, or put its module beside environments.yaml"
-    older = source is not None and "load_environment" in Path(str(source.origin)).read_text()
-    if older and not has_older():
+    written = Path(str(source.origin)).read_text() if source else ""
+    if "load_environment" in written and not is_classic(id):
         return f"{id} is written for the older API, which {here} does not have: run {pip} 'verifiers<0.4'`"
     if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("verifiers."):
         return f"{id} is written for a newer API than that of {here}: run {pip} -U verifiers`"
