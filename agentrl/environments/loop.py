@@ -159,7 +159,7 @@ class Play:
     def _complaint(self, call: Call | None) -> str | None:
         """The model's mistake in a call, worded for it."""
         if call is None or call.error is not None:
-            return call and call.error
+            return call.error if call else None
         if call.name not in self.tools:
             return f"Error: there is no tool {call.name!r}. The tools are: {', '.join(self.tools)}."
         return ArgumentCheck(call.name, self.tools[call.name]).complaint(call.arguments)
