@@ -145,8 +145,8 @@ async def test_a_cancelled_trajectory_ends_its_process() -> None:
     process = EnvironmentProcess(EnvironmentEntry(**rows("counter")[0].extra_info["environment"]))
     async with process.open() as running:
         pid = running._pid
-        await running.reset(0)
-        task = asyncio.create_task(running.step("hang"))
+        await running.call("reset", 0)
+        task = asyncio.create_task(running.call("step", "hang"))
         await asyncio.sleep(0.05)
         task.cancel()
     assert pid is not None
