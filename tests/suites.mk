@@ -8,6 +8,7 @@ AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 
 NPM_PACKAGES := @google/gemini-cli@0.61.0
 # Environments that tests train on, each package in an environment of its own.
 VERIFIERS_PACKAGES := verifiers==0.4.0 marble-v1==0.1.0
+OLDER_VERIFIERS_PACKAGES := verifiers==0.1.14
 OPENENV_PACKAGES := openenv==0.10.0
 # It needs Python 3.12 or later: of the interpreters here the first that is.
 NEMO_GYM_PACKAGES := nemo-gym==0.4.0
@@ -24,11 +25,12 @@ test-docker: $(VENV)/.test
 # uv, because pip needs minutes to choose the versions of so many packages; pip, where uv does not reach an index.
 .venv-agents/.installed: WANTED = $(AGENT_PACKAGES)
 .venv-verifiers/.installed: WANTED = $(VERIFIERS_PACKAGES)
+.venv-older-verifiers/.installed: WANTED = $(OLDER_VERIFIERS_PACKAGES)
 .venv-openenv/.installed: WANTED = $(OPENENV_PACKAGES)
 .venv-nemo-gym/.installed: WANTED = $(NEMO_GYM_PACKAGES)
 INTERPRETER = $(PYTHON)
 .venv-nemo-gym/.installed: INTERPRETER = $(or $(NEWER_PYTHON),$(PYTHON))
-ENVIRONMENTS := .venv-agents .venv-verifiers .venv-openenv .venv-nemo-gym
+ENVIRONMENTS := .venv-agents .venv-verifiers .venv-older-verifiers .venv-openenv .venv-nemo-gym
 $(ENVIRONMENTS:=/.installed): tests/suites.mk
 	@test -x $(@D)/bin/python || $(INTERPRETER) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
@@ -44,6 +46,7 @@ $(ENVIRONMENTS:=/.installed): tests/suites.mk
 # them. With bytecode: each of them imports some thousand modules.
 test-agents: $(VENV)/.test $(ENVIRONMENTS:=/.installed) .venv-agents/bin/gemini
 	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin AGENTRL_VERIFIERS=$(CURDIR)/.venv-verifiers \
+		AGENTRL_OLDER_VERIFIERS=$(CURDIR)/.venv-older-verifiers \
 		AGENTRL_OPENENV=$(CURDIR)/.venv-openenv AGENTRL_NEMO_GYM=$(CURDIR)/.venv-nemo-gym OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs tests/environments
 

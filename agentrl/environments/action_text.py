@@ -15,7 +15,6 @@ from agentrl.environments.answers import SHOWN_CHARACTERS, checked_schema, field
 
 Json = dict[str, Any]
 OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-TOOL = 'Call a tool with JSON alone: {"tool_name": "NAME", "arguments": {...}}. The tools:'
 DIGITS = 4
 SHOWN_ACTION = 80
 """Characters of an invalid action that its message repeats."""
@@ -58,20 +57,11 @@ def _object_reader(outlines: dict[str, Json]) -> ActionReader:
     return ActionReader(hint, lambda text: _object(text, hint))
 
 
-def tool_reader(tools: list[Json]) -> ActionReader:
-    """The reader of calls of the environment's tools."""
-    names = [tool["name"] for tool in tools]
-
-    def read(text: str) -> Json:
-        call = _object(text, 'write {"tool_name": "NAME", "arguments": {...}}')
-        name, arguments = call.get("tool_name", call.get("name")), call.get("arguments", {})
-        if name not in names:
-            raise ValueError(f"there is no tool {name!r}: {', '.join(names)}")
-        if not isinstance(arguments, dict):
-            raise ValueError("the arguments are no JSON object")
-        return {"type": "call_tool", "tool_name": name, "arguments": arguments}
-
-    return ActionReader("\n".join([TOOL, *map(_described, tools)]), read)
+def read_call(text: str) -> Json:
+    """The action of an OpenEnv server that a call of a tool is. Raises ValueError."""
+    call = _object(text, "Call a tool.")
+    name = call.get("tool_name", call.get("name"))
+    return {"type": "call_tool", "tool_name": name, "arguments": call.get("arguments", {})}
 
 
 def tool_result(fields: Json) -> tuple[Json, bool]:
@@ -103,14 +93,22 @@ def reader_of(schema: Json) -> ActionReader:
     return _object_reader(fields)
 
 
-def tools_of(listed: Json, who: str) -> list[Json]:
-    """The tools of an answer, each with a name and a usable schema. Raises InfraError."""
-    tools = field(listed, "tools", list, who)
-    for tool in tools:
-        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+def tools_of(listed: Any, who: str) -> list[Json]:
+    """OpenAI's schemas of tools that are written in that form, in OpenEnv's, or are objects with an `openai_schema`.
+
+    Raises InfraError.
+    """
+    schemas = []
+    for tool in listed:
+        about = getattr(tool, "openai_schema", tool)
+        about = about.get("function", about) if isinstance(about, dict) else {}
+        if not isinstance(about.get("name"), str):
             raise InfraError(f"{who} lists a tool without a name: {str(tool)[:SHOWN_CHARACTERS]}")
-        checked_schema(field(tool, "input_schema", dict, who), f"{who}: the schema of its tool {tool['name']}")
-    return list(tools)
+        written = field(about, "parameters" if "parameters" in about else "input_schema", dict, who)
+        parameters = checked_schema({"type": "object", "properties": {}, **written}, f"{who}: its tool {about['name']}")
+        shown = {"name": about["name"], "description": str(about.get("description") or ""), "parameters": parameters}
+        schemas.append({"type": "function", "function": shown})
+    return schemas
 
 
 def _fields(schema: Any) -> tuple[dict[str, Json], list[str]]:
@@ -133,12 +131,6 @@ def _type(about: Json) -> str:
         return " or ".join(map(str, about["enum"]))
     kind = about.get("type", "any")
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
-
-
-def _described(tool: Json) -> str:
-    fields, _ = _fields(tool.get("input_schema") or {})
-    written = ", ".join(f"{name}: {_type(about)}" for name, about in fields.items())
-    return f"- {tool['name']}({written}): {' '.join(str(tool.get('description') or '').split())}"
 
 
 def text_of(value: Any) -> str:
@@ -175,9 +167,9 @@ def parse(space: Any, text: str, names: Sequence[str] | None) -> Any:
     if choices:
         return int(space.start) + _chosen(text, choices)
     kind = type(space).__name__
-    if space is None or kind == "Text":
-        return text
     if kind not in ("Box", "MultiDiscrete", "MultiBinary"):
+        if space is None or kind == "Text" or space.contains(text):
+            return text
         raise TypeError(f"actions of {space} are not read from text: name a function in the entry's `action`")
     numbers = NUMBER.findall(text)
     size = int(np.prod(space.shape))

@@ -114,6 +114,10 @@ class Observation:
     """Whether the action was no valid one: the model's error. The environment may go on."""
     sides: tuple[int, ...] = (0,)
     """The sides that the policy plays, after a reset."""
+    tools: list[Json] = dataclasses.field(default_factory=list)
+    """OpenAI's schemas of tools, after a reset: a call of one is an action, {"name": ..., "arguments": {...}}."""
+    system: str | None = None
+    """The system prompt, after a reset; None: the entry's."""
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Further values, for a reward function of the entry's own; not sent to the loop."""
 

@@ -8,10 +8,13 @@ Invariants:
 - the environment always ends, also when the trajectory is cancelled.
 """
 
+import json
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
+from typing import Any
 
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
@@ -20,7 +23,8 @@ from agentrl.environments.entry import EnvironmentEntry, entry_of
 from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
 from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.trajectory.message import Message, Reply, system_message, text_of
+from agentrl.tools.arguments import ArgumentCheck
+from agentrl.trajectory.message import Call, Message, Reply, system_message, text_of
 from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory, TurnReward
 
 BEFORE = -1
@@ -46,6 +50,8 @@ class Side:
 
     episode: Episode
     reply: Reply | None = None
+    answers: list[Message] = field(default_factory=list)
+    """Answers to the calls of its last turn."""
     earned: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     turn: int = BEFORE
     """Number of its last turn."""
@@ -75,16 +81,22 @@ class Play:
     entry: EnvironmentEntry
     environment: RunningEnvironment
     sides: dict[int, Side] = field(default_factory=dict)
+    tools: dict[str, Any] = field(default_factory=dict)
+    """Schemas of the arguments of tools, by name."""
+    system: str | None = None
     invalid: int = 0
-    """Invalid actions in a row."""
+    """Turns in a row with nothing but invalid actions."""
 
     async def run(self) -> None:
         """Play to the end, and set the rewards."""
         with recorded(self.trajectory, "environment"):
-            observation = await self.environment.reset(self.trajectory.row.extra_info["seed"])
-        several = len(observation.sides) > 1
+            observation = await self.environment.call("reset", self.trajectory.row.extra_info["seed"])
+        several, self.system = len(observation.sides) > 1, observation.system or self.entry.system
+        self.tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in observation.tools}
         for number in observation.sides:
-            episode = self.loop.episode(self.trajectory, self.sampling, [], side=number if several else None)
+            episode = self.loop.episode(
+                self.trajectory, self.sampling, observation.tools, side=number if several else None
+            )
             self.sides[number] = Side(episode)
         self._earn(observation)
         while not observation.done:
@@ -105,26 +117,52 @@ class Play:
         """Append an observation to the conversation of a side."""
         message: Message = {"role": "user", "content": text}
         if side.reply is not None:
-            side.episode.observe([message], closed=side.reply.closed)
+            side.episode.observe(side.answers or [message], closed=side.reply.closed)
             return
-        side.episode.begin([*system_message(self.entry.system), message])
+        side.episode.begin([*system_message(self.system), message])
 
     async def _act(self, side: Side) -> Observation:
-        """A turn of the model's, and the step that it asks for."""
+        """A turn of the model's, and the steps that it asks for: one for each call of a tool, or one for its text."""
         side.reply = await side.episode.generate()
         side.begin(self.trajectory.turns - 1)
-        action, start = text_of(side.reply.message), time.monotonic()
-        with recorded(self.trajectory, "environment"):
-            observation = await self.environment.step(action)
+        side.answers, invalid = [], True
+        calls: Sequence[Call | None] = side.reply.calls or [None]
+        for call in calls:
+            observation = await self._step(side, call, text_of(side.reply.message))
+            invalid = invalid and observation.invalid
+            if call is not None:
+                about: Message = {"role": "tool", "name": call.name, "tool_call_id": call.id}
+                side.answers.append({**about, "content": observation.text})
+            if observation.done:
+                break
+        self.invalid = self.invalid + 1 if invalid else 0
+        return observation
+
+    async def _step(self, side: Side, call: Call | None, text: str) -> Observation:
+        """The step of a call of the model's or, without one, of its text."""
+        name, action = (self.entry.name, text) if call is None else (call.name, call.arguments)
+        start, complaint = time.monotonic(), self._complaint(call)
+        observation = Observation(complaint or "", invalid=True)
+        if complaint is None:
+            with recorded(self.trajectory, "environment"):
+                written = text if call is None else json.dumps({"name": name, "arguments": action})
+                observation = await self.environment.call("step", written)
         self._earn(observation)
-        self.invalid = self.invalid + 1 if observation.invalid else 0
         if observation.invalid and self.entry.invalid_reward:
             side.earn(self.entry.invalid_reward)
         outcome = Outcome.MODEL_ERROR if observation.invalid else Outcome.OK
-        record = ToolCallRecord(side.turn, self.entry.name, action, observation.text, outcome, time.monotonic() - start)
+        record = ToolCallRecord(side.turn, name, action, observation.text, outcome, time.monotonic() - start)
         record.reward = fsum(side.earned[side.turn])
         self.trajectory.tool_calls.append(record)
         return observation
+
+    def _complaint(self, call: Call | None) -> str | None:
+        """The model's mistake in a call, worded for it."""
+        if call is None or call.error is not None:
+            return call.error if call else None
+        if call.name not in self.tools:
+            return f"Error: there is no tool {call.name!r}. The tools are: {', '.join(self.tools)}."
+        return ArgumentCheck(call.name, self.tools[call.name]).complaint(call.arguments)
 
     def _earn(self, observation: Observation) -> None:
         """Put rewards on the last turns of their sides; those before a side's first turn on its first."""

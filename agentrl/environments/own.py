@@ -16,11 +16,12 @@ from agentrl.core.user_code import UserFunction
 @dataclass
 class EnvironmentKind:
     """A kind of environment: the id of an entry, the arguments of its environment, and the folder of its file. Keys of
-    the kind are keywords."""
+    the kind are keywords. `python`: the interpreter that runs it, relative to `folder`; None: this one."""
 
     id: str
     kwargs: dict[str, Any]
     folder: str = field(default=".", kw_only=True)
+    python: str | None = field(default=None, kw_only=True)
 
     def close(self) -> None:
         """End the environment, where it holds something."""

@@ -21,7 +21,7 @@ class EnvironmentProcess(Worker):
     """Starts environments of one entry."""
 
     def __init__(self, entry: EnvironmentEntry) -> None:
-        super().__init__(own_program("agentrl.environments.server", entry.to_json(), f"environment {entry.name}"))
+        super().__init__(own_program("agentrl.environments.server", entry))
         self.entry = entry
 
     @asynccontextmanager
@@ -49,14 +49,6 @@ class RunningEnvironment:
         """Wait until the process runs. Raises InfraError."""
         self._pid = (await self._answer(START_SECONDS))["pid"]
 
-    async def reset(self, seed: int) -> Observation:
-        """Begin. Raises UserError and InfraError."""
-        return await self._call("reset", seed)
-
-    async def step(self, action: str) -> Observation:
-        """Act. Raises UserError and InfraError."""
-        return await self._call("step", action)
-
     def end(self) -> None:
         """End the process: by itself, or by force where a call is under way."""
         self._writer.close()
@@ -64,7 +56,8 @@ class RunningEnvironment:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
-    async def _call(self, method: str, value: Any) -> Observation:
+    async def call(self, method: str, value: Any) -> Observation:
+        """Begin with a seed (`reset`) or act (`step`). Raises UserError and InfraError."""
         self._writer.write(json.dumps({method: value}).encode() + b"\n")
         answer, who = await self._answer(self.entry.step_timeout), f"environment {self.entry.name}"
         if "refused" in answer and method == "reset":

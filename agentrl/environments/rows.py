@@ -92,7 +92,6 @@ def tasks_once(entry: str) -> Sequence[list[Message] | None]:
 def try_once(entry: str) -> None:
     """Start an entry's environment a few times. Raises UserError where it does not start, and where one seed gives
     two beginnings: the samples of a group would not be comparable."""
-    settings = json.loads(entry)
-    what = f"environment {settings['name']}"
-    if warning := run_once(own_program("agentrl.environments.trial", settings, what)).get("warning"):
-        log.warning("%s: %s", what, warning)
+    program = own_program("agentrl.environments.trial", EnvironmentEntry(**json.loads(entry)))
+    if warning := run_once(program).get("warning"):
+        log.warning("%s: %s", program.what, warning)

@@ -25,6 +25,8 @@ from agentrl.core.foreign import read_object
 from agentrl.core.outputs import tail
 from agentrl.engines.servers.process import watched
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
+from agentrl.environments.entry import EnvironmentEntry
+from agentrl.environments.own import interpreter
 
 START_SECONDS = 300.0
 """Seconds for imports and for reading tasks."""
@@ -32,6 +34,9 @@ POLL_SECONDS = 0.02
 """Seconds between two checks of a program that is not ready."""
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
+
+NEEDED = "jsonschema numpy omegaconf orjson pyyaml regex"
+"""Packages that modules of agentrl's need in another interpreter."""
 
 SERVED = Path(__file__).with_name("served")
 """Modules that programs import in their interpreters."""
@@ -58,21 +63,28 @@ class EnvironmentProgram:
         """The command; its settings are in a file of `folder`."""
         settings = folder / "settings.json"
         settings.write_text(json.dumps(self.settings))
-        program = [str(self.file)] if isinstance(self.file, Path) else ["-m", self.file]
-        return [self.python, "-u", *program, str(settings)]
+        if isinstance(self.file, Path):
+            return [self.python, "-u", str(self.file), str(settings)]
+        (folder / "agentrl").symlink_to(Path(__file__).parents[1])
+        return [self.python, "-u", "-m", self.file, str(settings)]
 
-    def environment(self) -> dict[str, str]:
-        """Its environment variables: ours, without those that name our packages."""
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Its environment variables: ours, without those that name our packages. `folder`: that of `words`."""
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
         near = ",".join(filter(None, (kept.get("NO_PROXY"), "127.0.0.1,localhost")))
-        modules = os.pathsep.join((self.modules or self.path, str(SERVED)))
+        modules = os.pathsep.join((self.modules or self.path, str(SERVED), str(folder)))
         return {**kept, "PYTHONPATH": modules, "NO_PROXY": near, "no_proxy": near}
 
 
-def own_program(module: str, settings: Mapping[str, Any], what: str) -> EnvironmentProgram:
-    """A module of agentrl's as a program that finds the modules which this process finds."""
-    modules = os.pathsep.join(filter(None, sys.path))
-    return EnvironmentProgram(sys.executable, module, settings, os.getcwd(), what, modules, shown=True)
+def own_program(module: str, entry: EnvironmentEntry) -> EnvironmentProgram:
+    """A module of agentrl's as a program: in this interpreter, with the modules which this process finds, or in the one
+    that the entry names, which finds agentrl and none of our packages. Raises UserError."""
+    python, written = sys.executable, entry.options.get("python")
+    modules = None if written else os.pathsep.join(filter(None, sys.path))
+    if written:
+        python = interpreter(written, entry.folder, entry.kind, f"with {NEEDED}")
+    what = f"environment {entry.name}"
+    return EnvironmentProgram(python, module, entry.to_json(), os.getcwd(), what, modules, shown=not written)
 
 
 def run_once(program: EnvironmentProgram) -> dict[str, Any]:
@@ -85,7 +97,7 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
                 capture_output=True,
                 text=True,
                 timeout=START_SECONDS,
-                env=program.environment(),
+                env=program.environment(Path(folder)),
                 cwd=program.path,
             )
         except subprocess.TimeoutExpired:
@@ -93,7 +105,10 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
         except OSError as error:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
-        raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
+        why = last_line(ended.stderr) or "its process died"
+        if why.startswith("ModuleNotFoundError") and not isinstance(program.file, Path):
+            why += f": run `{program.python} -m pip install {NEEDED}`"
+        raise UserError(f"{program.what}: {why}")
     last = last_line(ended.stdout)
     if (answer := read_object(last)) is None:
         raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
@@ -192,7 +207,7 @@ class ProgramProcess:
         words = [*program.words(folder), self.address]
         with self.log.open("wb") as log:
             output = sys.stderr if program.shown and _has_handle(sys.stderr) else log
-            self.process = watched(folder, words, stdout=output, env=program.environment(), cwd=program.path)
+            self.process = watched(folder, words, stdout=output, env=program.environment(folder), cwd=program.path)
         self.end = weakref.finalize(self, _end, self.process, folder)
 
     def connect(self) -> socket.socket | None:

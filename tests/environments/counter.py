@@ -1,5 +1,6 @@
 """An environment of a user's own: count to a goal; it can also crash, hang and draw lots."""
 
+import json
 import random
 import time
 
@@ -26,3 +27,22 @@ class Counter:
 
 def halved(reward, *, info):
     return reward / 2 if info else reward
+
+
+class Adder:
+    """Adds with a tool; an answer in words ends it."""
+
+    def __init__(self):
+        parameters = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        self.tools = [{"name": "add", "description": "Adds.", "parameters": parameters}]
+
+    def reset(self, seed):
+        self.total = 0
+        return "Add up to 3.", {"system": "Use the tool."}
+
+    def step(self, action):
+        call = json.loads(action) if action.startswith("{") else None
+        if call is None:
+            return "", float(self.total == 3), True, False, {}
+        self.total += call["arguments"]["a"]
+        return str(self.total), 0.25, False, False, {}

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.environments.entry import EnvironmentEntry
 from agentrl.environments.loop import EnvironmentAgent
@@ -19,7 +21,7 @@ from agentrl.rollout.loops import RolloutContext
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
-from tests.rollout.scripted import environment, says
+from tests.rollout.scripted import calls, environment, says
 
 pytestmark = pytest.mark.integration
 
@@ -143,8 +145,8 @@ async def test_a_cancelled_trajectory_ends_its_process() -> None:
     process = EnvironmentProcess(EnvironmentEntry(**rows("counter")[0].extra_info["environment"]))
     async with process.open() as running:
         pid = running._pid
-        await running.reset(0)
-        task = asyncio.create_task(running.step("hang"))
+        await running.call("reset", 0)
+        task = asyncio.create_task(running.call("step", "hang"))
         await asyncio.sleep(0.05)
         task.cancel()
     assert pid is not None
@@ -166,3 +168,36 @@ def test_rows() -> None:
     assert [row.extra_info["seed"] for row in held_out] == [4, 5]
     row: Row = held_out[1]
     assert (row.uid, row.agent_name, row.data_source) == ("env:guess/val:5", "environment", "guess")
+
+
+async def test_tools_of_an_environment_in_another_interpreter(tmp_path: Path) -> None:
+    written = f'adder: {{gymnasium: "counter.py:Adder", python: "{sys.executable}", rows: 1}}'
+    (tmp_path / "e.yaml").write_text(written)
+    shutil.copy(YAML.with_name("counter.py"), tmp_path)
+    (row,) = environment_rows("adder", data=Data(environment_config_path=str(tmp_path / "e.yaml")))
+    trajectory = Trajectory(row, "t", 0)
+    one, two = calls("add", '{"a": 1}'), calls("add", '{"a": 2}')
+    turns = (calls("sub", "{}"), calls("add", '{"a": "x"}'), one + two, "It is 3.")
+    await EnvironmentAgent(made(says(*turns))).run(trajectory, Sampling(max_new_tokens=400))
+    (ledger,) = trajectory.ledgers
+    ledger.check()
+    assert {*ledger.sources} == {Source.PROMPT, Source.MODEL, Source.TOOL, Source.TEMPLATE}
+    assert [message["role"] for message in trajectory.messages] == (
+        ["system", "user"] + ["assistant", "tool"] * 2 + ["assistant", "tool", "tool", "assistant"]
+    )
+    said = [message["content"] for message in trajectory.messages if message["role"] == "tool"]
+    assert said[0] == "Error: there is no tool 'sub'. The tools are: add."
+    assert said[1].startswith("Error: wrong arguments for 'add': parameter 'a' must be integer")
+    assert said[2:] == ["1", "3"]
+    assert trajectory.turn_rewards == [TurnReward(2, 0.5, "environment")]
+    assert (trajectory.reward, trajectory.finish) == (1.0, "terminated")
+
+
+def test_packages_that_another_interpreter_lacks(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text(f'#!/bin/sh\nshift\nexec "{sys._base_executable}" -S "$@"\n')  # type: ignore[attr-defined]
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "e.yaml").write_text('counter: {gymnasium: "counter.py:Counter", python: python}')
+    with pytest.raises(
+        UserError, match=r"environment counter: ModuleNotFoundError: .* run `.*/python -m pip install json"
+    ):
+        environment_rows("counter", data=Data(environment_config_path=str(tmp_path / "e.yaml")))

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
-from agentrl.environments.action_text import choices_of, parse, text_of, uncoloured
+from agentrl.environments.action_text import choices_of, parse, text_of, tools_of, uncoloured
 from agentrl.environments.answers import Observation
 from agentrl.environments.own import SteppedKind, fitted, is_own, load_own, require
 
@@ -44,7 +44,8 @@ class GymnasiumEnvironment(SteppedKind):
             raise UserError(f"actions has {len(self.actions)} names, and {self.id} takes {self.space}")
         observation, info = self.environment.reset(seed=seed)
         hint = f"\nActions: {', '.join(choices)}" if self.hint and choices and self.action is None else ""
-        return Observation(self._text(observation) + hint, info=dict(info))
+        tools = tools_of(info.get("tools") or getattr(self.environment, "tools", ()), self.id)
+        return Observation(self._text(observation) + hint, tools=tools, system=info.get("system"), info=dict(info))
 
     def step(self, action: str) -> Observation:
         """Read the action and take it."""

@@ -30,7 +30,6 @@ class NemoGymServer(EnvironmentKind):
     `kwargs`. `data`, `val_data`: files of rows for training and for validation, relative to `folder`. Raises UserError.
     """
 
-    python: str | None = None
     data: str | None = None
     val_data: str | None = None
 

@@ -12,7 +12,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.numbers import reward_of
 from agentrl.core.points import environment_kind
 from agentrl.environments import answers
-from agentrl.environments.action_text import ActionReader, reader_of, text_of, tool_reader, tool_result, tools_of
+from agentrl.environments.action_text import ActionReader, read_call, reader_of, text_of, tool_result, tools_of
 from agentrl.environments.answers import Observation
 from agentrl.environments.own import SteppedKind, require
 
@@ -53,13 +53,15 @@ class OpenEnvEnvironment(SteppedKind):
         self.calls_tools = schema.get("title") in TOOLS and self.action is None
         if self.calls_tools:
             listed = self._ask({"type": "step", "data": {"type": "list_tools"}})
-            self.reader = tool_reader(tools_of(answers.field(listed, "observation", dict, self.url), self.url))
+            listed = answers.field(listed, "observation", dict, self.url)
+            tools = tools_of(answers.field(listed, "tools", list, self.url), self.url)
+            self.reader = ActionReader("", read_call)
         else:
-            self.reader = reader_of(schema)
+            tools, self.reader = [], reader_of(schema)
         seen = self._seen(answer)
         hint = self.reader.hint if self.hint and self.action is None else ""
         text = "\n".join(filter(None, (seen.text, hint))) or "Begin."
-        return replace(seen, text=text, invalid=False)
+        return replace(seen, text=text, invalid=False, tools=tools)
 
     def step(self, action: str) -> Observation:
         """Take an action. Raises InfraError."""

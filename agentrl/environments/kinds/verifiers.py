@@ -21,7 +21,6 @@ class VerifiersEnvironment(EnvironmentKind):
     configuration of verifiers' environment, without the taskset's, which is `kwargs`. Raises UserError.
     """
 
-    python: str | None = None
     settings: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -13,14 +13,16 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Awaitable
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import agentrl_served as served
+from agentrl_classic import MODEL, ClassicEnvironment, is_classic, module_of
 
-MODEL = "policy"
 CHAT = "agentrl_chat"
 """The harness of an environment that brings none: a module in this folder."""
 
@@ -47,6 +49,8 @@ def main() -> None:
 
 def described(settings: dict[str, Any]) -> Answer:
     """The prompts of the tasks, as messages; None where the environment itself begins the conversation."""
+    if is_classic(settings["id"]):
+        return {"tasks": ClassicEnvironment(settings).prompts()}
     env = load(settings)
     return {"tasks": [prompt_of(task.data) for task in islice(env.taskset, settings["count"])]}
 
@@ -88,16 +92,19 @@ def prompt_of(data: Any) -> list[dict[str, Any]] | None:
 
 def refusal(error: BaseException, id: str) -> str:
     """A line for an environment that cannot be loaded."""
-    missing = isinstance(error, ModuleNotFoundError) and f"{id!r} not found" in str(error)
+    pip = f"`{sys.executable} -m pip install"
     if find_spec("verifiers") is None:
-        return f"there is no verifiers in {sys.executable}: run `{sys.executable} -m pip install verifiers`"
-    if find_spec("verifiers.v1") is None:
-        return f"the verifiers in {sys.executable} is too old: run `{sys.executable} -m pip install -U verifiers`"
-    if missing:
-        return (
-            f"there is no environment {id} in {sys.executable}: install the package that has it with "
-            f"`{sys.executable} -m pip install {id}`, or put its module beside environments.yaml"
-        )
+        return f"there is no verifiers in {sys.executable}: run {pip} verifiers`"
+    here = f"verifiers {version('verifiers')} in {sys.executable}"
+    source = find_spec(module_of(id))
+    if source is None and isinstance(error, ModuleNotFoundError):
+        found = f"there is no environment {id} in {sys.executable}: install the package that has it with {pip} {id}`"
+        return f"{found}, or put its module beside environments.yaml"
+    written = Path(str(source.origin)).read_text() if source else ""
+    if "load_environment" in written and not is_classic(id):
+        return f"{id} is written for the older API, which {here} does not have: run {pip} 'verifiers<0.4'`"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("verifiers."):
+        return f"{id} is written for a newer API than that of {here}: run {pip} -U verifiers`"
     return said(error)
 
 
@@ -108,11 +115,14 @@ def said(error: BaseException) -> str:
 
 async def serve(settings: dict[str, Any], path: str) -> None:
     """Answer until the process is ended."""
+    if is_classic(settings["id"]):
+        classic = ClassicEnvironment(settings)
+        await served.serve(path, lambda asked: tried(classic.roll_out(asked["task"], asked["url"])))
     keep_nothing()
     env = load(settings)
     tasks = list(islice(env.taskset, settings["count"]))
     async with env.serving():
-        await served.serve(path, lambda asked: roll_out(env, tasks[asked["task"]], asked["url"]))
+        await served.serve(path, lambda asked: tried(roll_out(env, tasks[asked["task"]], asked["url"])))
 
 
 def keep_nothing() -> None:
@@ -122,16 +132,21 @@ def keep_nothing() -> None:
     subprocess.CACHE_DIR = Path(tempfile.gettempdir())
 
 
+async def tried(rollout: Awaitable[Answer]) -> Answer:
+    """The answer of a rollout, or the error of its environment."""
+    try:
+        return await rollout
+    except Exception as error:
+        return {"error": said(error)}
+
+
 async def roll_out(env: Any, task: Any, url: str) -> Answer:
     """Run a task once against the model at `url`: reward, metrics, or an error."""
     from verifiers.v1.clients import EvalClientConfig, ModelContext
 
     client = EvalClientConfig(base_url=url, api_key_var="AGENTRL_NO_KEY")
     (slot,) = env.slots(task)
-    try:
-        episode = await env.run_slot(slot, ModelContext(model=MODEL, client=client))
-    except Exception as error:  # the environment's own
-        return {"error": said(error)}
+    episode = await env.run_slot(slot, ModelContext(model=MODEL, client=client))
     return {"error": trouble(episode, url)} if trouble(episode, url) else outcome(episode)
 
 

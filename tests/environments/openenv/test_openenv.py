@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 from agentrl.config.schema import Data
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.environments.action_text import reader_of, tool_reader, tools_of
+from agentrl.environments.action_text import reader_of, tools_of
 from agentrl.environments.answers import MAX_ANSWER_BYTES, MAX_TEXT_CHARACTERS, Observation
 from agentrl.environments.kinds import openenv
 from agentrl.environments.kinds.openenv import OpenEnvEnvironment
@@ -203,10 +204,11 @@ def test_half_a_surrogate_pair_is_replaced(server: Any) -> None:
 
 def test_actions_that_are_calls_of_tools(server: Any) -> None:
     environment = OpenEnvEnvironment(server(Small({"title": "Action", "properties": {}})), {})
-    assert environment.reset(1).text.endswith("The tools:\n- add(a: integer): Adds.")
+    (tool,) = environment.reset(1).tools
+    assert tool["function"]["parameters"]["properties"] == {"a": {"type": "integer"}}
     called = environment.step('I add: {"tool_name": "add", "arguments": {"a": 3}}')
     assert (called.text, called.rewards) == ("7", {0: 0.5})
-    assert environment.step('{"tool_name": "sub"}').text == "Invalid action: there is no tool 'sub': add"
+    assert environment.step("I add.").text == "Invalid action: Call a tool."
 
 
 def test_functions_of_the_entry(server: Any) -> None:
@@ -276,15 +278,21 @@ def test_the_model_is_told_the_words_of_an_action(schema: dict[str, Any], hint: 
     assert reader_of(schema).hint == hint
 
 
-def test_tools_are_described_with_their_words() -> None:
-    schema = {
-        "$defs": {"Move": MOVE},
-        "properties": {"to": {"$ref": "#/$defs/Move"}, "n": {"anyOf": [{"type": "null"}]}},
-    }
-    tools = tools_of({"tools": [{"name": "go", "description": "Goes.", "input_schema": schema}]}, "it")
-    assert tool_reader(tools).hint.endswith("- go(to: north or south or east or west, n: any): Goes.")
+def test_tools_have_names_and_schemas() -> None:
+    schema = {"properties": {"n": {"type": "integer"}}}
+    written = [
+        {"name": "go", "input_schema": schema},
+        {"type": "function", "function": {"name": "go", "parameters": schema}},
+    ]
+    whole = {"name": "go", "description": "", "parameters": {"type": "object", **schema}}
+    assert (
+        tools_of([*written, SimpleNamespace(openai_schema=written[1])], "it")
+        == [{"type": "function", "function": whole}] * 3
+    )
     with pytest.raises(InfraError, match="it lists a tool without a name: 5"):
-        tools_of({"tools": [5]}, "it")
+        tools_of([5], "it")
+    with pytest.raises(InfraError, match="it: its tool go cannot be used"):
+        tools_of([{"name": "go", "parameters": {"properties": 5}}], "it")
 
 
 def test_texts_that_are_no_action() -> None:

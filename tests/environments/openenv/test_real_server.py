@@ -17,7 +17,7 @@ from agentrl.environments.loop import EnvironmentAgent
 from agentrl.environments.rows import environment_rows
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
 from tests.environments.test_loop import made
-from tests.rollout.scripted import says
+from tests.rollout.scripted import calls, says
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(300)]
 
@@ -85,8 +85,8 @@ async def test_tools_of_an_environment(start: Started) -> None:
     trajectory = await play(
         data,
         "tools",
-        '{"tool_name": "add", "arguments": {"a": 1}}',
-        '{"tool_name": "add", "arguments": {"a": 1, "b": 5}}',
+        calls("add", '{"a": 1}'),
+        calls("add", '{"a": 1, "b": 5}'),
     )
     assert [call.outcome for call in trajectory.tool_calls] == [Outcome.MODEL_ERROR, Outcome.OK]
     assert "Add 1 and 5." in trajectory.messages[0]["content"]

@@ -118,3 +118,91 @@ async def test_a_broken_answer_is_an_infrastructure_error(data: Data, answer: st
 
 SHARED: dict[str, dict[Any, Any]] = {}
 """Of tests that share a program."""
+
+
+OLDER = {
+    "verifiers/__init__.py": """
+import json, urllib.request
+
+class Rows(list):
+    def select(self, numbers):
+        return Rows(self[n] for n in numbers)
+
+    def __getitem__(self, key):
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+class Older:
+    max_turns = 10
+
+    def get_dataset(self):
+        user = {"role": "user", "content": "Add.", "tool_calls": None}
+        return Rows({"prompt": f"What is {n} ?" if n else [user]} for n in range(6))
+
+    async def GENERATE(self, inputs, client, model):
+        (row,) = inputs
+        url = str(getattr(client, "base_url", None) or client)
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": row["prompt"]}]}).encode()
+        where, about = f"{url.rstrip('/')}/chat/completions", {"Content-Type": "application/json"}
+        request = urllib.request.Request(where, body, about)
+        import asyncio
+        answer = json.load(await asyncio.to_thread(urllib.request.urlopen, request))
+        said = answer["choices"][0]["message"]["content"]
+        return RESULT
+
+def load_environment(id, **kwargs):
+    import older_sum
+    return older_sum.load_environment(**kwargs)
+""",
+    "older_sum.py": "from verifiers import Older\n\ndef load_environment(limit=None):\n    return Older()\n",
+    "verifiers-0.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: verifiers\nVersion: 0.9\n",
+}
+RESULTS = {
+    "a_generate": '__import__("types").SimpleNamespace(reward=[float(said)], metrics={"x": [2.0]})',
+    "generate": '{"outputs": [{"reward": float(said), "metrics": {"x": 2.0}, "stop_condition": "max_turns_reached"}]}',
+}
+
+
+def older(folder: Path, generate: str, result: str, **files: str) -> Data:
+    """Stands for a release of verifiers with the older API, with an environment."""
+    for name, text in {**OLDER, **files}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text.replace("GENERATE", generate).replace("RESULT", result))
+    written = f"sum: {{verifiers: me/older-sum, python: {sys.executable}, rows: 4, val_rows: 2}}"
+    (folder / "environments.yaml").write_text(written)
+    return Data(environment_config_path=str(folder / "environments.yaml"))
+
+
+@pytest.mark.parametrize("generate", RESULTS)
+async def test_environments_of_verifiers_older_api(tmp_path: Path, generate: str) -> None:
+    data = older(tmp_path, generate, RESULTS[generate])
+    shared: dict[Any, Any] = {}
+    assert environment_rows("sum", data=data)[0].prompt == [{"role": "user", "content": "Add."}]
+    trajectory = await played(made(says("7"), shared), data, name="sum")
+    assert [message["content"] for message in trajectory.messages] == ["What is 1 ?", "7"]
+    assert (trajectory.reward, trajectory.reward_extra["x"], trajectory.turns) == (7.0, 2.0, 1)
+    with pytest.raises(InfraError, match="environment sum: ValueError: could not convert string to float"):
+        await played(made(says("seven"), shared), data, name="sum")
+    (worker,) = (value for value in shared.values() if isinstance(value, Worker))
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"verifiers/__init__.py": ""},
+            "me/older-sum is written for the older API, which verifiers 0.9 in .* does not have: .* 'verifiers<0.4'`",
+        ),
+        (
+            {"older_sum.py": "x = 1"},
+            "me/older-sum is written for a newer API than that of verifiers 0.9 in .*: run .* -U",
+        ),
+    ],
+    ids=["older", "newer"],
+)
+def test_environments_of_another_api_than_that_of_verifiers(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
+    data = older(tmp_path, "generate", "{}", **files)
+    with pytest.raises(UserError, match=message):
+        environment_rows("sum", data=data)

@@ -83,3 +83,32 @@ async def test_tools_rewards_errors_and_a_death(data: Data) -> None:
     shared.clear()  # the turns are a worker's for good
     cut = await play(says(add, add, "it is 6"), assistant_turns=2)
     assert (cut.turns, cut.finish, cut.reward) == (2, "max_turns", 0.0)
+
+
+TURNS = {"single": ["it is 6"], "multi": ["it is 6", "yes, 6"], "tool": [calls("add", '{"a": 1, "b": 5}'), "it is 6"]}
+
+
+@pytest.fixture
+def older_python() -> Path:
+    python = Path(os.environ.get("AGENTRL_OLDER_VERIFIERS", ""), "bin/python")
+    if not python.exists():
+        pytest.skip("AGENTRL_OLDER_VERIFIERS is no environment: run `make test-agents`")
+    return python
+
+
+@pytest.mark.parametrize("kind", TURNS)
+async def test_environments_of_the_older_api(kind: str, older_python: Path, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("older_sums.py"), tmp_path)
+    written = f"sums: {{verifiers: older-sums, python: {older_python}, kwargs: {{kind: {kind}}}, rows: 4, val_rows: 2}}"
+    (tmp_path / "environments.yaml").write_text(written)
+    row = environment_rows("sums", data=Data(environment_config_path=str(tmp_path / "environments.yaml")))[1]
+    env, _ = environment(says(*TURNS[kind]), response_length=4000, prompt_length=4000, model_length=8000)
+    trajectory = Trajectory(row, "t", 0)
+    await OutsideAgent(env).run(trajectory, Sampling(max_new_tokens=400))
+    (ledger,) = trajectory.ledgers
+    ledger.check()
+    assert trajectory.messages[:2] == row.prompt
+    assert (trajectory.reward, trajectory.reward_extra["right"]) == (2.0, 1.0)
+    assert trajectory.reward_extra["turns"] == trajectory.turns == len(TURNS[kind])
+    if kind == "tool":
+        assert trajectory.messages[3]["content"] == "6"
