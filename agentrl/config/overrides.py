@@ -68,7 +68,7 @@ def parse_override(text: str) -> "Override":
     from hydra.errors import HydraException
 
     key, equals, value = text.partition("=")
-    if not (key.startswith("~") or key and equals) or value.startswith("="):
+    if not (key.startswith("~") or (key and equals)) or value.startswith("="):
         raise UserError(f"{text}: an override is key=value, with one = and without spaces around it")
     try:
         return OverridesParser.create().parse_override(key + equals + QUOTED_OR_WORD.sub(_quoted, value))
