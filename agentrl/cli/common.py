@@ -47,7 +47,7 @@ def terminal(*, stderr: bool = False) -> Console:
 def row_count(text: str) -> int:
     """A number of rows or turns. Raises ArgumentTypeError for one below 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: write a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text}: write 1 or more")
     return int(text)
 
 

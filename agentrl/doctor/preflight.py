@@ -147,7 +147,7 @@ def check_plugins(config: Any) -> "list[RewardFn]":
         check_interactions(file_named(multi_turn.interaction_config_path))
     registered = config.model.external_lib is not None  # it may give names to loops and managers
     if not registered:
-        check_loops(config.rollout)
+        check_loops(config.rollout, *(one.agent for one in config.data.val_sets.values()))
     named, offered = reward.custom_reward_function, server_arguments(reward.reward_model)
     batch = takes_lists(reward)
     found = list(load_terms(reward.functions, {}, batch=bool(batch), offered=offered).values())

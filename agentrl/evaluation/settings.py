@@ -45,7 +45,8 @@ def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:
     prompt = messages[: turns[turn - 1]]
     if record["uid"] is None:  # another program's
         return [Row(record["key"], prompt, data_source="atif")]
-    found = [replace(row, prompt=prompt) for row in rows if row.uid == record["uid"]]
+    uid = f":{record['uid']}"  # a set of data.val_sets puts its name before the uid
+    found = [replace(row, prompt=prompt) for row in rows if uid.endswith(f":{row.uid}")]
     if not found:
         raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
     return found

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.gateway.app import make_app
 from agentrl.gateway.request import Body
 from agentrl.gateway.session import AgentSession
@@ -62,9 +62,8 @@ class Gateway:
                 return
             try:
                 server = HttpServer(make_app(self), self.host, self.port)
-            except OSError as error:
-                trouble = f"the gateway cannot listen at {self.host}:{self.port}: {error.strerror}"
-                raise InfraError(f"{trouble}; choose another port") from error
+            except UserError as error:
+                raise InfraError(f"the gateway cannot listen at {self.host}: {error}") from error
             await server.start()
             self.url, self._server = server.url, server
 

@@ -19,7 +19,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import encoded
 from agentrl.http.refusals import Refused
 from agentrl_sandbox.guard import header_fields, refusal
@@ -55,9 +55,13 @@ class HttpServer:
     """Listens from its making on; serves an application between `start` and `stop`, or in `serve_forever`."""
 
     def __init__(self, app: ASGIApp, host: str = LOCAL, port: int = 0) -> None:
-        """`port` 0 takes a free one. Raises OSError where the port is taken."""
+        """`port` 0 takes a free one. Raises UserError where the port is taken, or none."""
         allow_open_files()
-        self.listener = socket.create_server((host, port), backlog=BACKLOG)
+        try:
+            self.listener = socket.create_server((host, port), backlog=BACKLOG)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"--port {port}: {why}; choose another, or 0 for any") from None
         host, port = self.listener.getsockname()[:2]
         self.url = f"http://{LOCAL if host == '0.0.0.0' else host}:{port}"
         config = uvicorn.Config(

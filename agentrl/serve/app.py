@@ -59,12 +59,9 @@ class App:
 
 
 async def serve(service: Service, token: str, host: str, port: int, ready: Callable[[str], object]) -> None:
-    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, and UserError for a bad port."""
+    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, UserError for a taken port."""
     guarded = Guarded(App(service, token), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
-    try:
-        server = HttpServer(guarded, host, port)
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
+    server = HttpServer(guarded, host, port)
     await service.start()
     await server.start()
     ready(server.url)

@@ -27,16 +27,13 @@ HEADERS = {
 
 
 class ViewServer(HttpServer):
-    """Serves one Api. `port` 0 takes a free one. Raises UserError where the port is taken."""
+    """Serves one Api, on this machine alone. `port` 0 takes a free one. Raises UserError where the port is taken."""
 
     def __init__(self, api: Api, port: int = 0, host: str = LOCAL) -> None:
         self.api = api
         if not is_loopback(host):
             raise UserError(f"--host {host}: the page is for this machine alone; reach it through ssh -L")
-        try:
-            super().__init__(Guarded(self._respond, _refused), host, port)
-        except OSError as error:
-            raise UserError(f"--port {port}: {error.strerror}; choose another, or 0 for any") from None
+        super().__init__(Guarded(self._respond, _refused), host, port)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)

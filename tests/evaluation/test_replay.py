@@ -23,6 +23,11 @@ def test_the_prompt_goes_on_to_the_turn(turn, seen):
     assert ROWS[2].prompt == TALK[:1]
 
 
+def test_a_row_of_a_validation_set_is_found():
+    (row,) = replayed(ROWS, RECORD | {"uid": "hard:f:2"}, 1)
+    assert row.uid == "f:2"
+
+
 def test_turns_of_the_prompt_are_not_counted():
     (row,) = replayed(ROWS, RECORD | {"prompt": TALK[:3]}, 1)
     assert row.prompt == TALK[:3]

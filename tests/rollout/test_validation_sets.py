@@ -106,10 +106,13 @@ def test_a_set_has_its_own_rows_agent_and_sampling(tmp_path):
     assert (few.settings.top_p, every.settings.n) == (0.5, 1)
 
 
-@pytest.mark.parametrize("text", ["{a: {n: 2}}", "{a: {files: x.jsonl, n: 0}}", "{a/b: {files: x.jsonl}}"])
+@pytest.mark.parametrize(
+    "text",
+    ["{a: {n: 2}}", "{a: {files: x.jsonl, n: 0}}", "{a: {files: x.jsonl, max_tokens: 0}}", "{a/b: {files: x.jsonl}}"],
+)
 def test_a_mistake_names_the_set(text):
     config = compose([f"data.val_sets={text}"], checks=())
-    with pytest.raises(UserError, match=r"data.val_sets.a.*: set files to its rows, and n to 1 or more"):
+    with pytest.raises(UserError, match=r"data.val_sets.a.*: set files to its rows, and n and max_tokens to 1 or more"):
         val_sets(config.data)
 
 

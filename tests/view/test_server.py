@@ -87,6 +87,8 @@ def test_a_port_that_is_taken(server):
     port = server.listener.getsockname()[1]
     with pytest.raises(UserError, match=f"--port {port}: .*choose another"):
         ViewServer(Api([]), port)
+    with pytest.raises(UserError, match="--port 99999: .*port must be 0-65535"):
+        ViewServer(Api([]), 99999)
 
 
 def test_numbers_that_json_does_not_have():

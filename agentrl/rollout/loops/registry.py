@@ -49,12 +49,12 @@ def loop_class(name: str, agent_loop_config_path: str | None = None, default: st
     raise UserError(f"agent loop {name!r} is unknown: use one of {known}; {fix}")
 
 
-def check_loops(rollout: Rollout) -> None:
-    """Check a run's agent loops before a row asks for one. Raises UserError."""
+def check_loops(rollout: Rollout, *further: str | None) -> None:
+    """Check a run's agent loops, and the names of `further` ones, before a row asks for one. Raises UserError."""
     agent = rollout.agent
     _named_in(agent.agent_loop_config_path)
-    if agent.default_agent_loop is not None:
-        loop_class(agent.default_agent_loop, agent.agent_loop_config_path, agent.default_agent_loop)
+    for name in filter(None, (agent.default_agent_loop, *further)):
+        loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
 
 
 def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
