@@ -49,7 +49,7 @@ class Http(HttpClient):
         try:
             super().__init__(self.url, kept, largest=largest)
         except ValueError:
-            raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
+            raise UserError(f"{url} is no address: write http://HOST:PORT") from None
 
     async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
         """The answer to a JSON body, in which a `Column` is a list. `timeout` in seconds, None for no limit.
