@@ -1,0 +1,148 @@
+"""Rollouts of a model behind an endpoint: nothing is loaded here.
+
+Loops, agents and limits work on tokens. Here a token is a byte, in a chat template that can be read: `Endpoint`, an
+engine, reads the messages and the tools in the tokens of a request, and writes the answer as the template does.
+
+Invariant: the endpoint gets the messages and the tools that the template got, but for ids of calls and for thinking.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from agentrl.chat.chat import READY_MADE_TEMPLATE
+from agentrl.chat.parsers.json_blocks import hermes
+from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import to_json
+from agentrl.core.loop_thread import LoopThread
+from agentrl.core.resources import share
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.http.chat_model import ChatModel
+from agentrl.rollout.rollouts import Rollouts
+from agentrl.tasks.models.store import read_template
+from agentrl.tasks.models.tiny import END, START, train_tokenizer
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.message import Message
+
+LONGEST = 2**24  # bytes of a conversation: the endpoint has a limit of its own
+RETRIES, TIMEOUT = 6, 3600.0
+TOOLS = re.compile(r"(?:(.*)\n\n)?You can call these tools\..*?<tools>\n(.*)\n</tools>\n.*", re.DOTALL)
+"""A first message with tools, as the template writes it: a system prompt, and a schema in each line."""
+
+
+class EndpointRuntime:
+    """The rollouts of `config.endpoint`, and their tokenizer."""
+
+    def __init__(self, config: EvalConfig) -> None:
+        """Raises UserError."""
+        self.tokenizer, self.runner = train_tokenizer([], 256, read_template(share() / READY_MADE_TEMPLATE)), LoopThread()
+        data = replace(config.data, max_prompt_length=LONGEST, max_response_length=LONGEST)
+        of_bytes = replace(config, data=data, rollout=replace(config.rollout, max_model_len=LONGEST))
+        self.rollouts = Rollouts(of_bytes, self.tokenizer, Endpoint(config, self.tokenizer), self.runner.run)
+        self.rollouts.config = config  # data.max_response_length: tokens of an answer, as the endpoint counts them
+
+    def close(self) -> None:
+        """Stop tools, containers and connections."""
+        self.rollouts.close()
+        self.runner.close()
+
+
+class Endpoint:
+    """An engine whose tokens are bytes; it has no weights."""
+
+    def __init__(self, config: EvalConfig, tokenizer: Any) -> None:
+        """Raises UserError for an address that is none."""
+        endpoint = config.endpoint
+        self.model = ChatModel(str(endpoint.url), endpoint.model, endpoint.api_key_env, RETRIES)
+        self.tokenizer = tokenizer
+        self.start_id, self.end_id = tokenizer.convert_tokens_to_ids([START, END])
+
+    async def close(self) -> None:
+        await self.model.http.close()
+
+    async def generate(
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """The model's answer to the conversation. Raises InfraError, and UserError for log-probs."""
+        if sampling.candidates:
+            raise UserError("an endpoint tells no log-probs: leave them out, and rollout.use_fire_sampling too")
+        messages, tools, begun = read_prompt(self._turns(list(token_ids)))
+        named = [tool for tool in tools if to_json(tool["function"]["name"]) in begun]
+        wanted = {"tools": named or tools} | ({"tool_choice": "required"} if begun else {}) if tools else {}
+        choice = await self.model.complete({"messages": messages, **wanted, **settings(sampling)}, TIMEOUT)
+        text, cut = written(choice["message"]).removeprefix(begun), choice.get("finish_reason") == "length"
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids += [] if cut else [self.end_id]
+        return Generation(ids, [0.0] * len(ids), "length" if cut else "stop", 0)
+
+    async def health(self) -> dict[str, float]:
+        return {}
+
+    async def _nothing(self, *_: Any) -> None: ...
+
+    def _about(self, key: str) -> None: ...
+
+    start = abort = pause = resume = update_weights = sleep = wake = _nothing
+    open = release = _about
+
+    def _turns(self, ids: list[int]) -> list[tuple[str, str]]:
+        """Role and text of each message; the last one is the answer as far as it is begun."""
+        starts = [place for place, token in enumerate(ids) if token == self.start_id]
+        pieces = (ids[begin + 1 : end] for begin, end in pairwise([*starts, len(ids)]))
+        whole = [piece[: piece.index(self.end_id)] if self.end_id in piece else piece for piece in pieces]
+        texts = (self.tokenizer.decode(piece).partition("\n") for piece in whole)
+        return [(role, text) for role, _, text in texts]
+
+
+def settings(sampling: Sampling) -> dict[str, Any]:
+    """Settings of a request; those beyond OpenAI's own only where they change something."""
+    usual = {"temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens, "seed": sampling.seed}
+    further = {name: getattr(sampling, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+    return usual | {name: value for name, value in further.items() if value != getattr(Sampling, name)}
+
+
+def read_prompt(turns: Sequence[tuple[str, str]]) -> tuple[list[Message], list[dict[str, Any]], str]:
+    """The messages and the tools of a prompt, and the beginning of the answer."""
+    *turns, (_, begun) = turns
+    messages, tools, unanswered = list[Message](), list[dict[str, Any]](), deque[str]()
+    if turns and turns[0][0] == "system" and (shown := TOOLS.fullmatch(turns[0][1])):
+        tools = [json.loads(line) for line in shown[2].splitlines()]
+        turns[:1] = [("system", shown[1])] if shown[1] else []
+    for role, text in turns:
+        if role == "assistant":
+            messages.append(_said(text, len(messages)))
+            unanswered = deque(call["id"] for call in messages[-1].get("tool_calls", ()))
+        elif role == "tool" and unanswered:
+            messages.append({"role": "tool", "tool_call_id": unanswered.popleft(), "content": text})
+        else:
+            messages.append({"role": "user" if role == "tool" else role, "content": text})
+    return messages, tools, begun
+
+
+def _said(text: str, number: int) -> Message:
+    """A turn of the model. A call that could not be read has no arguments: its result says why."""
+    read = hermes(text)
+    calls = [
+        {"type": "function", "id": f"call_{number}_{i}", "function": {"name": call.name, "arguments": arguments}}
+        for i, call in enumerate(read.calls)
+        for arguments in [to_json(call.arguments or {})]
+    ]
+    return {"role": "assistant", "content": read.content} | ({"tool_calls": calls} if calls else {})
+
+
+def written(message: Message) -> str:
+    """A message of the endpoint as the template writes it. Raises InfraError."""
+    try:
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        shown = [
+            f'<tool_call>{{"name": {to_json(str(call["name"]))}, "arguments": {call["arguments"] or "{}"}}}</tool_call>'
+            for call in calls
+        ]
+    except (KeyError, TypeError) as error:
+        raise InfraError(f"the endpoint's answer has a call without its {error}") from None
+    return "\n".join(filter(None, [str(message.get("content") or ""), *shown]))
