@@ -10,6 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from agentrl.chat.chat import READY_MADE_TEMPLATE
 from agentrl.chat.parsers.json_blocks import hermes
 from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.loop_thread import LoopThread
@@ -59,7 +61,7 @@ class Endpoint:
         """Raises UserError for an address that is none."""
         endpoint = config.endpoint
         self.model = ChatModel(str(endpoint.url), endpoint.model, endpoint.api_key_env, RETRIES)
-        self.tokenizer = tokenizer
+        self.tokenizer = deepcopy(tokenizer)  # to encode control tokens as letters is a setting of the object
         self.start_id, self.end_id = tokenizer.convert_tokens_to_ids([START, END])
 
     async def close(self) -> None:
@@ -102,8 +104,8 @@ class Endpoint:
 def settings(sampling: Sampling) -> dict[str, Any]:
     """Settings of a request; those beyond OpenAI's own only where they change something."""
     usual = {"temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens, "seed": sampling.seed}
-    further = {name: getattr(sampling, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
-    return usual | {name: value for name, value in further.items() if value != getattr(Sampling, name)}
+    further = {name: getattr(sampling, name) for name in FILTERS}
+    return usual | {name: value for name, value in further.items() if value not in (getattr(Sampling, name), -1)}
 
 
 def read_prompt(turns: Sequence[tuple[str, str]]) -> tuple[list[Message], list[dict[str, Any]], str]:

@@ -55,6 +55,7 @@ class ChatModel:
             named = {name for name in OPTIONAL if name in sent and name in str(error)}
             if error.status not in (400, 422) or not named:
                 raise
-            log.warning("%s; its requests go on without %s", error, ", ".join(named))
+            if named - self._refused:
+                log.warning("%s; further requests leave out %s", error, ", ".join(named))
             self._refused |= named
             return await self._post(body, timeout)
