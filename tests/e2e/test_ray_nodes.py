@@ -57,6 +57,7 @@ def places(folder: Path, step: int) -> dict[str, str]:
     dumps: list[Any] = [json.loads(line) for line in (folder / f"rollouts/{step}.jsonl").open()]
     said = [dump["extra"]["task"]["output"].split() for dump in dumps]
     assert len(said) == 16
+    assert {len(words) for words in said} == {3}, said
     return {worker: node for _, node, worker in said}
 
 
