@@ -41,10 +41,8 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     configure_rows(parser)
-    parser.add_argument("--model", metavar="PATH", help="model.path: a model's folder, or a run's; its name with --url")
-    parser.add_argument(
-        "--url", metavar="URL", help="endpoint.url: it speaks OpenAI's protocol; OPENAI_API_KEY is the key"
-    )
+    parser.add_argument("--model", metavar="PATH", help="model.path: a model's folder, or a run's")
+    parser.add_argument("--url", metavar="URL", help="an OpenAI-compatible endpoint, which knows --model by its name")
     parser.add_argument("--agent", metavar="NAME", help="rollout.agent.default_agent_loop: who does the tasks")
     parser.add_argument("--each", action="store_true", help="a line for each row or task, not for each data source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
@@ -77,19 +75,14 @@ def run(args: argparse.Namespace) -> int:
 def overrides(args: argparse.Namespace) -> list[str]:
     """The settings, with those that options and a row source without a key stand for."""
     words = [f"data.path={word}" if split_source(word) else word for word in args.overrides]
-    out = args.model and "answers.jsonl"
-    model = "endpoint.model" if args.url else "model.path"
-    options = {
-        "data.output_path": out,
-        model: args.model,
-        "endpoint.url": args.url,
-        "rollout.agent.default_agent_loop": args.agent,
-    }
+    out, engine = args.model and "answers.jsonl", args.url and "openai"
+    options = {"data.output_path": out, "rollout.name": engine, "rollout.base_url": args.url}
+    options |= {"model.path": args.model, "rollout.agent.default_agent_loop": args.agent}
     return [*(f"{key}={value}" for key, value in options.items() if value), *words]
 
 
 def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
-    if config.model.path is None and config.endpoint.url is None:
+    if config.model.path is None:
         from agentrl.evaluation.stored import read_answers, scored
 
         return scored(config, read_answers(config.data)[:limit])

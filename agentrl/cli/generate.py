@@ -7,7 +7,7 @@ It takes the settings of `agentrl train`: tools, turns and sampling work in the 
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,7 @@ from agentrl.core.paths import shown
 
 if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
-    from agentrl.evaluation.endpoint import EndpointRuntime
     from agentrl.evaluation.generating import Generator, OnRow
-    from agentrl.runtime.runtime import Runtime
     from agentrl.trajectory.row import Row
 
 
@@ -81,28 +79,15 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
     print_notes(preflight(config))
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
-    from agentrl.evaluation.settings import scoring_something, untrained
+    from agentrl.evaluation.settings import sampler
 
-    with closing(opened(untrained(scoring_something(config)))) as runtime:
+    use_idle_cores(config.trainer, config.rollout)
+    with sampler(config) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")[:limit]
         generator = Generator(config, runtime, out)
         with progress() as on_row:
             generator.run(rows, on_row)
     return generator, rows
-
-
-def opened(config: "EvalConfig") -> "Runtime | EndpointRuntime":
-    """The runtime of a model that is ready to answer. Raises UserError."""
-    if config.endpoint.url:
-        from agentrl.evaluation.endpoint import EndpointRuntime
-
-        return EndpointRuntime(config)
-    from agentrl.runtime.opening import open_runtime
-
-    use_idle_cores(config.trainer, config.rollout)
-    runtime = open_runtime(config)
-    runtime.publish_weights(0)
-    return runtime
 
 
 @contextmanager

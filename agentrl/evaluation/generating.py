@@ -23,7 +23,6 @@ from agentrl.core.foreign import read_object
 from agentrl.core.grouping import grouped
 from agentrl.core.json_text import to_json
 from agentrl.core.outputs import append_line, superseded_path, write_atomic, write_parquet, writing
-from agentrl.evaluation.endpoint import EndpointRuntime
 from agentrl.rewards.function import solution
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.estimates import RowScores
@@ -36,14 +35,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # rows that are sent to the engine together
 
 DEPENDS_ON = (
-    *(
-        "model.path",
-        "model.chat_template",
-        "endpoint.model",
-        "data.path",
-        "data.prompt_key",
-        "data.max_response_length",
-    ),
+    *("model.path", "model.chat_template", "data.path", "data.prompt_key", "data.max_response_length"),
     *("rollout.n", "rollout.do_sample", "rollout.temperature", "trainer.seed", "reward.custom_reward_function"),
     *("rollout.agent.default_agent_loop", "rollout.agent.agent_loop_config_path"),
 )
@@ -117,7 +109,7 @@ def depends_on(config: EvalConfig) -> dict[str, Any]:
 class Generator:
     """Answers rows and writes them to `data.output_path`; `answers`: by uid; `failed`: trajectories without one."""
 
-    def __init__(self, config: EvalConfig, runtime: Runtime | EndpointRuntime, out: Path) -> None:
+    def __init__(self, config: EvalConfig, runtime: Runtime, out: Path) -> None:
         """Raises UserError where `out` cannot be continued."""
         self.config, self.runtime, self.out = config, runtime, out
         self.part = Part(out, depends_on(config))

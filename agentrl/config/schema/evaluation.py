@@ -39,24 +39,10 @@ class Evaluation:
 
 
 @dataclass
-class Endpoint:
-    """A model behind an address that speaks OpenAI's chat completions: it answers, and no model is loaded."""
-
-    url: str | None = None
-    """Its address, `http://HOST:PORT/v1` or `https://...`; null: `model.path` answers."""
-    model: str = "default"
-    """The model's name there."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable with the key; where it is not set, no key is sent."""
-
-
-@dataclass
 class EvalConfig(Config):
     """`agentrl eval` and `agentrl generate`."""
 
     data: EvalData = field(default_factory=EvalData)
     """Rows and answers."""
-    endpoint: Endpoint = field(default_factory=Endpoint)
-    """A model that answers elsewhere."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     """Statistics."""

@@ -1,4 +1,4 @@
-"""Rollouts of a model behind an endpoint: nothing is loaded here.
+"""A model behind an endpoint of OpenAI's protocol (`rollout.name=openai`): it answers, and nothing is loaded here.
 
 Loops, agents and limits work on tokens. Here a token is a byte, in a chat template that can be read: `Endpoint`, an
 engine, reads the messages and the tools in the tokens of a request, and writes the answer as the template does.
@@ -17,50 +17,55 @@ from typing import Any
 
 from agentrl.chat.chat import READY_MADE_TEMPLATE
 from agentrl.chat.parsers.json_blocks import hermes
-from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.config.schema import Config
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.loop_thread import LoopThread
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.http.chat_model import ChatModel
-from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.user_objects import UserObjects
+from agentrl.runtime.runtime import Runtime
 from agentrl.tasks.models.store import read_template
 from agentrl.tasks.models.tiny import END, START, train_tokenizer
+from agentrl.tracking.start_times import StartTimes
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.message import Message
 
 LONGEST = 2**24  # bytes of a conversation: the endpoint has a limit of its own
-RETRIES, TIMEOUT = 6, 3600.0
+KEY, RETRIES, TIMEOUT = "OPENAI_API_KEY", 6, 3600.0
 TOOLS = re.compile(r"(?:(.*)\n\n)?You can call these tools\..*?<tools>\n(.*)\n</tools>\n.*", re.DOTALL)
 """A first message with tools, as the template writes it: a system prompt, and a schema in each line."""
 
 
-class EndpointRuntime:
-    """The rollouts of `config.endpoint`, and their tokenizer."""
+class EndpointRuntime(Runtime):
+    """Samples, and has no learner."""
 
-    def __init__(self, config: EvalConfig) -> None:
+    def __init__(self, config: Config, objects: UserObjects) -> None:
         """Raises UserError."""
-        self.tokenizer, self.runner = train_tokenizer([], 256, read_template(share() / READY_MADE_TEMPLATE)), LoopThread()
+        super().__init__(StartTimes())
+        self.tokenizer = byte_tokenizer()
         data = replace(config.data, max_prompt_length=LONGEST, max_response_length=LONGEST)
-        of_bytes = replace(config, data=data, rollout=replace(config.rollout, max_model_len=LONGEST))
-        self.rollouts = Rollouts(of_bytes, self.tokenizer, Endpoint(config, self.tokenizer), self.runner.run)
+        rollout, model = replace(config.rollout, max_model_len=LONGEST), replace(config.model, path=None)
+        engine = Endpoint(str(config.rollout.base_url), str(config.model.path), self.tokenizer)
+        of_bytes = replace(config, data=data, rollout=rollout, model=model)
+        self.rollouts = self._open_rollouts(of_bytes, engine, objects=objects)
         self.rollouts.config = config  # data.max_response_length: tokens of an answer, as the endpoint counts them
 
-    def close(self) -> None:
-        """Stop tools, containers and connections."""
-        self.rollouts.close()
-        self.runner.close()
+    def _free_memory(self) -> None: ...
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer whose tokens are bytes, and the marks of a chat template that can be read."""
+    return train_tokenizer([], 256, read_template(share() / READY_MADE_TEMPLATE))
 
 
 class Endpoint:
     """An engine whose tokens are bytes; it has no weights."""
 
-    def __init__(self, config: EvalConfig, tokenizer: Any) -> None:
-        """Raises UserError for an address that is none."""
-        endpoint = config.endpoint
-        self.model = ChatModel(str(endpoint.url), endpoint.model, endpoint.api_key_env, RETRIES)
+    def __init__(self, url: str, model: str, tokenizer: Any) -> None:
+        """`model`: its name there. Raises UserError for an address that is none."""
+        self.model = ChatModel(url, model, KEY, RETRIES)
         self.tokenizer = deepcopy(tokenizer)  # to encode control tokens as letters is a setting of the object
         self.start_id, self.end_id = tokenizer.convert_tokens_to_ids([START, END])
 
