@@ -11,7 +11,7 @@ from agentrl.http.client import Http, RequestRefused, ServerLost
 
 log = logging.getLogger(__name__)
 
-BUSY = (429, 500, 503, 529)
+BUSY, REFUSED = (429, 500, 503, 529), (400, 422)
 OPTIONAL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens")
 """Settings of a request that not every model takes."""
 LONGEST_WAIT = 30.0  # seconds before a request is sent again
@@ -26,36 +26,24 @@ class ChatModel:
         key = os.environ.get(key_env)
         headers = f"Authorization: Bearer {key}\r\n" if key else ""
         self.http = Http(url.rstrip("/").removesuffix("/chat/completions"), headers=headers)
-        self.name, self.retries = name, retries
-        self._refused = set[str]()
+        self.name, self.retries, self._refused = name, retries, set[str]()
 
-    async def complete(self, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any], timeout: float, attempt: int = 0) -> dict[str, Any]:
         """The first choice, which has a `message`; `timeout`: seconds of a request. Raises InfraError."""
-        for attempt in range(self.retries + 1):
-            try:
-                answer = await self._post(body, timeout)
-                break
-            except (ServerLost, RequestRefused) as error:
-                busy = isinstance(error, ServerLost) or error.status in BUSY
-                if not busy or attempt == self.retries:
-                    raise
-            with uncounted():
-                await asyncio.sleep(min(2.0**attempt, LONGEST_WAIT))
-        match answer:
-            case {"choices": [{"message": dict()} as choice, *_]}:
-                return dict(choice)
-        raise InfraError(f"{self.http.url} answers no chat completion: {str(answer)[:200]}")
-
-    async def _post(self, body: dict[str, Any], timeout: float) -> Any:
-        """The answer, without the settings that the server refuses by name. Raises ServerLost, RequestRefused."""
         sent = {name: value for name, value in body.items() if name not in self._refused}
         try:
-            return await self.http.post("/chat/completions", {"model": self.name, **sent}, timeout=timeout)
-        except RequestRefused as error:
-            named = {name for name in OPTIONAL if name in sent and name in str(error)}
-            if error.status not in (400, 422) or not named:
+            answer = await self.http.post("/chat/completions", {"model": self.name, **sent}, timeout=timeout)
+            return dict(answer["choices"][0] | {"message": dict(answer["choices"][0]["message"])})
+        except (ServerLost, RequestRefused) as error:
+            status = getattr(error, "status", BUSY[0])
+            named = {name for name in OPTIONAL if name in sent and name in str(error)} if status in REFUSED else set()
+            if not named and (status not in BUSY or attempt == self.retries):
                 raise
             if named - self._refused:
                 log.warning("%s; further requests leave out %s", error, ", ".join(named))
             self._refused |= named
-            return await self._post(body, timeout)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise InfraError(f"{self.http.url} answers no chat completion: {str(answer)[:200]}") from None
+        with uncounted():
+            await asyncio.sleep(0.0 if named else min(2.0**attempt, LONGEST_WAIT))
+        return await self.complete(body, timeout, attempt + (not named))

@@ -3,12 +3,12 @@
 Loops, agents and limits work on tokens. Here a token is a byte, in a chat template that can be read: `Endpoint`, an
 engine, reads the messages and the tools in the tokens of a request, and writes the answer as the template does.
 
-Invariant: the endpoint gets the messages and the tools that the template got, but for ids of calls and for thinking.
+Invariant: the endpoint gets the messages and the tools that the template got, and its own answers as it gave them.
 """
 
 import json
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any
 
 from agentrl.chat.chat import READY_MADE_TEMPLATE
-from agentrl.chat.parsers.json_blocks import hermes
 from agentrl.config.schema import Config
 from agentrl.config.schema.marks import FILTERS
 from agentrl.core.errors import InfraError, UserError
@@ -67,10 +66,9 @@ class Endpoint:
         """`model`: its name there. Raises UserError for an address that is none."""
         self.model = ChatModel(url, model, KEY, RETRIES)
         self.tokenizer = deepcopy(tokenizer)  # to encode control tokens as letters is a setting of the object
-        self.start_id, self.end_id = tokenizer.convert_tokens_to_ids([START, END])
-
-    async def close(self) -> None:
-        await self.model.http.close()
+        self._marks = tokenizer.convert_tokens_to_ids([START, END])
+        self._said: defaultdict[str, dict[str, Message]] = defaultdict(dict)
+        """Answers by trajectory and by their texts."""
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
@@ -78,32 +76,38 @@ class Endpoint:
         """The model's answer to the conversation. Raises InfraError, and UserError for log-probs."""
         if sampling.candidates:
             raise UserError("an endpoint tells no log-probs: leave them out, and rollout.use_fire_sampling too")
-        messages, tools, begun = read_prompt(self._turns(list(token_ids)))
+        messages, tools, begun = read_prompt(self._turns(list(token_ids)), self._said[key])
         named = [tool for tool in tools if to_json(tool["function"]["name"]) in begun]
         wanted = {"tools": named or tools} | ({"tool_choice": "required"} if begun else {}) if tools else {}
         choice = await self.model.complete({"messages": messages, **wanted, **settings(sampling)}, TIMEOUT)
-        text, cut = written(choice["message"]).removeprefix(begun), choice.get("finish_reason") == "length"
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        ids += [] if cut else [self.end_id]
+        text, cut = written(choice["message"]), choice.get("finish_reason") == "length"
+        self._said[key][text] = {name: value for name, value in choice["message"].items() if value is not None}
+        ids = self.tokenizer.encode(text.removeprefix(begun), add_special_tokens=False, split_special_tokens=True)
+        ids += [] if cut else [self._marks[1]]
         return Generation(ids, [0.0] * len(ids), "length" if cut else "stop", 0)
+
+    def release(self, key: str) -> None:
+        self._said.pop(key, None)
 
     async def health(self) -> dict[str, float]:
         return {}
 
+    async def close(self) -> None:
+        await self.model.http.close()
+
+    def open(self, key: str) -> None: ...
+
     async def _nothing(self, *_: Any) -> None: ...
 
-    def _about(self, key: str) -> None: ...
-
     start = abort = pause = resume = update_weights = sleep = wake = _nothing
-    open = release = _about
 
-    def _turns(self, ids: list[int]) -> list[tuple[str, str]]:
+    def _turns(self, ids: list[int]) -> list[list[str]]:
         """Role and text of each message; the last one is the answer as far as it is begun."""
-        starts = [place for place, token in enumerate(ids) if token == self.start_id]
-        pieces = (ids[begin + 1 : end] for begin, end in pairwise([*starts, len(ids)]))
-        whole = [piece[: piece.index(self.end_id)] if self.end_id in piece else piece for piece in pieces]
-        texts = (self.tokenizer.decode(piece).partition("\n") for piece in whole)
-        return [(role, text) for role, _, text in texts]
+        start, end = self._marks
+        starts = [place for place, token in enumerate(ids) if token == start]
+        pieces = (ids[begin + 1 : stop] for begin, stop in pairwise([*starts, len(ids)]))
+        whole = [piece[: piece.index(end)] if end in piece else piece for piece in pieces]
+        return [self.tokenizer.decode(piece).split("\n", 1) for piece in whole]
 
 
 def settings(sampling: Sampling) -> dict[str, Any]:
@@ -113,43 +117,30 @@ def settings(sampling: Sampling) -> dict[str, Any]:
     return usual | {name: value for name, value in further.items() if value not in (getattr(Sampling, name), -1)}
 
 
-def read_prompt(turns: Sequence[tuple[str, str]]) -> tuple[list[Message], list[dict[str, Any]], str]:
-    """The messages and the tools of a prompt, and the beginning of the answer."""
-    *turns, (_, begun) = turns
+def read_prompt(turns: list[list[str]], said: dict[str, Message]) -> tuple[list[Message], list[dict[str, Any]], str]:
+    """The messages and the tools of a prompt, and the beginning of the answer. `said`: answers by their texts."""
     messages, tools, unanswered = list[Message](), list[dict[str, Any]](), deque[str]()
-    if turns and turns[0][0] == "system" and (shown := TOOLS.fullmatch(turns[0][1])):
+    if turns[0][0] == "system" and (shown := TOOLS.fullmatch(turns[0][1])):
         tools = [json.loads(line) for line in shown[2].splitlines()]
-        turns[:1] = [("system", shown[1])] if shown[1] else []
-    for role, text in turns:
+        turns[:1] = [["system", shown[1]]] if shown[1] else []
+    for role, text in turns[:-1]:
+        message: Message = {"role": role, "content": text}
         if role == "assistant":
-            messages.append(_said(text, len(messages)))
-            unanswered = deque(call["id"] for call in messages[-1].get("tool_calls", ()))
-        elif role == "tool" and unanswered:
-            messages.append({"role": "tool", "tool_call_id": unanswered.popleft(), "content": text})
-        else:
-            messages.append({"role": "user" if role == "tool" else role, "content": text})
-    return messages, tools, begun
-
-
-def _said(text: str, number: int) -> Message:
-    """A turn of the model. A call that could not be read has no arguments: its result says why."""
-    read = hermes(text)
-    calls = [
-        {"type": "function", "id": f"call_{number}_{i}", "function": {"name": call.name, "arguments": arguments}}
-        for i, call in enumerate(read.calls)
-        for arguments in [to_json(call.arguments or {})]
-    ]
-    return {"role": "assistant", "content": read.content} | ({"tool_calls": calls} if calls else {})
+            message = said.get(text, message)
+            unanswered = deque(call.get("id", "") for call in message.get("tool_calls", ()))
+        elif role == "tool":
+            message |= {"tool_call_id": unanswered.popleft()} if unanswered else {"role": "user"}
+        messages.append(message)
+    return messages, tools, turns[-1][1]
 
 
 def written(message: Message) -> str:
     """A message of the endpoint as the template writes it. Raises InfraError."""
+    shown = [str(message.get("content") or "")]
     try:
-        calls = [call["function"] for call in message.get("tool_calls") or ()]
-        shown = [
-            f'<tool_call>{{"name": {to_json(str(call["name"]))}, "arguments": {call["arguments"] or "{}"}}}</tool_call>'
-            for call in calls
-        ]
+        for call in message.get("tool_calls") or ():
+            name, given = call["function"]["name"], call["function"]["arguments"] or "{}"
+            shown.append(f'<tool_call>{{"name": {to_json(str(name))}, "arguments": {given}}}</tool_call>')
     except (KeyError, TypeError) as error:
-        raise InfraError(f"the endpoint's answer has a call without its {error}") from None
-    return "\n".join(filter(None, [str(message.get("content") or ""), *shown]))
+        raise InfraError(f"the endpoint's answer has a call that is none: {error!r}") from None
+    return "\n".join(filter(None, shown))
