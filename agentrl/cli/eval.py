@@ -1,7 +1,14 @@
-"""`agentrl eval`: score stored answers or a model, per data source.
+r"""`agentrl eval`: score stored answers or a model, per data source.
 
-agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
-agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=4 ...
+Examples:
+    # score stored answers, in verl's format
+    agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
+    # score a model; its answers are stored in the file
+    agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \
+          data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number
+    # have an agent do a folder's tasks with any model behind a server; the key is in OPENAI_API_KEY
+    agentrl eval tasks:FOLDER --agent mini --model NAME --url http://HOST:PORT/v1 rollout.n=4 --each \
+          rollout.agent.agent_loop_config_path=agents.yaml
 """
 
 import argparse
@@ -23,19 +30,6 @@ from agentrl.core.row_sources import split_source
 if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.tracking.estimates import Figure, Report, RowScores
-
-
-EXAMPLES = (
-    (
-        "score stored answers, in verl's format",
-        "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py",
-    ),
-    (
-        "score a model; its answers are stored in the file",
-        """agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \\
-      data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number""",
-    ),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,13 @@
-"""`agentrl generate`: answer rows with a model and store the answers.
-
-    agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet data.output_path=answers.parquet
+r"""`agentrl generate`: answer rows with a model and store the answers.
 
 It takes the settings of `agentrl train`: tools, turns and sampling work in the same way.
+
+Examples:
+    # answer each row four times
+    agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \
+          data.output_path=answers.parquet rollout.n=4
+    # score them later
+    agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
 """
 
 import argparse
@@ -21,16 +26,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
-
-
-EXAMPLES = (
-    (
-        "answer each row four times",
-        """agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \\
-      data.output_path=answers.parquet rollout.n=4""",
-    ),
-    ("score them later", "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py"),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
