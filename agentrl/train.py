@@ -57,7 +57,7 @@ class Trainer:
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
         groups = self.take_groups(step)
-        batch = self.runtime.pack(groups.trained, groups.version)
+        batch = self.runtime.learner.pack(groups.trained, groups.version)
         batch = self.runtime.compute_logprobs(batch)
         batch, metrics = self.compute_advantages(batch, groups.trained, groups.baselines, step)
         self.updated = step

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.containers.contract import Container
 from agentrl.containers.shell import FLOOD_BYTES, Shell, ShellAnswer
-from agentrl.containers.text_files import Folder, look, write
+from agentrl.containers.text_files import look, write
 from agentrl.core.errors import UserError
 from agentrl.tools import BaseTool, ModelError
 
@@ -84,7 +84,7 @@ class Editor(TerminalTool):
         found = await look(container, path, self.user)
         if parameters["command"] == "view":
             return view(path, found, parameters.get("view_range"))
-        if isinstance(found, Folder):
+        if isinstance(found, list):
             raise ModelError(f"Error: {path} is a folder.")
         edit = replaced if parameters["command"] == "str_replace" else inserted
         text, first, last = edit(path, found, parameters)
@@ -92,10 +92,10 @@ class Editor(TerminalTool):
         return f"{path} was edited:\n{numbered(text, first - AROUND, last + AROUND)}"
 
 
-def view(path: str, found: str | Folder, lines: list[int] | None) -> str:
+def view(path: str, found: str | list[str], lines: list[int] | None) -> str:
     """A folder's entries, or a file's lines with their numbers. `lines`: first and last, -1 for the end."""
-    if isinstance(found, Folder):
-        return "\n".join([f"{path}:", *found.entries])
+    if isinstance(found, list):
+        return "\n".join([f"{path}:", *found])
     count = len(_lines(found))
     first, last = lines or (1, -1)
     if not (1 <= first <= max(count, 1) and (last == -1 or last >= first)):

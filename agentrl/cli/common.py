@@ -45,9 +45,9 @@ def terminal(*, stderr: bool = False) -> Console:
 
 
 def row_count(text: str) -> int:
-    """A number of rows. Raises ArgumentTypeError for one below 1."""
+    """A number of rows or turns. Raises ArgumentTypeError for one below 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of rows: write 1 or more")
+        raise argparse.ArgumentTypeError(f"{text}: write a number from 1 on")
     return int(text)
 
 

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     found = reports([replace(row, data_source=row.uid) for row in scores] if args.each else scores, config.evaluation)
     Console(highlight=False).print(_table(found, config.evaluation.confidence))
     if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         with writing(str(args.json)):
             args.json.write_text(json.dumps([asdict(report) for report in found], indent=1) + "\n")
     failed = sum(report.failed for report in found if report.data_source != "all")

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import write_atomic
 
 if TYPE_CHECKING:
     from agentrl.doctor.plan import Plan
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         from agentrl.training import device_for
 
         speeds = measured(device_for("auto"), speeds)
-        args.measure.write_text(json.dumps(asdict(speeds), indent=1))
+        write_atomic(args.measure, [json.dumps(asdict(speeds), indent=1)])
     given = {word.partition("=")[0].lstrip("+") for word in args.overrides}
     show(plans(config, size, speeds, args.gpus, per_node=args.per_node, fixed=given), args)
 

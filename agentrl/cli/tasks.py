@@ -44,12 +44,12 @@ def run(args: argparse.Namespace) -> int:
 def _clean(*, images: bool) -> int:
     from agentrl.containers.docker.provider import clean
 
-    cleaned, console = clean(images=images), terminal()
-    for name in cleaned.removed:
+    (removed, left), console = clean(images=images), terminal()
+    for name in removed:
         console.print(f"removed {name}")
-    if cleaned.left:
-        raise UserError(f"Docker does not remove {', '.join(cleaned.left)}: restart Docker, then run this again")
-    if not cleaned.removed:
+    if left:
+        raise UserError(f"Docker does not remove {', '.join(left)}: restart Docker, then run this again")
+    if not removed:
         console.print("nothing was left")
     return 0
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import terminal
 from agentrl.core.errors import plural
+from agentrl.core.outputs import check_folder
 
 if TYPE_CHECKING:
     from agentrl.view.runs import Run
@@ -53,12 +54,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def export(runs: "Sequence[Run]", folder: Path) -> None:
-    """Write all trajectories as ATIF."""
+    """Write all trajectories as ATIF; those of several runs in a folder for each."""
     from agentrl.tracking.dumps.atif import write_atif
     from agentrl.tracking.dumps.jsonl import load_trajectories
     from agentrl.view.runs import dumped
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for record in (record for file in dumped(runs) for record in load_trajectories(file)):
-        write_atif(record, folder)
-    terminal().print(f"{plural(len(list(folder.glob('*.json'))), 'file')} in {folder}")
+    check_folder(folder, "--atif")
+    for run in runs:
+        place = folder / run.name if len(runs) > 1 else folder
+        place.mkdir(parents=True, exist_ok=True)
+        for record in (record for file in dumped([run]) for record in load_trajectories(file)):
+            write_atif(record, place)
+    terminal().print(f"{plural(len(list(folder.rglob('*.json'))), 'file')} in {folder}")

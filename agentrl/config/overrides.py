@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 QUOTED_OR_WORD = re.compile(
-    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|(?P<entry>(?<=[{,])\s*\w+\s*:\s*)?(?P<word>[^][{}(),'"=]+)"""
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|(?P<entry>(?<=[{,])\s*\w+\s*:\s*)?"""
+    r"""(?P<word>[^][{}(),'"=?]*\?[^][{}(),'"\s]+|[^][{}(),'"=]+)"""
 )
-"""A quoted text, an interpolation, or a word, which may have blanks within."""
-FOREIGN = re.compile(r"[~#&;!^<>`]|[^\x00-\x7f]")
+"""A quoted text, an interpolation, or a word, which may have blanks within, and a = after a question mark."""
+FOREIGN = re.compile(r"[~#&;!^<>`=]|[^\x00-\x7f]")
 """Characters that Hydra's grammar has only within quotes."""
 
 
@@ -66,32 +67,26 @@ def parse_override(text: str) -> "Override":
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    if "=" not in text and not text.startswith("~"):
-        raise UserError(f"{text}: an override is key=value, without spaces around the =")
-    if text.startswith("=") or "==" in text.partition(" ")[0]:
-        raise UserError(f"{text}: an override is key=value, with one =")
+    key, equals, value = text.partition("=")
+    if not (key.startswith("~") or key and equals) or value.startswith("="):
+        raise UserError(f"{text}: an override is key=value, with one = and without spaces around it")
     try:
-        return OverridesParser.create().parse_override(with_quotes(text))
+        return OverridesParser.create().parse_override(key + equals + QUOTED_OR_WORD.sub(_quoted, value))
     except HydraException as error:
         fix = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
         reason = " ".join(str(error).split()).partition(" See ")[0]
         raise UserError(f"{text}: not in Hydra's grammar ({reason}); {fix}") from error
 
 
-def with_quotes(text: str) -> str:
-    """An override with quotes around the words of its value that Hydra's grammar has no characters for: `~/ü#1`."""
-    key, equals, value = text.partition("=")
-    return key + equals + QUOTED_OR_WORD.sub(_quoted, value)
-
-
 def _quoted(found: "re.Match[str]") -> str:
-    entry, word = found["entry"], found["word"]
+    """A word with quotes around it where Hydra's grammar has no characters for it: `~/ü#1`."""
+    entry, word, before = found["entry"] or "", found["word"], found.string[: found.start()]
     if word is None or not FOREIGN.search(word):
         return found[0]
+    if before.rfind("[") > max(before.rfind("{"), before.rfind("]")):  # in a list, `name:` begins a word
+        entry, word = "", entry + word
     core = word.strip()
-    start = word.index(core)
-    escaped = core.replace('"', '\\"')
-    return f'{entry or ""}{word[:start]}"{escaped}"{word[start + len(core) :]}'
+    return entry + word.replace(core, '"' + core.replace('"', '\\"') + '"')
 
 
 def _is_choice(name: str, override: "Override", reader: Reader, presets: Presets) -> bool:

@@ -106,7 +106,7 @@ def _settled_source(path: str, name: str, argument: str, folders: Folders) -> st
     """A row source with its file, or the folder that its argument names, made absolute."""
     if BY_PATH.fullmatch(path):
         name = _settled(name, PathKind.CODE, folders)
-    elif name == "tasks" or argument.startswith("~"):
+    elif name in ("tasks", "swe") or argument.startswith("~"):
         argument = str(absolute(argument))
     return f"{name}:{argument}" if argument else name
 

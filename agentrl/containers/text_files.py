@@ -6,7 +6,6 @@ that are no UTF-8 stay.
 
 from base64 import b64decode
 from binascii import Error as NoBase64
-from dataclasses import dataclass
 
 from agentrl.containers.contract import Container, Done
 from agentrl.containers.shell_scripts import LOOK
@@ -23,21 +22,14 @@ LEVELS = 2
 WRITE = 'mkdir -p "$(dirname "$1")" && cat >"$1"'
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The files and folders below a folder."""
-
-    entries: list[str]
-
-
-async def look(container: Container, path: str, user: str | None = None) -> str | Folder:
-    """The content of a text file, or of a folder. Raises ModelError for all else, and InfraError."""
+async def look(container: Container, path: str, user: str | None = None) -> str | list[str]:
+    """The text of a file, or the files and folders below a folder. Raises ModelError for all else, and InfraError."""
     content = b""
     while True:
         done = await _run(container, LOOK, path, str(len(content) + 1), user=user)
         kind, _, rest = done.stdout.partition("\n")
         if kind == "folder":
-            return Folder(rest.splitlines()[:MAX_ENTRIES])
+            return rest.splitlines()[:MAX_ENTRIES]
         if not kind.startswith("file "):
             raise ModelError(_refused(path, kind))
         content += _decoded(path, rest)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from agentrl.core.stopping import TICK, result_of
+from agentrl.core.tasks import cancelled
 
 T = TypeVar("T")
 
@@ -31,8 +32,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
-        self._check()
-        started = LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
+        started = self.start(work)
         try:
             return started.result()
         except BaseException:
@@ -66,10 +66,7 @@ class LoopThread:
                 self._stopped = error
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancelled(asyncio.all_tasks() - {asyncio.current_task()})
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
         self._over = True

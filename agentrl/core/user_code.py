@@ -23,6 +23,7 @@ from threading import Lock, get_ident
 from typing import Any
 
 from agentrl.core.blocking import Call, attributed
+from agentrl.core.tasks import Tasks
 from agentrl.core.threads import DaemonThreads
 
 GRACE = 1.0
@@ -166,14 +167,11 @@ class Cleanup:
     """Runs clean-up to its end even if the waiting task is cancelled."""
 
     def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for `work`; a cancellation stops the wait, not the work."""
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self.tasks.start(work))
 
     async def close(self) -> None:
         """Wait for all running clean-ups."""

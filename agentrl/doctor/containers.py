@@ -49,7 +49,7 @@ def _prepared(settings: Containers, specs: list[ContainerSpec]) -> None:
 async def _prepare(settings: Containers, specs: list[ContainerSpec]) -> None:
     tasks = TaskRunner(settings)
     try:
-        await asyncio.gather(*(tasks.prepared(spec) for spec in specs))
+        await asyncio.gather(*(tasks.images.ready(spec) for spec in specs))
     finally:
         await tasks.close()
 

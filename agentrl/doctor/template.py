@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentrl.chat import Chat
+from agentrl.chat.chat import FORMAT_KEY, READY_MADE_TEMPLATE
 from agentrl.chat.parsers import PARSERS, parser_for
 from agentrl.chat.template import TemplateRefusal
 from agentrl.core.errors import UserError
@@ -14,10 +15,9 @@ from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
 
 Schemas = Sequence[dict[str, Any]]
-FORMAT_KEY = "rollout.multi_turn.format"
 NEEDLESS = {("strict",), ("parameters", "type")}
 """Parts of a schema that a model does not need: parameters are always an object."""
-READY_MADE = "model.chat_template=configs/templates/chatml_tools.jinja"
+READY_MADE = f"model.chat_template={READY_MADE_TEMPLATE}"
 
 
 def append_only(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:

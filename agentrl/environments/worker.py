@@ -23,7 +23,7 @@ from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.foreign import read_object
 from agentrl.core.outputs import tail
-from agentrl.engines.servers import watchdog
+from agentrl.engines.servers.process import watched
 from agentrl.environments.answers import MAX_ANSWER_BYTES, SHOWN_CHARACTERS, read_line
 
 START_SECONDS = 300.0
@@ -189,17 +189,10 @@ class ProgramProcess:
         folder = Path(tempfile.mkdtemp(prefix="agentrl-environment-"))
         self.deadline = time.monotonic() + START_SECONDS
         self.address, self.log = str(folder / "socket"), folder / "log"
-        words = [sys.executable, "-S", "-E", watchdog.__file__, str(folder), *program.words(folder), self.address]
+        words = [*program.words(folder), self.address]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
-                stdout=sys.stderr if program.shown and _has_handle(sys.stderr) else log,
-                stderr=subprocess.STDOUT,
-                env=program.environment(),
-                cwd=program.path,
-                start_new_session=True,  # Ctrl-C is for the run
-            )
+            output = sys.stderr if program.shown and _has_handle(sys.stderr) else log
+            self.process = watched(folder, words, stdout=output, env=program.environment(), cwd=program.path)
         self.end = weakref.finalize(self, _end, self.process, folder)
 
     def connect(self) -> socket.socket | None:

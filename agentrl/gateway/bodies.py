@@ -17,6 +17,9 @@ from agentrl.core.prefixes import common_length
 from agentrl.gateway.request import Body
 from agentrl.http.refusals import Refused
 
+KEPT_BYTES = 2 * 2**20
+"""Bytes of a body up to which it is kept for the next one: thousands of sessions may keep one each."""
+
 
 @dataclass(frozen=True)
 class LastBody:
@@ -43,7 +46,8 @@ class JsonReader:
         """
         last = self._last.get(history)
         read = (_continued(last, text, history) if last else None) or LastBody(text, parse(text))
-        self._last[history] = read
+        if len(text) <= KEPT_BYTES:
+            self._last[history] = read
         return read.value
 
 

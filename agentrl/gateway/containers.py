@@ -30,13 +30,13 @@ class ProgramContainers:
         """Have the image; gives this host's address in the containers' network: `host`, or the one that Docker tells.
         Raises UserError."""
         await self._provider.prepare(self.spec)
-        return host or await self._provider.address(self.spec)
+        return host or await self._provider.networks.address(self.spec)
 
     async def run(self, words: Sequence[str], env: Mapping[str, str], folder: Path, until: Until) -> Ended:
         """Run a program until it ends or `until` is done; its files are then in
         `folder`. Raises InfraError."""
         container = self._provider.container(self.spec)
-        image = await self._provider.image(self.spec)
+        image = await self._provider.images.have(self.spec)
         words = [*image.entrypoint, *(words or image.command)]
         try:
             with uncounted():

@@ -1,12 +1,13 @@
 """The journal of a session: its turns and rewards, a line each, with which it goes on after a restart.
 
 Invariants: the cost of a turn grows with its new tokens alone; a session that is read has the tokens that were written,
-no text is encoded again; a line that a killed process has begun is cut off.
+no text is encoded again; a line that a killed process or a full disk has cut spoils no other one.
 """
 
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +28,17 @@ def append(file: Path, line: Mapping[str, Any]) -> None:
     """Write one line; images become data URLs."""
     file.parent.mkdir(exist_ok=True)
     with file.open("a", encoding="utf-8") as journal:
-        journal.write(to_json(line, lambda medium: medium.data_url()) + "\n")
+        journal.write(f"\n{to_json(line, lambda medium: medium.data_url())}\n")  # the line before may be cut
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:
     """The whole lines."""
     if not file.exists():
         return
-    with file.open("rb+") as journal:
-        end = 0
+    with file.open("rb") as journal:
         for text in journal:
-            try:
+            with suppress(ValueError):
                 yield json.loads(text)
-            except ValueError:
-                break
-            end += len(text)
-        journal.truncate(end)
 
 
 def plain_turn(pending: Pending, sampled: SampledTokens) -> dict[str, Any]:

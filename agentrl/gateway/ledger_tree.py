@@ -172,11 +172,12 @@ class LedgerTree:
     def _position(self, request: TurnRequest) -> tuple[Position, list[Message] | None]:
         """The end of the request's history, and the messages of all its items; None instead of these where some were
         read with an earlier request. Raises Refused."""
-        self._last = request.conversation.marked(request.identity, self._last)
-        marks = self._last.marks
+        last = request.conversation.marked(request.identity, self._last)
+        marks = last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._positions), 0)
         start = Position(canonical.start(request.identity)).after(request.conversation.head)
         read = self._read(request, known)
+        self._last = last  # one that fits
         end = self._positions[marks[-1]] = (self._positions[marks[known]] if known else start).after(read)
         return end, None if known else rendered(read)
 

@@ -13,11 +13,8 @@ import asyncio
 import json
 import logging
 import secrets
-import shutil
 import sys
-import tempfile
 import time
-import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import copy_context
@@ -44,6 +41,7 @@ from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import AgentSession
 from agentrl.http.serving import LOCAL
 from agentrl.rollout.loops.base import AgentLoop
+from agentrl.tasks.runner import kept_folder
 from agentrl.trajectory.message import text_of
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -240,9 +238,7 @@ def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, s
 
 def own_folder(trajectory: Trajectory) -> Path:
     """An empty folder, removed with the trajectory."""
-    home = tempfile.mkdtemp(prefix="agentrl-agent-")
-    weakref.finalize(trajectory, shutil.rmtree, home, ignore_errors=True)
-    folder = Path(home) / "work"
+    folder = kept_folder(trajectory) / "work"
     folder.mkdir()
     return folder
 

@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import os
 import re
 import time
@@ -30,6 +31,8 @@ from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 from agentrl_sandbox.guard import is_loopback
+
+log = logging.getLogger(__name__)
 
 PORT = 8000
 TOKEN = "AGENTRL_GATEWAY_TOKEN"
@@ -109,6 +112,7 @@ class OnlineAgent(AgentLoop):
         if OnlineGateway not in shared:
             shared[OnlineGateway] = OnlineGateway(self.env, sampling, trajectory.row, self.program)
             await shared[OnlineGateway].start()
+            log.warning("sessions: clients reach the policy at %s", shared[OnlineGateway].url)
         with uncounted():
             await shared[OnlineGateway].take(trajectory)
 

@@ -28,7 +28,7 @@ def place_reward(body: Body, trajectory: Trajectory, tree: LedgerTree) -> dict[s
         raise Refused(f"reward: give a number, or up to {MAX_PARTS} numbers by name")
     found = {name[:LONGEST_NAME]: _number(value) for name, value in parts.items()}
     trajectory.reward = found.get("score", sum(found.values()))
-    trajectory.reward_extra |= found
+    trajectory.reward_extra = found
     return {"reward": found}
 
 
@@ -37,8 +37,8 @@ def _turn(answer: str, tree: LedgerTree) -> int:
     id = re.split("[-_]", answer)[-1]
     if id in tree.answers:
         return tree.answers[id].number
-    if re.fullmatch("[0-9]{1,6}", id) and int(id) < tree.turns:
-        return int(id)
+    if re.fullmatch("[0-9]{1,6}", answer) and int(answer) < tree.turns:
+        return int(answer)
     raise Refused(f"answer: this rollout has no {answer[:LONGEST_NAME]!r}; give an id, or a number from 0", "lost")
 
 

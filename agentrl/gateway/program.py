@@ -15,6 +15,7 @@ from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
 from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
+from agentrl.tasks.harbor.fields import Fields
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
 
@@ -26,7 +27,6 @@ STARTED = ("command", "python", "image")
 LIMITS = ("timeout", "max_concurrent", "max_starting")
 KEYS = ("name", *STARTED, "sessions", "container", "env", *LIMITS, "exit_codes", "host", "port", *SESSION_KEYS)
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
-MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB, MAX_PORT = 2.0, 4096, 65_535
 OWN_NETWORK = "gateway"
 
@@ -72,6 +72,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
     """The program of an entry in `file`. Raises UserError."""
     where, port = f"{file}: {entry['name']}", entry.get("port") or 0
+    fields = Fields(entry, where)
     _check_keys(entry, where)
     if not isinstance(port, int) or not 0 <= port <= MAX_PORT:
         raise UserError(f"{where}: port={port!r}: write a number up to {MAX_PORT}")
@@ -81,14 +82,14 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         entry["name"],
         command=_command(entry["command"], where, beside) if "command" in entry else (),
         function=function(entry["python"], f"{where}: python", file.parent) if "python" in entry else None,
-        container=_container(entry, where) if image else None,
+        container=_container(fields) if image else None,
         folder=_folder(entry, where),
         inside=inside,
-        env=_env(entry.get("env") or {}, where),
-        timeout=_number(entry, "timeout", where) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
+        env={str(name): with_variables(str(value), f"{where}: env") for name, value in fields.sub("env").values.items()},
+        timeout=fields.number("timeout", 0) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
-        max_concurrent=int(_number(entry, "max_concurrent", where)) or None,
-        max_starting=int(_number(entry, "max_starting", where)) or AgentProgram.max_starting,
+        max_concurrent=int(fields.number("max_concurrent", 0)) or None,
+        max_starting=int(fields.number("max_starting", 0)) or AgentProgram.max_starting,
         session=read_settings(entry, where, file.parent),
         host=str(entry["host"]) if "host" in entry else None,
         port=port,
@@ -133,29 +134,16 @@ def _folder(entry: Mapping[str, Any], where: str) -> str:
     return folder
 
 
-def _container(entry: Mapping[str, Any], where: str) -> ContainerSpec:
+def _container(fields: Fields) -> ContainerSpec:
     require_docker()
     return ContainerSpec(
-        str(entry["image"]),
-        cpus=_number(entry, "cpus", where) or CPUS,
-        memory_mb=_memory_mb(entry["memory"], where) if "memory" in entry else MEMORY_MB,
-        processes=int(_number(entry, "processes", where)) or ContainerSpec.processes,
+        str(fields.get("image")),
+        cpus=fields.number("cpus", 0) or CPUS,
+        memory_mb=fields.size("memory") or MEMORY_MB,
+        processes=int(fields.number("processes", 0)) or ContainerSpec.processes,
         entrypoint=False,  # it runs the program
-        network=str(entry.get("network", OWN_NETWORK)),
+        network=str(fields.get("network") or OWN_NETWORK),
     )
-
-
-def _memory_mb(text: Any, where: str) -> int:
-    match = MEMORY.fullmatch(str(text))
-    if match is None:
-        raise UserError(f"{where}: memory={text!r}: write a number and a unit, such as 4g or 512m")
-    return int(match[1]) * (1024 if match[2] in "gG" else 1)
-
-
-def _env(env: Any, where: str) -> dict[str, str]:
-    if not isinstance(env, Mapping):
-        raise UserError(f"{where}: env: write a mapping of names to values")
-    return {str(name): with_variables(str(value), f"{where}: env") for name, value in env.items()}
 
 
 def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:
@@ -164,10 +152,3 @@ def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:
     except (ValueError, AttributeError):
         fix = f"write numbers, or timeout, with ok, {' or '.join(FAILURES)}"
         raise UserError(f"{where}: exit_codes: {fix}") from None
-
-
-def _number(entry: Mapping[str, Any], key: str, where: str) -> float:
-    value = entry.get(key) or 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise UserError(f"{where}: {key}={value!r}: write a number above 0")
-    return float(value)

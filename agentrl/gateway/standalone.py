@@ -7,6 +7,7 @@ client knows of it, so a session goes on after any end of this process.
 import asyncio
 import contextvars
 import hmac
+import os
 import re
 import shutil
 import time
@@ -64,8 +65,10 @@ class OpenGateway(Gateway):
     async def start(self) -> None:
         """Serve, from where the last process was. Raises InfraError when the port is taken."""
         (self.folder / "open").mkdir(parents=True, exist_ok=True)
+        now, served = time.time(), self.folder.stat().st_mtime  # `_sweep` sets it: the time since then does not count
         for journal in self.folder.glob("open/*/*"):
-            journal.touch()  # the time without a server does not count
+            last = min(journal.stat().st_mtime + now - served, now)
+            os.utime(journal, (last, last))
         self._sweeps = asyncio.get_running_loop().create_task(self._sweep(), context=contextvars.Context())
         await super().start()
 
@@ -167,7 +170,12 @@ class OpenGateway(Gateway):
             self.env.engine.release(self.sessions.pop(idle[0]).trajectory.key)
         elif len(self.sessions) >= MAX_SESSIONS or not (journal.exists() or len(self.groups()) < MAX_OPEN):
             raise Refused(f"{len(self.groups())} sessions are open: end some, or ask again later", "overloaded")
+        group, member = journal.parent, f"{journal.parent.name}:"
+        begun = {name for name, session in self.sessions.items() if session.waiting and name.startswith(member)}
+        if len((begun | {file.name for file in group.glob("*")}) - {journal.name}) >= self.n:
+            raise Refused(f"the group {group.name} has its {self.n} sessions (rollout.n): write another GROUP", "key")
         session = self.restored(journal)
+        session.trajectory.key += f"/{time.time_ns()}"  # a later session with this key draws from other seeds
         session.record = partial(append, journal)
         return session
 
@@ -175,6 +183,7 @@ class OpenGateway(Gateway):
         while True:
             await asyncio.sleep(min(self.timeout, SWEEP_SECONDS))
             self.end_idle(self.timeout)
+            os.utime(self.folder)
 
 
 async def serve(gateway: OpenGateway, ready: Callable[[str], None], stop: asyncio.Event) -> None:

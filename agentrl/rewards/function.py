@@ -80,7 +80,7 @@ def load_reward_function(
     """
     if path is None and ":" in name:
         path, _, name = name.partition(":")
-    if path is None and name == DEFAULT_NAME:
+    if path is None and name == DEFAULT_NAME and section == SECTION:
         return None
     if path is None:
         raise UserError(f"{section}.name={name} names no file; set {section}.path, or name=module:function")

@@ -22,6 +22,7 @@ from agentrl.core.extensions import load_plugins
 from agentrl.core.isolated import IsolatedFunction, NotThere
 from agentrl.core.plugins import load_attribute
 from agentrl.core.shares import share_of
+from agentrl.core.tasks import Tasks
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
 
@@ -138,7 +139,7 @@ class BatchManager(Manager):
         """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.calls, self.arrange = calls, arrange
         self._expected: dict[str, SharedCall] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def __call__(self, given: Arguments, key: str = "") -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -158,9 +159,7 @@ class BatchManager(Manager):
         for each in together.keys:
             self._expected.pop(each, None)
         if together.waiting:
-            task = asyncio.create_task(self._answer(together.waiting))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._answer(together.waiting))
 
     async def close(self) -> None:
         self.calls.close()

@@ -8,7 +8,7 @@ an infrastructure error is not scored.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from agentrl.config.schema.reward import OverlongBuffer, Reward
 from agentrl.core.clocks import now
@@ -42,37 +42,15 @@ class ScoreSources:
 TOOLS_AND_INTERACTIONS = ScoreSources()
 
 
-@dataclass(frozen=True)
-class Overlong:
-    """Penalty for long answers (DAPO, arXiv 2503.14476).
+def length_penalty(overlong: OverlongBuffer, max_response_length: int, tokens: int) -> float:
+    """The penalty for a long answer (DAPO, arXiv 2503.14476): 0 up to the buffer, then linearly down to the negative
+    `penalty_factor` at the limit.
 
-    The last `buffer` tokens before the `limit` cost up to `factor`.
+    `tokens`: number that the model made; those of tools and users do not count.
     """
-
-    limit: int
-    """Most tokens of an answer."""
-    buffer: int
-    factor: float
-    log: bool = True
-    """Whether the penalty is reported as a metric."""
-
-    def penalty(self, tokens: int) -> float:
-        """0 up to the buffer, then linearly down to -`factor` at the limit.
-
-        `tokens`: number that the model made; those of tools and users do not count.
-        """
-        beyond = tokens - (self.limit - self.buffer)
-        return -self.factor * min(max(beyond / self.buffer, 0.0), 1.0)
-
-    @classmethod
-    def of(cls, overlong_buffer: OverlongBuffer, max_response_length: int) -> Self | None:
-        """The penalty of the section `reward.overlong_buffer`; None where it is off."""
-        if not overlong_buffer.enable:
-            return None
-        limit = overlong_buffer.max_resp_len or max_response_length
-        return cls(
-            limit, overlong_buffer.len or max(1, limit // 5), overlong_buffer.penalty_factor, overlong_buffer.log
-        )
+    limit = overlong.max_resp_len or max_response_length
+    buffer = overlong.len or max(1, limit // 5)
+    return -overlong.penalty_factor * min(max((tokens - limit + buffer) / buffer, 0.0), 1.0)
 
 
 class Scorer:
@@ -86,19 +64,20 @@ class Scorer:
         *,
         manager: Manager | None = None,
         terms: Sequence[Term] = (),
-        overlong: Overlong | None = None,
+        max_response_length: int = 0,
         sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
         sources: ScoreSources = TOOLS_AND_INTERACTIONS,
     ) -> None:
         """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
-        the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions. `overlong`: the
-        penalty for long answers. `sandbox`: for functions that ask for one. `reward_model` scores whole
+        the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions.
+        `max_response_length`: as in `data`. `sandbox`: for functions that ask for one. `reward_model` scores whole
         trajectories.
 
         Raises UserError when nothing can give a score.
         """
-        self.decode, self.sandbox, self.overlong = decode, sandbox, overlong
+        self.decode, self.sandbox = decode, sandbox
+        self.overlong, self.max_response_length = reward.overlong_buffer, max_response_length
         self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
         name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
@@ -145,8 +124,9 @@ class Scorer:
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
         trajectory.reward_extra |= extra
-        if self.overlong is not None:
-            penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
+        if self.overlong.enable:
+            tokens = sum(ledger.model_tokens for ledger in trajectory.ledgers)
+            penalty = length_penalty(self.overlong, self.max_response_length, tokens)
             trajectory.reward, trajectory.length_penalty = trajectory.reward + penalty, penalty
             if self.overlong.log:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}

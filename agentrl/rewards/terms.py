@@ -80,23 +80,15 @@ def load_terms(
 ) -> dict[str, RewardFn]:
     """The functions of `reward.functions`, by name: a `given` object, or what the settings name; an object that is not
     among them is left out. `offered`: as in `load_reward_function`. Raises UserError."""
-    found = {}
+    found = dict[str, RewardFn]()
     for name, term in functions.items():
         if name in given:
             found[name] = reward_function(given[name], term.reward_kwargs, batch=batch, offered=offered)
         elif not is_given(term.path):
-            found[name] = _loaded(name, term, batch=batch, offered=offered)
+            called, kwargs, section = term.name or name, term.reward_kwargs, f"{TERMS}.{name}"
+            fn = load_reward_function(term.path, called, kwargs, batch=batch, offered=offered, section=section)
+            found |= {name: fn} if fn else {}
     return found
-
-
-def _loaded(name: str, term: RewardTerm, *, batch: bool, offered: Mapping[str, Any]) -> RewardFn:
-    section = f"{TERMS}.{name}"
-    if term.path is None and ":" not in (term.name or ""):
-        raise UserError(f"{section} names no file: set {section}.path, or {section}.name=module:function")
-    called, kwargs = term.name or name, term.reward_kwargs
-    fn = load_reward_function(term.path, called, kwargs, batch=batch, offered=offered, section=section)
-    assert fn is not None
-    return fn
 
 
 def _united(parts: Sequence[Any]) -> Values:

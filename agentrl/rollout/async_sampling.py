@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from agentrl.core.loop_thread import LoopFuture, LoopThread
+from agentrl.core.tasks import cancelled
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
 from agentrl.rollout.pausable_engine import StoppableEngine
@@ -71,7 +72,7 @@ class AsyncSampling:
     def close(self) -> None:
         """Cancel the trajectories that are under way; safe to call twice."""
         if self._tasks:
-            self.thread.run(self._cancel())
+            self.thread.run(cancelled(self._tasks))
         self._stack.close()
 
     async def _noted(self, work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
@@ -79,12 +80,6 @@ class AsyncSampling:
         assert task is not None
         self._tasks.add(task)
         return await work
-
-    async def _cancel(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _release(self) -> None:
         self._weights.release()

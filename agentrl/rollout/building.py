@@ -25,7 +25,6 @@ from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
-from agentrl.rewards.scorer import Overlong
 from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext
@@ -139,7 +138,7 @@ def scorer(
         without_special(tokenizer),
         manager=manager,
         terms=_terms(reward, objects),
-        overlong=Overlong.of(reward.overlong_buffer, config.data.max_response_length),
+        max_response_length=config.data.max_response_length,
         sandbox=sandbox,
         reward_model=judging(config, tokenizer, judge),
         sources=ScoreSources(

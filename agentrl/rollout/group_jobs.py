@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.tasks import cancelled
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchRun
 from agentrl.rollout.gc_control import deferred_collection, trim_heap
@@ -81,10 +82,7 @@ class GroupJobs:
 
     async def close(self) -> None:
         """Cancel all that still run."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(self._tasks.values())
         self.stack.close()
 
     def _over(self, number: int) -> None:

@@ -18,22 +18,18 @@ from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.trajectory.medium import Medium
 
 
-class EngineWrapper:
-    """An `Engine` around another one, to which all calls go that a subclass does not take."""
+class StoppableEngine(ABC):
+    """Holds requests of an engine back while it is paused, sleeps, or gets weights; all other calls go to it."""
+
+    weight_version = 0
+    _paused = False
+    """Whether requests are held back after `update_weights` too: not after `sleep`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
-
-
-class StoppableEngine(EngineWrapper, ABC):
-    """Holds requests back while the engine is paused, sleeps, or gets weights."""
-
-    weight_version = 0
-    _paused = False
-    """Whether requests are held back after `update_weights` too: not after `sleep`."""
 
     @abstractmethod
     async def stop(self) -> None:

@@ -82,7 +82,7 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
     for trajectory in trajectories:
         own = Counter[int]()
         for ledger in trajectory.outlines:
-            own.update({version - drawn_by: tokens for drawn_by, tokens in ledger.drawn_by().items()})
+            own.update({version - drawn_by: tokens for drawn_by, tokens in ledger.drawn_by.items()})
         ages += own
         mixed += own.total() if len(own) > 1 else 0
     total = ages.total()

@@ -11,11 +11,8 @@ from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
-from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
-from agentrl.rollout.async_sampling import AsyncSampling
-from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
@@ -47,10 +44,6 @@ class LocalRuntime(Runtime):
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(engine.close()))
-            if config.trainer.max_staleness > 0:
-                remote = engine if isinstance(engine, RemoteEngine) else None
-                engine = pausable = PausableEngine(engine, partial=config.rollout.partial_rollout)
-                self.async_sampling = AsyncSampling(self.runner, pausable, remote)
             self.rollouts = self._open_rollouts(config, engine, objects=objects, teachers=teachers)
             undo.pop_all()
 

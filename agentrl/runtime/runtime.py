@@ -7,7 +7,6 @@ changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,12 @@ from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.async_sampling import AsyncSampling
+from agentrl.rollout.pausable_engine import PausableEngine, StoppableEngine
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.tracking.phases import Phases
 from agentrl.tracking.run_tracker import Metrics
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
-from agentrl.trajectory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from agentrl.runtime.ray.learner import RayLearner
@@ -72,10 +71,6 @@ class Runtime(ABC):
         with self.start_times.phase("compile"):
             self.learner.warm_up(self._servers_answer)
 
-    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
-        """A batch of all sound trajectories: see `Learner.pack`."""
-        return self.learner.pack(trajectories, version)
-
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns of `Learner.compute_logprobs`. Rewards that are still being computed arrive
         meanwhile. Raises TooManyDrops, and Interrupted where a stop was requested."""
@@ -117,7 +112,7 @@ class Runtime(ABC):
             if self.async_sampling is not None:
                 self.async_sampling.resume()
             if self.sleeps:
-                self.learner.offload_parameters()
+                self.learner.place_parameters()
 
     def close(self) -> None:
         """Stop engine and tools; safe to call twice."""
@@ -132,11 +127,18 @@ class Runtime(ABC):
     def _free_memory(self) -> None:
         """Leave the memory of a GPU to the engine."""
 
-    def _open_rollouts(self, config: Config, engine: Engine, **options: Any) -> Rollouts:
-        """The rollouts of the run; `stack` closes them, with their engine."""
-        sampling = self.async_sampling
-        run = self.runner.run if sampling is None else sampling.run
-        rollouts = Rollouts(config, self.tokenizer, engine, run, background=sampling, stop=self.stop, **options)
+    def _open_rollouts(
+        self, config: Config, own: Engine, measured: StoppableEngine | None = None, **options: Any
+    ) -> Rollouts:
+        """The rollouts of the run; `stack` closes them, with their engine. `measured`: its workers' engine."""
+        engine, run = measured or own, self.runner.run
+        if config.trainer.max_staleness > 0:
+            engine = measured = measured or PausableEngine(own, partial=config.rollout.partial_rollout)
+            servers = own if isinstance(own, RemoteEngine) else None
+            self.async_sampling = AsyncSampling(self.runner, measured, servers)
+            run = self.async_sampling.run
+        options |= {"background": self.async_sampling, "stop": self.stop}
+        rollouts = Rollouts(config, self.tokenizer, engine, run, **options)
         self.stack.callback(rollouts.close)
         return rollouts
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.tasks import cancelled
 from agentrl.tasks.format import TookTooLong
 
 log = logging.getLogger(__name__)
@@ -43,10 +44,7 @@ class PreparedImages:
 
     async def close(self) -> None:
         """Stop all preparation."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(self._tasks.values())
         self._tasks.clear()
 
     def _begin(self, spec: ContainerSpec) -> asyncio.Task[None]:

@@ -71,6 +71,7 @@ class TaskRunner:
         """By id, each container that may exist, with the task that stops it."""
         self.phases: Counter[str] = Counter()
         """Trajectories in each phase, for the live view."""
+        self.images = PreparedImages(self._prepare)
 
     @cached_property
     def provider(self) -> ContainerProvider:
@@ -88,11 +89,7 @@ class TaskRunner:
         for row in {row.uid: row for row in rows if row.task}.values():
             task = task_for(row, self.containers)
             for spec in (task.spec, *_further(task)):
-                self._images.expect(spec)
-
-    async def prepared(self, spec: ContainerSpec) -> None:
-        """Wait for an image. Raises InfraError."""
-        await self._images.ready(spec)
+                self.images.expect(spec)
 
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
         """Run the agent in a container and verify its work. `adapt`: what the agent changes of the container.
@@ -128,16 +125,11 @@ class TaskRunner:
 
     async def close(self) -> None:
         """Stop what is left. Never raises."""
-        if "_images" in self.__dict__:
-            await self._images.close()
+        await self.images.close()
         if self._running:
             await asyncio.wait([self._stop(one) for one, _ in self._running.values()], timeout=STOP_LIMIT)
         if "provider" in self.__dict__:
             await self.provider.close()
-
-    @cached_property
-    def _images(self) -> PreparedImages:
-        return PreparedImages(self._prepare)
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:
@@ -149,7 +141,7 @@ class TaskRunner:
         """Give the trajectory a container that is ready for the agent."""
         async with self._phase(trajectory, "build"):
             for needed in (spec, *_further(task)):
-                await self.prepared(needed)
+                await self.images.ready(needed)
         async with self._starting:
             container = trajectory.container = self.provider.container(spec)
             self._running[id(container)] = container, None
@@ -250,6 +242,6 @@ def task_for(row: Row, containers: Containers) -> TaskFormat:
 
 def kept_folder(trajectory: Trajectory) -> Path:
     """An empty folder that lives as long as its trajectory: reward functions find its files."""
-    folder = tempfile.mkdtemp(prefix="agentrl-task-")
+    folder = tempfile.mkdtemp(prefix="agentrl-rollout-")
     weakref.finalize(trajectory, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
@@ -12,14 +11,7 @@ from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARK = "__agentrl_tool__"
-
-
-@dataclass(frozen=True)
-class Marked:
-    """The arguments of the decorator."""
-
-    name: str | None
-    schema: OpenAIFunctionToolSchema | dict[str, Any] | None
+"""Attribute of a function: the arguments of the decorator."""
 
 
 @overload
@@ -39,7 +31,7 @@ def function_tool(name: Any = None, *, schema: Any = None) -> Any:
         return function_tool()(name)
 
     def mark(fn: Function) -> Function:
-        setattr(fn, MARK, Marked(name, schema))
+        setattr(fn, MARK, (name, schema))
         return fn
 
     return mark
@@ -70,25 +62,24 @@ class AsyncFunctionTool(FunctionTool):
 def tools_in(module: ModuleType) -> list[FunctionTool]:
     """The marked functions of a module, in the order they stand there. Raises UserError."""
     # By identity, because one function may go by two names.
-    functions = {id(fn): fn for fn in vars(module).values() if isinstance(getattr(fn, MARK, None), Marked)}
+    functions = {id(fn): fn for fn in vars(module).values() if isinstance(getattr(fn, MARK, None), tuple)}
     return [tool_of(fn) for fn in functions.values()]
 
 
 def tool_of(fn: Callable[..., Any]) -> FunctionTool:
     """A function as a tool; it need not be marked. Raises UserError."""
     kind = AsyncFunctionTool if inspect.iscoroutinefunction(fn) else FunctionTool
-    return kind(fn, _schema_of(fn, getattr(fn, MARK, Marked(None, None))))
+    return kind(fn, _schema_of(fn, *getattr(fn, MARK, (None, None))))
 
 
-def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSchema:
+def _schema_of(fn: Callable[..., Any], name: str | None, written: Any) -> OpenAIFunctionToolSchema:
     try:
-        raw = _inferred(fn) if marked.schema is None else marked.schema
-        schema = OpenAIFunctionToolSchema.model_validate(raw)
+        schema = OpenAIFunctionToolSchema.model_validate(_inferred(fn) if written is None else written)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"@function_tool {fn.__name__}: {reason}: fix docstring and hints, or pass schema=") from error
-    if marked.name is not None:
-        schema.function.name = marked.name
+    if name is not None:
+        schema.function.name = name
     return schema
 
 

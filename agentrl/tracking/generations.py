@@ -1,6 +1,6 @@
 """Some conversations of a validation as a table, for loggers that have tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from agentrl.tracking.dumps.text import Decode
@@ -19,13 +19,10 @@ class Generation(NamedTuple):
     outcome: str
 
 
-def generations(step: int, trajectories: Sequence[Trajectory], count: int, decode: Decode) -> list[Generation]:
+def generations(step: int, trajectories: Sequence[Trajectory], count: int, decode: Decode) -> Iterator[Generation]:
     """The first `count` trajectories: the same rows at every validation, so that they can be compared."""
-    return [_line(step, trajectory, decode) for trajectory in trajectories[:count]]
-
-
-def _line(step: int, trajectory: Trajectory, decode: Decode) -> Generation:
-    ledgers = trajectory.ledgers
-    prompt = decode(ledgers[0].ids[: ledgers[0].prompt_length]) if ledgers else ""
-    response = "\n\n".join(decode(ledger.ids[ledger.prompt_length :]) for ledger in ledgers)
-    return Generation(step, trajectory.row.uid, prompt, response, trajectory.reward, trajectory.outcome.value)
+    for each in trajectories[:count]:
+        ledgers = each.ledgers
+        prompt = decode(ledgers[0].ids[: ledgers[0].prompt_length]) if ledgers else ""
+        response = "\n\n".join(decode(ledger.ids[ledger.prompt_length :]) for ledger in ledgers)
+        yield Generation(step, each.row.uid, prompt, response, each.reward, each.outcome.value)

@@ -163,7 +163,7 @@ class RunTracker:
     def record_validation(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and send a few to loggers with tables."""
         self.validated = list(trajectories)
-        shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
+        shown = [*generations(step, trajectories, self.trainer.log_val_generations, self.decode)]
         if shown:
             self.loggers.generations(step, shown)
         self.loggers.trajectories(step, trajectories)

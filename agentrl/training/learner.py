@@ -122,14 +122,14 @@ class Learner:
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
-        self._load_parameters()
-        self._fit_passes()
+        self._begin_passes()
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as record:
             return self._computed(batch, lambda flops: record(self.ranks.sum(flops)))
 
-    def _fit_passes(self) -> None:
-        """Choose the sizes of passes once a step, when an engine that sleeps has given its memory back. The first step
-        has more of it: the optimizer makes its moments at the end."""
+    def _begin_passes(self) -> None:
+        """Have the parameters on the device, and choose the sizes of passes once a step, when an engine that sleeps has
+        given its memory back. The first step has more of it: the optimizer makes its moments at the end."""
+        self.place_parameters(self.device)
         if self.device.type != "cuda" or self._fitted == self._step:
             return
         self._fitted, policy, before = self._step, self.actor, self._described
@@ -189,8 +189,7 @@ class Learner:
     def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of this rank's share of whole groups with advantages. The next `update` uses them if it
         has these groups."""
-        self._load_parameters()
-        self._fit_passes()
+        self._begin_passes()
         with self.meter.phase("update") as record:
             part = self._computed(part, lambda flops: None)
             record(self.ranks.sum(self.actor.early.accumulate(part)))
@@ -201,8 +200,7 @@ class Learner:
         trainables = [self.critic, None if critic_only else self.actor]
         metrics: dict[str, float] = {}
         early, freq, step = self.actor.early, self.config.ref.update_freq, self._step
-        self._load_parameters()
-        self._fit_passes()
+        self._begin_passes()
         with self.profiling.phase(step, "update", last=True), self.meter.phase("update") as record:
             for trainable in filter(None, trainables):
                 record(self.ranks.sum(trainable.flops(batch)))
@@ -279,14 +277,10 @@ class Learner:
         with uncompiled():  # a few tokens do not pay for compiling
             return score_tokens(self.model, ids, self.device)
 
-    def offload_parameters(self) -> None:
-        """Move the policy's parameters to CPU memory, with `param_offload`; the next pass moves them back."""
+    def place_parameters(self, device: torch.device | str = "cpu") -> None:
+        """Move the policy's parameters to a device, with `param_offload`; the next pass moves them back."""
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
-            self.model.move(torch.device("cpu"))
-
-    def _load_parameters(self) -> None:
-        if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
-            self.model.move(self.device)
+            self.model.move(device)
 
     def _trainables(self) -> dict[str, Trainable]:
         return {"policy": self.actor} | ({"critic": self.critic} if self.critic else {})

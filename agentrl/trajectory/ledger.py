@@ -138,6 +138,7 @@ class Ledger:
         parts = np.split(ids, starts[1:])
         return {int(turns[start]): part.tolist() for start, part in zip(starts, parts, strict=True)} if len(ids) else {}
 
+    @property
     def turn_ends(self) -> dict[int, int]:
         """Where the last token of each of the model's turns is."""
         made = self._made()
@@ -145,6 +146,7 @@ class Ledger:
         last = np.append(turns[1:] != turns[:-1], True)[: len(turns)]
         return dict(zip(turns[last].tolist(), made[last].tolist(), strict=True))
 
+    @property
     def drawn_by(self) -> dict[int, int]:
         """Number of the model's tokens by the version of the weights that drew them."""
         versions, tokens = np.unique(self.versions.numpy()[self._made()], return_counts=True)

@@ -1,7 +1,7 @@
 """One image or video as the model gets it, and those of a conversation."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -52,11 +52,17 @@ class Medium:
         return _data_url(small, "JPEG")
 
 
+def media_places(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, Medium]]:
+    """(message, content part, medium) for each image and video of a conversation, in order."""
+    for i, content in enumerate(message.get("content") for message in messages):
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(medium := part.get(part.get("type")), Medium):
+                yield i, j, medium
+
+
 def media_of(messages: Iterable[Mapping[str, Any]]) -> list[Medium]:
     """The media of a conversation, in order."""
-    contents = (message.get("content") for message in messages)
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    return [part[part["type"]] for part in parts if isinstance(part.get(part.get("type")), Medium)]
+    return [medium for *_, medium in media_places(messages)]
 
 
 def features(media: Sequence[Medium]) -> dict[str, "Tensor"]:

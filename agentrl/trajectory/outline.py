@@ -45,13 +45,13 @@ class LedgerOutline:
     """Number of columns that not every ledger has: of images, routes, teachers."""
     prompt: bytes
     """A digest of the tokens before the model's first one: equal where these are."""
-    ends: dict[int, int]
-    drawn: dict[int, int]
+    turn_ends: dict[int, int]
+    drawn_by: dict[int, int]
 
     @classmethod
     def of(cls, ledger: Ledger) -> "LedgerOutline":
         """The outline of a ledger with tokens."""
-        mask, ends = ledger.mask.numpy().astype(np.bool_), ledger.turn_ends()
+        mask, ends = ledger.mask.numpy().astype(np.bool_), ledger.turn_ends
         last = [*ends.values()]
         cuts = {0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), *last, *(at + 1 for at in last)}
         starts = sorted(cuts - {len(mask)})
@@ -65,8 +65,8 @@ class LedgerOutline:
             images=bool(ledger.media),
             columns=len(ledger.optional),
             prompt=blake2b(before.tobytes(), digest_size=16).digest(),
-            ends=ends,
-            drawn=ledger.drawn_by(),
+            turn_ends=ends,
+            drawn_by=ledger.drawn_by,
         )
 
     def __len__(self) -> int:
@@ -87,18 +87,10 @@ class LedgerOutline:
         """Tokens before the model's first one."""
         return self.counts[0]
 
-    def turn_ends(self) -> dict[int, int]:
-        """Where the last token of each of the model's turns is."""
-        return self.ends
-
-    def drawn_by(self) -> dict[int, int]:
-        """Number of the model's tokens by the version of the weights that drew them."""
-        return self.drawn
-
 
 def turn_sizes(ledger: Ledger | LedgerOutline) -> list[tuple[int, int]]:
     """Tokens before each of the model's turns, and those of the turn."""
     mask = np.repeat(ledger.mask, ledger.counts) if isinstance(ledger, LedgerOutline) else ledger.mask.numpy()
-    last = np.array([*ledger.turn_ends().values()], dtype=np.int64)
+    last = np.array([*ledger.turn_ends.values()], dtype=np.int64)
     sizes = np.diff(np.cumsum(mask)[last], prepend=0)
     return list(zip((last + 1 - sizes).tolist(), sizes.tolist(), strict=True))

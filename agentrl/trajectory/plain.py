@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from agentrl.core.json_text import to_json
 from agentrl.trajectory.ledger import KINDS, TEACHER_COLUMNS, Ledger
-from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.medium import Medium, media_places
 from agentrl.trajectory.picture import open_picture
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Message, Outcome, Span, ToolCallRecord, Trajectory, TurnReward
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
 NUMBERS = ("prompt_length", "side", "teacher", "teacher_prompt")
 """Plain fields of a ledger."""
@@ -73,7 +73,7 @@ def to_plain(trajectory: Trajectory, media: Numbers) -> dict[str, Any]:
     return {
         "values": to_json(values),
         "ledgers": [_plain_ledger(ledger, media) for ledger in trajectory.ledgers],
-        "shown": _shown(trajectory.messages, media),
+        "shown": [(i, j, _number(medium, media)) for i, j, medium in media_places(trajectory.messages)],
     }
 
 
@@ -85,17 +85,6 @@ def from_plain(plain: dict[str, Any], row: Row, media: Sequence[Medium]) -> Traj
     for message, part, number in plain["shown"]:
         values["messages"][message]["content"][part][media[number].kind] = media[number]
     return Trajectory(row, ledgers=[_ledger(each, media) for each in plain["ledgers"]], **values)
-
-
-def _shown(messages: Sequence[Message], media: Numbers) -> list[tuple[int, int, int]]:
-    """(message, content part, medium) for each image and video of a conversation."""
-    parts = [(i, message["content"]) for i, message in enumerate(messages) if isinstance(message.get("content"), list)]
-    return [
-        (i, j, _number(part[part["type"]], media))
-        for i, content in parts
-        for j, part in enumerate(content)
-        if isinstance(part.get(part.get("type")), Medium)
-    ]
 
 
 def _plain_ledger(ledger: Ledger, media: Numbers) -> dict[str, Any]:

@@ -30,6 +30,8 @@ QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajec
 PAGE_ROWS, MOST_ROWS = 200, 1000
 STRANGE = re.compile(r"\W", re.ASCII)
 """Characters that Prometheus does not take in names."""
+QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "trajectory", "timeline", "match")
+"""Names of methods that answer them."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
 ASYNC_METRICS = (
@@ -228,7 +230,7 @@ def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:
 
 
 def _life(row: Row, index: Index, origin: float) -> Json:
-    shift, spans = round((row["start"] - origin) * 1000), index.spans[row["line"]]
+    shift, spans = round((row["start"] - origin) * 1000), index.columns["spans"][row["line"]]
     moved = [number if i % 3 == 0 else number + shift for i, number in enumerate(spans)]
     shown = ("line", "key", "uid", "sample", "reward", "outcome", "finish", "turns", "calls")
-    return {name: row[name] for name in shown} | {"spans": moved, "versions": index.versions[row["line"]]}
+    return {name: row[name] for name in shown} | {"spans": moved, "versions": index.columns["versions"][row["line"]]}

@@ -110,7 +110,7 @@ def find_trajectory(address: str) -> Record:
         index = read_index(file)
         if key in index.columns["key"]:
             return next(iter(read_lines(file, index, [index.columns["key"].index(key)])))
-    raise UserError(f"{address}: {here} has no trajectory {key!r}; `agentrl view {here}` shows their keys")
+    raise UserError(f"{address}: no file, and {here} has no trajectory {key!r}; `agentrl view {here}` shows their keys")
 
 
 def differing(settings: Sequence[dict[str, object]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.grouping import grouped
-from agentrl.tracking.dumps.index import Index, read_index
+from agentrl.tracking.dumps.index import LISTS, PLACE, Index, read_index
 
 Row = dict[str, Any]
 Wanted = Callable[[Row], bool]
@@ -80,7 +80,7 @@ class Table:
     def _of(self, step: int, query: Mapping[str, str]) -> Iterator[Row]:
         index = self.index(step)
         lines = _holding(self.path(step), index, query["text"]) if query.get("text") else None
-        shown = {name: column for name, column in index.columns.items() if name not in ("offset", "length")}
+        shown = {name: column for name, column in index.columns.items() if name not in PLACE + LISTS}
         for line, values in enumerate(zip(*shown.values(), strict=True)):
             if lines is None or line in lines:
                 row = {"step": step, "line": line, **dict(zip(shown, values, strict=True))}

@@ -29,6 +29,14 @@ def test_a_tilde_and_non_ascii_letters_need_no_quotes(home: Path) -> None:
     assert config.reward.custom_reward_function.reward_kwargs == {"a": "~/x#1"}, "a key of the user's own stays"
 
 
+def test_the_choice_of_a_row_source_needs_no_quotes(home: Path) -> None:
+    sources = "swe:a.jsonl?broken=skip&memory_mb=4096", "tasks:F?name=fix-*"
+    files = f"data.train_files=[{','.join(sources)}]", f"data.val_sets={{a: {{files: [x,{sources[1]}]}}}}"
+    config = compose(list(files), checks=())
+    settled = [source.replace(":", f":{home / 'here'}/") for source in sources]
+    assert (config.data.train_files, config.data.val_sets["a"].files) == (settled, ["x", settled[1]])
+
+
 def test_paths_do_not_move_with_the_current_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "here/loss.py").write_text("")
     (home / "here/own").mkdir()

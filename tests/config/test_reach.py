@@ -27,6 +27,7 @@ from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.training import Batch
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 from tests.config.changed import unchanged
 from tests.config.test_effects import CASES as EFFECTS
 from tests.config.test_effects import model, with_settings  # noqa: F401 - `model` is a fixture
@@ -198,9 +199,11 @@ def sandbox(config: Config) -> Any:
 
 
 def overlong(config: Config) -> Any:
-    from agentrl.rewards.scorer import Overlong
+    from agentrl.rewards.scorer import Scorer
 
-    return vars(Overlong.of(config.reward.overlong_buffer, 10))
+    answered = Trajectory(Row("row", []), "0/row/0", 0, reward=1.0)
+    asyncio.run(Scorer(None, config.reward, str, max_response_length=10).score(answered))
+    return answered.reward_extra
 
 
 def reward_function(config: Config) -> Any:

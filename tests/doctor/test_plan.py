@@ -170,8 +170,8 @@ def test_a_wrong_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_this_machine_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Slower products and links make slower plans."""
     of("Qwen3-1.7B", tmp_path)
-    assert main(["plan", str(tmp_path), "--gpus", "1", "--measure", str(tmp_path / "mine.json")]) in (0, 2)
-    mine = json.loads((tmp_path / "mine.json").read_text())
+    assert main(["plan", str(tmp_path), "--gpus", "1", "--measure", str(tmp_path / "new" / "mine.json")]) in (0, 2)
+    mine = json.loads((tmp_path / "new" / "mine.json").read_text())
     assert 0 < mine["flops"] < STORED["h100"].flops
     assert 0 < mine["link"] < STORED["h100"].link
     (tmp_path / "large.json").write_text(json.dumps(mine | {"memory": 200}))

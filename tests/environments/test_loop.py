@@ -107,7 +107,7 @@ async def test_both_sides_are_the_policys() -> None:
     trajectory = await play("tictactoe", "[0]", "[3]", "[1]", "[4]", "[2]")
     first, second = trajectory.ledgers
     assert (first.side, second.side) == (0, 1)
-    assert [sorted(ledger.turn_ends()) for ledger in (first, second)] == [[0, 2, 4], [1, 3]]
+    assert [sorted(ledger.turn_ends) for ledger in (first, second)] == [[0, 2, 4], [1, 3]]
     assert trajectory.side_rewards == [1.0, -1.0]
     assert (trajectory.reward, trajectory.turn_rewards) == (1.0, [])
     assert trajectory.reward_extra == {"return": 1.0, "success": 1.0, "return_0": 1.0, "return_1": -1.0}

@@ -22,7 +22,7 @@ ANSWERS = [["It is 1.", "2"], ["2", "2"], ["boom", "3"], ["x", "4"]]
 
 
 def figures(home: Path, tmp_path: Path, *settings: str) -> tuple[int, dict[str, dict]]:
-    out = tmp_path / "figures.json"
+    out = tmp_path / "new" / "figures.json"
     code = main(["eval", *settings, "evaluation.resamples=20", "--json", str(out)])
     return code, {report["data_source"]: report for report in json.loads(out.read_text())}
 

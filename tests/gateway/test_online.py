@@ -1,7 +1,10 @@
 """Sessions that clients open, on a scripted engine: rewards, restarts, groups, limits."""
 
 import asyncio
+import gc
 import os
+import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.journal import lines
 from agentrl.gateway.online import OnlineGateway, session_rows
 from agentrl.gateway.program import AgentProgram
 from agentrl.trajectory.trajectory import Trajectory
@@ -68,6 +72,8 @@ async def test_a_session_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with online(tmp_path, "Yes") as gateway:
         second = await ask(gateway, "ann", said)
         assert second.id != first.id
+        (line,) = [line for line in lines(gateway.folder / "open/ann/ann") if line.get("turn", {}).get("number") == 1]
+        assert line["turn"]["after"] == first.id.rpartition("-")[2]  # the cut line before it spoils nothing
         assert gateway.sessions["ann"].trajectory.ledgers[0].ids[: len(ledger)] == ledger
         assert (await post(gateway, "ann", "end", reward={"helpful": 1, "short": 0.25})).status_code == 200
         assert gateway.metrics() == {"online/open": 0, "online/ready": 1, "online/dropped": 0}
@@ -109,6 +115,68 @@ async def test_what_gets_no_reward_is_dropped_and_counted(tmp_path: Path) -> Non
         assert os.listdir(tmp_path / "sessions/dropped")[0].endswith("-none")
 
 
+async def test_a_group_takes_no_further_session(tmp_path: Path) -> None:
+    async with online(tmp_path, "The answer is 5 .", n=2) as gateway:
+        await ask(gateway, "sum:a", [QUESTION])
+        both = await asyncio.gather(*(ask(gateway, f"sum:{name}", [QUESTION]) for name in "bc"), return_exceptions=True)
+        assert [isinstance(each, openai.AuthenticationError) for each in both] == [False, True]
+        assert "has its 2 sessions" in str(both[1])
+        for name in "ab":
+            await post(gateway, f"sum:{name}", "end", reward=1)
+        await ask(gateway, "sum:c", [QUESTION])  # the next group with this name
+        pair = [await taken(gateway, "1/sessions:0", sample) for sample in range(2)]
+    assert [trajectory.extra["session"] for trajectory in pair] == ["sum:a", "sum:b"]
+
+
+async def test_a_later_session_with_a_key_draws_from_other_seeds(tmp_path: Path) -> None:
+    async with online(tmp_path, "The answer is 5 .") as gateway:
+        answers = []
+        for _ in range(2):
+            answers.append(await ask(gateway, "ann", [QUESTION]))
+            await post(gateway, "ann", "end", reward=1)
+        assert answers[0].id != answers[1].id
+
+
+async def test_the_time_without_a_server_does_not_count(tmp_path: Path) -> None:
+    async with online(tmp_path, "The answer is 5 .") as gateway:
+        await ask(gateway, "ann", [QUESTION])
+    now, journal = time.time(), tmp_path / "sessions/open/ann/ann"
+    os.utime(journal, (now - 1000, now - 1000))
+    os.utime(tmp_path / "sessions", (now - 960, now - 960))  # it served for 40 s after the last request
+    async with online(tmp_path) as gateway:
+        gateway.end_idle(60.0)
+        assert gateway.metrics()["online/open"] == 1
+        gateway.end_idle(30.0)
+        assert gateway.metrics()["online/dropped"] == 1
+
+
+async def test_what_was_rewarded_before_a_kill_is_trained_on(tmp_path: Path) -> None:
+    async with online(tmp_path, "The answer is 5 .") as gateway:
+        await ask(gateway, "ann", [QUESTION])
+        await post(gateway, "ann", "rewards", reward={"helpful": 1})
+        await post(gateway, "ann", "rewards", reward={"short": 0.5})  # in its place
+    with (tmp_path / "sessions/open/ann/ann").open("a") as journal:
+        journal.write('{"turn": {"after": "')  # killed while it wrote; its client does not come back
+    async with online(tmp_path) as gateway:
+        gateway.end_idle(0.0)
+        trajectory = await taken(gateway, "1/sessions:0")
+    assert (trajectory.reward, trajectory.reward_extra) == (0.5, {"short": 0.5})
+
+
+async def test_large_bodies_stay_in_no_memory(tmp_path: Path) -> None:
+    async with online(tmp_path, "The answer is 5 .") as gateway:
+        large = "x" * 2**22
+        tracemalloc.start()
+        for key, said, more in (("a", {"role": "user", "content": large}, {}), ("b", QUESTION, {"metadata": large})):
+            answer = await post(gateway, key, "v1/chat/completions", model="m", messages=[said], **more)
+            assert answer.status_code == (400 if key == "a" else 200)
+        del answer
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held < 2**22
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -118,6 +186,8 @@ async def test_what_gets_no_reward_is_dropped_and_counted(tmp_path: Path) -> Non
         ({"reward": {str(i): 1 for i in range(65)}}, "a number, or up to 64 numbers"),
         ({"reward": 1, "answer": "chatcmpl-000000000"}, "give an id, or a number from 0"),
         ({"reward": 1, "answer": 1}, "give an id, or a number from 0"),
+        ({"reward": 1, "answer": -0.0}, "give an id, or a number from 0"),
+        ({"reward": 1, "answer": "-0"}, "give an id, or a number from 0"),
     ],
 )
 async def test_bad_rewards_are_refused(tmp_path: Path, body: dict[str, Any], why: str) -> None:

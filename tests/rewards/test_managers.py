@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.schema.reward import Reward, RewardManager
+from agentrl.config.schema.reward import OverlongBuffer, Reward, RewardManager
 from agentrl.core import isolated
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import RewardFn, Scorer, load_reward_function
 from agentrl.rewards.managers import Calls, manager_for
-from agentrl.rewards.scorer import Overlong
+from agentrl.rewards.scorer import length_penalty
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
 
@@ -173,23 +173,23 @@ async def test_all_managers_agree(module: str, manager: str) -> None:
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 0.0), (90, 0.0), (95, -0.25), (100, -0.5), (250, -0.5)])
 def test_long_answers_cost_more_and_more(tokens: int, expected: float) -> None:
-    assert Overlong(limit=100, buffer=10, factor=0.5).penalty(tokens) == pytest.approx(expected)
+    assert length_penalty(OverlongBuffer(len=10, penalty_factor=0.5), 100, tokens) == pytest.approx(expected)
 
 
 @pytest.mark.prevents("the overlong penalty counts tool tokens")
 async def test_the_overlong_penalty_counts_the_models_tokens_only(module: str) -> None:
     # Six tokens after the prompt, three of them the model's: over a limit of 5, were the whole span counted.
     scoring = scorer(module, "later", "naive")
-    scoring.overlong = Overlong(limit=5, buffer=2, factor=1.0)
+    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=5, len=2)
     (subject,) = await outcomes(scoring, 1)
     assert subject.reward == 2.0
     assert subject.reward_extra["overlong"] == 0.0
-    scoring.overlong = Overlong(limit=4, buffer=2, factor=1.0)
+    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=4, len=2)
     (subject,) = await outcomes(scoring, 1)
     assert subject.reward == 1.5
     assert subject.reward_extra == {"overlong_reward": -0.5, "overlong": 1.0}
     paid, subject = subject.reward, trajectory()
-    scoring.overlong = Overlong(limit=4, buffer=2, factor=1.0, log=False)
+    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=4, len=2, log=False)
     await scoring.score(subject)
     assert subject.reward == paid
     assert "overlong" not in subject.reward_extra

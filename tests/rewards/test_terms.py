@@ -101,7 +101,7 @@ def test_files_and_objects_load_by_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("term", "message"),
     [
-        (RewardTerm(), "reward.functions.x names no file: set reward.functions.x.path"),
+        (RewardTerm(), "reward.functions.x.name=x names no file; set reward.functions.x.path"),
         (RewardTerm("agentrl.rewards.scorers"), "reward.functions.x.name: agentrl.rewards.scorers has no 'x'"),
         (RewardTerm(name="agentrl.rewards.function:solution"), "reward.functions.x: solution.*does not fit"),
     ],

@@ -113,6 +113,14 @@ def test_a_mistake_names_the_set(text):
         val_sets(config.data)
 
 
+def test_a_set_and_a_data_source_do_not_share_their_metrics(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "data_source": "math"}')
+    config = compose([f"data.val_files={file}", f"data.val_sets={{math: {{files: {file}}}}}"], checks=())
+    with pytest.raises(UserError, match=r"^data.val_sets.math: rows of data.val_files have this data_source"):
+        Reader(config, None, lambda row: 1).validation()
+
+
 def test_greedy_answers_of_a_set_are_noted():
     config = compose(["data.val_sets={a: {files: x.jsonl, n: 2}}"], checks=())
     assert "data.val_sets.a.n=2: greedy answers" in val_sets(config.data)

@@ -329,3 +329,15 @@ async def test_servers_have_adapters_side_by_side(monkeypatch: pytest.MonkeyPatc
         assert [*fakes[0].loaded.values()] == [str(folders[3])]
         ended = await samplers.generate(folders[3], PROMPT, Sampling(50), stop=(tokenizer().decode([3, 3]),))
         assert (len(ended.token_ids), ended.finish_reason) == (2, "stop")
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [("cuda", {}, "triton"), ("cuda", {"lora_backend": "csgmv"}, "csgmv"), ("cpu", {}, None)],
+)
+def test_sglang_begins_with_its_faster_lora_kernels(device: str, given: dict[str, str], expected: str | None) -> None:
+    config = Config(rollout=Rollout(name="sglang", engine_kwargs={"sglang": given, "vllm": {}}))
+    made = module._with_adapters(config, ModelHandle(base()), 64, device)
+    kwargs = made.rollout.engine_kwargs["sglang"]
+    assert kwargs.get("lora_backend") == expected
+    assert {"q_proj", "down_proj", "lm_head"} <= {*kwargs["lora_target_modules"]}

@@ -266,7 +266,7 @@ async def test_images_of_further_containers_are_prepared_ahead(monkeypatch: pyte
     monkeypatch.setattr(PlainContainer, "further", (ContainerSpec("judge"),), raising=False)
     made = scheduler(says("x"))
     made.tasks.expect([contained(verify="true")])
-    await made.tasks.prepared(ContainerSpec("judge"))
+    await made.tasks.images.ready(ContainerSpec("judge"))
     assert local(made).calls["prepare judge"] == 1
     await made.tasks.close()
 
@@ -472,5 +472,5 @@ async def test_services_need_a_provider_that_has_them() -> None:
     made = scheduler(says("x"))
     spec = ContainerSpec(image="base", services=Services(Path("x.yaml"), Path()))
     with pytest.raises(InfraError, match="provider=local runs no services beside a container; use docker"):
-        await made.tasks.prepared(spec)
+        await made.tasks.images.ready(spec)
     await made.tasks.close()

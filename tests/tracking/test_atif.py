@@ -52,6 +52,20 @@ def test_messages_come_back(tmp_path: Path) -> None:
     assert record["messages"] == [TALK[0], TALK[1] | {"content": "17 * 23?"}, *TALK[2:]]
 
 
+def test_runs_with_the_same_keys_have_a_folder_each(tmp_path: Path) -> None:
+    for run in "ab":
+        (tmp_path / "runs" / run / "rollouts").mkdir(parents=True)
+        (tmp_path / "runs" / run / "rollouts" / "3.jsonl").write_text(json.dumps(RECORD) + "\n")
+    assert main(["view", str(tmp_path / "runs"), "--atif", str(tmp_path / "out")]) in (0, None)
+    assert sorted(file.parent.name for file in (tmp_path / "out").rglob("*.json")) == ["a", "b"]
+
+
+def test_a_file_in_place_of_the_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.jsonl").write_text(json.dumps(RECORD) + "\n")
+    assert main(["view", str(tmp_path / "run.jsonl"), "--atif", str(tmp_path / "run.jsonl")]) == 2
+    assert "run.jsonl cannot be written: it is a file; name a writable folder" in capsys.readouterr().err
+
+
 def test_another_programs_file_is_its_own_row(tmp_path: Path) -> None:
     steps = [{"step_id": 1, "source": "user", "message": "17 * 23?"}]
     steps += [{"step_id": 2, "source": "agent", "message": "391", "observation": {"results": [{"content": "Sure?"}]}}]

@@ -23,6 +23,7 @@ class Begun:
 
     def __init__(self, use: bool = True) -> None:
         self.use, self.parts = use, list[Batch]()
+        self.learner = self
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         return pack_tokens(trajectories, version)

@@ -133,6 +133,9 @@ def test_an_adapter_is_written_alone_and_resumes(folder, tmp_path):
     assert any(p.requires_grad for p in again.parameters())
     with pytest.raises(UserError, match="is an adapter of rank 4; leave lora_rank out"):
         load(tmp_path / "adapter", lora_rank=8)
+    for file in (tmp_path / "adapter").glob("*token*"):
+        file.unlink()
+    assert load_tokenizer(Model(path=str(tmp_path / "adapter")))("w5")["input_ids"] == [5]  # its base's
 
 
 def test_merging_writes_a_plain_model_with_the_same_logits(folder, tmp_path):

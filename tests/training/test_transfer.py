@@ -181,7 +181,7 @@ def test_a_stored_trajectory_is_the_one_that_was_put_there() -> None:
         assert outlined.trainable == each.trainable
         weights = Reward(tool_turn_weight=0.5, interaction_turn_weight=1.0).turn_weights
         assert total_reward(outlined, weights) == total_reward(each, weights)
-        assert [ledger.drawn_by() for ledger in outlined.outlines] == [ledger.drawn_by() for ledger in each.ledgers]
+        assert [ledger.drawn_by for ledger in outlined.outlines] == [ledger.drawn_by for ledger in each.ledgers]
         assert not {"ledgers", "messages"} & vars(outlined).keys()  # nothing was fetched
         outlined.reward = 0.25
         moved = Stored(*outlined.parts)

@@ -128,8 +128,8 @@ def test_ledgers_are_copied_sent_and_compared():
         assert other == ledger
         other.ids.append(9)
         assert other != ledger
-    assert (ledger.turn_ids(), ledger.turn_ends(), ledger.model_tokens) == ({0: [3, 4], 1: [6]}, {0: 3, 1: 5}, 3)
-    assert (Ledger().turn_ids(), Ledger().turn_ends(), Ledger().model_tokens) == ({}, {}, 0)
+    assert (ledger.turn_ids(), ledger.turn_ends, ledger.model_tokens) == ({0: [3, 4], 1: [6]}, {0: 3, 1: 5}, 3)
+    assert (Ledger().turn_ids(), Ledger().turn_ends, Ledger().model_tokens) == ({}, {}, 0)
 
 
 def test_a_list_that_is_assigned_becomes_a_column():

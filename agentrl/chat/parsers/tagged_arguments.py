@@ -88,21 +88,17 @@ class _Block:
     def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}
         while (argument := self.grammar.argument.match(self.text, at)) is not None:
-            value_end = self._value_end(argument.end())
-            if value_end is None:
+            found = bisect_left(self.ends, (argument.end(), 0))
+            if found == len(self.ends):
                 break
-            read = self.grammar.read_value(argument, self.text[argument.end() : value_end[0]])
+            value_end, at = self.ends[found]
+            read = self.grammar.read_value(argument, self.text[argument.end() : value_end])
             self._require_new(read, arguments)
             arguments |= read
-            at = value_end[1]
         footer = self.grammar.footer.match(self.text, at)
         if footer is None:
             raise Malformed(stuck(self.text, at))
         return arguments, footer.end()
-
-    def _value_end(self, at: int) -> tuple[int, int] | None:
-        found = bisect_left(self.ends, (at, 0))
-        return self.ends[found] if found < len(self.ends) else None
 
     def _require_new(self, read: dict[str, Any], arguments: dict[str, Any]) -> None:
         twice = next((key for key in read if key in arguments), None)

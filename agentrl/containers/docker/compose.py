@@ -58,7 +58,7 @@ class Composer:
     """Runs the services of one run's containers."""
 
     def __init__(self, engine: Engine, images: Images) -> None:
-        self._engine, self._images = engine, images
+        self.engine, self.images = engine, images
         self._projects: dict[str, Project] = {}
 
     async def project(self, spec: ContainerSpec) -> Project:
@@ -69,16 +69,16 @@ class Composer:
             project = checked(await self._read(spec.services), spec.services)
             for values in project.document["services"].values():
                 if "build" not in values:
-                    await self._images.have(ContainerSpec(image=values["image"]))
+                    await self.images.have(ContainerSpec(image=values["image"]))
             await self._compose("-p agentrl -f - build", project.document, spec.services, {})
             self._projects[key] = project
         return self._projects[key]
 
     async def up(self, name: str, spec: ContainerSpec, limits: Mapping[str, Any]) -> Project:
         """Start the services of a container and wait until they are healthy. Raises InfraError."""
-        project, client = await self.project(spec), self._engine.client
+        project, client = await self.project(spec), self.engine.client
         document: dict[str, Any] = json.loads(json.dumps(project.document))
-        labels = {**self._engine.labels, reaper.PROJECT: name}
+        labels = {**self.engine.labels, reaper.PROJECT: name}
         closed = {} if spec.network == "full" else {"dns": NO_NAMES}
         for service, values in document["services"].items():
             asked, most = int(values.get("pids_limit") or 0), limits["pids_limit"]
@@ -91,17 +91,17 @@ class Composer:
         if project.copies:
             await self._compose(f"-p {name} {UP.replace('up --detach --wait', 'create')}", document, spec.services, {})
         for service, source, target in project.copies:
-            raw = await self._engine.call(client.containers.get, f"{name}-{service}")
-            await self._engine.call(upload, raw, source, target)
+            raw = await self.engine.call(client.containers.get, f"{name}-{service}")
+            await self.engine.call(upload, raw, source, target)
         await self._compose(f"-p {name} {UP}", document, spec.services, {})
         for key in project.volumes:
-            await self._engine.call(client.volumes.create, f"{name}_{key}", labels=labels)
+            await self.engine.call(client.volumes.create, f"{name}_{key}", labels=labels)
         return project
 
     async def _compose(self, words: str, document: Any, services: Any, variables: Mapping[str, str]) -> str:
         """Standard output of a command. Raises UserError, InfraError."""
         config = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
-        own = {name: value for name, value in self._engine.env.items() if name in ("PATH", "DOCKER_HOST")}
+        own = {name: value for name, value in self.engine.env.items() if name in ("PATH", "DOCKER_HOST")}
         process = await asyncio.create_subprocess_exec(
             *["docker", "compose", *words.split()],
             cwd=services.file.parent,

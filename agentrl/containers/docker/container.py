@@ -14,8 +14,7 @@ from agentrl.containers.contract import ContainerSpec, Done
 from agentrl.containers.docker import reaper
 from agentrl.containers.docker.commands import ContainerCommand
 from agentrl.containers.docker.compose import Composer, Project, upload
-from agentrl.containers.docker.engine import Engine
-from agentrl.containers.docker.images import Image, Images
+from agentrl.containers.docker.images import Image
 from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
 from agentrl.core.user_code import mark_as_seen
@@ -43,12 +42,9 @@ DISK_SHARE = 0.05
 class DockerContainer:
     """A container that the Docker engine runs, or podman."""
 
-    def __init__(
-        self, engine: Engine, images: Images, networks: Networks, composer: Composer, spec: ContainerSpec
-    ) -> None:
-        self.name = f"agentrl-{engine.run}-{secrets.token_hex(4)}"
-        self._engine, self._images, self._networks, self._spec = engine, images, networks, spec
-        self._composer = composer
+    def __init__(self, composer: Composer, networks: Networks, spec: ContainerSpec) -> None:
+        self._engine, self._images, self._composer = composer.engine, composer.images, composer
+        self.name, self._networks, self._spec = f"agentrl-{self._engine.run}-{secrets.token_hex(4)}", networks, spec
         self._project: Project | None = None
         self._made: Future[Any] | None = None
         self._started: Future[Any] | None = None
@@ -129,7 +125,7 @@ class DockerContainer:
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
-        return DockerContainer(self._engine, self._images, self._networks, self._composer, spec)
+        return DockerContainer(self._composer, self._networks, spec)
 
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""

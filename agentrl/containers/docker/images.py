@@ -18,6 +18,7 @@ from typing import IO, Any
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import Engine, described, explained
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.tasks import cancelled
 
 LABEL = "agentrl.image"
 """Label of all images that agentrl builds; its value is their tag."""
@@ -60,9 +61,7 @@ class Images:
 
     async def close(self) -> None:
         """End the builds that go on."""
-        for attempt in self._attempts.values():
-            attempt.cancel()
-        await asyncio.gather(*self._attempts.values(), return_exceptions=True)
+        await cancelled(self._attempts.values())
 
     async def _have(self, spec: ContainerSpec) -> Image:
         if spec.image or not spec.build:

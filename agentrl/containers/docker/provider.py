@@ -1,13 +1,13 @@
 """Containers by the Docker engine of this host, and the removal of what ended runs left: after a crash, say."""
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.compose import Composer
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.engine import Engine, connect, explained
-from agentrl.containers.docker.images import LABEL, Image, Images
+from agentrl.containers.docker.images import LABEL, Images
 from agentrl.containers.docker.networks import Networks
 from agentrl.containers.docker.reaper import orphans, remove_orphans
 from agentrl.core.errors import InfraError
@@ -22,9 +22,9 @@ class DockerProvider:
 
     def __init__(self, settings: Any = None) -> None:
         self._engine = Engine()
-        self._images = Images(self._engine)
-        self._networks = Networks(self._engine)
-        self._composer = Composer(self._engine, self._images)
+        self.images = Images(self._engine)
+        self.networks = Networks(self._engine)
+        self._composer = Composer(self._engine, self.images)
 
     @property
     def run(self) -> str:
@@ -38,39 +38,25 @@ class DockerProvider:
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image and the network. Raises UserError without an engine, an image or a network; InfraError."""
         await self._engine.ready()
-        await self._images.have(spec)
-        await self._networks.prepare(spec)
+        await self.images.have(spec)
+        await self.networks.prepare(spec)
         if spec.services is not None:
             await self._composer.project(spec)
 
     def container(self, spec: ContainerSpec) -> DockerContainer:
         """A container that is still to be started."""
-        return DockerContainer(self._engine, self._images, self._networks, self._composer, spec)
+        return DockerContainer(self._composer, self.networks, spec)
 
     async def close(self) -> None:
         """Remove all containers and networks of the run. Never raises."""
-        await self._images.close()
-        self._networks.close()
+        await self.images.close()
+        self.networks.close()
         await self._engine.close()
 
-    async def address(self, spec: ContainerSpec) -> str:
-        """This host's address in the network of a prepared spec. Raises UserError where it has none."""
-        return await self._networks.address(spec)
 
-    async def image(self, spec: ContainerSpec) -> Image:
-        """The image of a prepared spec."""
-        return await self._images.have(spec)
-
-
-class Cleaned(NamedTuple):
-    """Names of what was removed, and of containers and networks that the engine did not remove."""
-
-    removed: list[str]
-    left: list[str]
-
-
-def clean(*, images: bool) -> Cleaned:
-    """Remove containers and networks of ended runs, and built images that no container uses.
+def clean(*, images: bool) -> tuple[list[str], list[str]]:
+    """Remove containers and networks of ended runs, and built images that no container uses. Returns the names of those
+    that were removed, and of containers and networks that the engine did not remove.
 
     Raises UserError without an engine, InfraError.
     """
@@ -79,7 +65,7 @@ def clean(*, images: bool) -> Cleaned:
 
     try:
         removed = remove_orphans(client) + (_remove_images(client) if images else [])
-        return Cleaned(removed, orphans(client))
+        return removed, orphans(client)
     except (DockerException, OSError) as error:
         raise InfraError(f"Docker: {explained(error)}") from error
 

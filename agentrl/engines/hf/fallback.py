@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentrl.chat.media.inputs import arguments
 from agentrl.core.errors import UserError
+from agentrl.core.replaced import replaced
 from agentrl.engines.hf.adapters import LoadedAdapter, adapted
 from agentrl.engines.hf.runner import Emit, Request, draw
 from agentrl.training.model.routing import routing_in
@@ -117,13 +118,9 @@ def _neutral(model: Any, cached: bool, adapter: LoadedAdapter) -> Iterator[None]
     """
     from transformers import GenerationConfig
 
-    own = model.generation_config
-    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
-    with evaluating(model), adapted(model, adapter):
-        try:
-            yield
-        finally:
-            model.generation_config = own
+    neutral = GenerationConfig(do_sample=False, num_beams=1, use_cache=cached, pad_token_id=0)
+    with evaluating(model), adapted(model, adapter), replaced([(vars(model), "generation_config", neutral)]):
+        yield
 
 
 @contextmanager

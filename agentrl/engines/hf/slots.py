@@ -100,10 +100,6 @@ class SlotRunner:
             self.cache.rest(sequence)
             self.cache.prefixes.add(sequence)  # with its answer, which a later prompt may have
 
-    def evict(self, request: Request) -> None:
-        """Take the sequence from a running request, which then waits and starts over."""
-        self.cache.drop(self.taken.pop(request))
-
     def forget(self, key: str) -> None:
         """Drop the idle sequences of `key`, and all memory with the last sequence."""
         for sequence in [other for other in self.cache.sequences if other.key == key and not other.running]:
@@ -197,4 +193,4 @@ class SlotRunner:
             while (sequence := self.taken.get(request)) and not cache.widen(sequence, len(sequence.tokens)):
                 latest = next(reversed(self.taken))
                 log.debug("the KV cache is full: %s waits", latest.key)
-                self.evict(latest)
+                cache.drop(self.taken.pop(latest))

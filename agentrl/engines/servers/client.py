@@ -11,14 +11,14 @@ import asyncio
 import itertools
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from agentrl.core.clocks import uncounted
 from agentrl.core.errors import InfraError
 from agentrl.core.grouping import grouped
+from agentrl.core.tasks import Tasks
 from agentrl.engines.engine import Drawn, Generation, Sampling, limit_sampling
 from agentrl.engines.experts import checked_experts
 from agentrl.engines.scores import ServerScores
@@ -101,7 +101,7 @@ class ServerClient:
         """Replica of each HTTP request without an answer, by the request's id."""
         self._changed = asyncio.Event()
         self._rids = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._aborts = Tasks()
 
     async def close(self) -> None:
         """Close all connections; servers that the run started end too."""
@@ -114,7 +114,7 @@ class ServerClient:
     def release(self, key: str) -> None:
         self.pool.forget(key)
         if requests := self._in_flight.pop(key, None):
-            self._in_background(self._end(requests))
+            self._aborts.start(self._end(requests))
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Media = ()
@@ -196,7 +196,7 @@ class ServerClient:
         try:
             yield rid
         except (asyncio.CancelledError, RequestTimeout):
-            self._in_background(self._abort({replica: [rid]}))
+            self._aborts.start(self._abort({replica: [rid]}))
             raise
         finally:
             del self._wire[rid]
@@ -252,8 +252,3 @@ class ServerClient:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    def _in_background(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(call)
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)

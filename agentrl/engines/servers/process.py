@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.inside import inside
@@ -32,6 +33,17 @@ class StartFailed(UserError):
         self.details = tuple(details)
 
 
+def watched(scratch: Path | None, command: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """A command under a watchdog, which ends it with this process and then removes the folder `scratch`."""
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", watchdog.__file__, str(scratch or ""), *command],
+        stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
+        stderr=subprocess.STDOUT if "stdout" in options else None,
+        start_new_session=True,  # Ctrl-C is for us; we then stop the command
+        **options,
+    )
+
+
 class ServerProcess:
     """Starts, watches and stops one server. Invariant: the server does not outlive this process."""
 
@@ -49,14 +61,7 @@ class ServerProcess:
         with inside(self.log, self.log.parent).open("ab") as log:
             log.write(f"\n$ {' '.join(self.command)}\n".encode())
             log.flush()
-            self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", watchdog.__file__, str(self.scratch or ""), *self.command],
-                stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | self.environment,
-                start_new_session=True,  # Ctrl-C is for us; we then stop the server
-            )
+            self._process = watched(self.scratch, self.command, stdout=log, env=os.environ | self.environment)
 
     @property
     def launched(self) -> bool:
@@ -112,11 +117,7 @@ class Scratch:
     def __init__(self, parent: Path | str) -> None:
         """Makes a new folder below `parent`."""
         self.path = Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent))
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-S", "-E", watchdog.__file__, str(self.path)],
-            stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
-            start_new_session=True,
-        )
+        self._watchdog = watched(self.path)
 
     def remove(self) -> None:
         """Remove it now; safe to call twice."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from agentrl.core.errors import InfraError
+from agentrl.core.tasks import cancelled
 from agentrl.engines.servers.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -80,9 +81,7 @@ class ReplicaPool:
 
     async def close(self) -> None:
         """Stop all."""
-        for task in self._restarts.values():
-            task.cancel()
-        await asyncio.gather(*self._restarts.values(), return_exceptions=True)
+        await cancelled(self._restarts.values())
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _any_restarted(self) -> None:

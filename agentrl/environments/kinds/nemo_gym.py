@@ -1,6 +1,7 @@
 """Resource servers of NeMo Gym: the rows are lines of its data files (see `agentrl.environments.nemo_gym`)."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class NemoGymServer(EnvironmentKind):
         if self.url is None and (":" in id or ("/" in id and not id.endswith(".py"))):
             raise UserError(f"nemo_gym: {id} is no server: write its name, or the address of a running one, {EXAMPLE}")
         self.python = None if self.url else interpreter(self.python, self.folder, "nemo-gym")
-        self.settings = {"id": id, "kwargs": self.kwargs}
+        self.settings = json.dumps({"id": id, "kwargs": self.kwargs})
 
     def rows(self, entry: EnvironmentEntry, held_out: bool) -> list[Row]:
         """The lines of a file, each checked against its server. Raises UserError."""

@@ -66,12 +66,9 @@ class OpenEnvEnvironment(SteppedKind):
         assert self.reader is not None
         try:
             value = self.action(action) if self.action else self.reader.read(action)
-        except ValueError as error:
-            return _invalid(error)
-        try:
             answer = self._ask({"type": "step", "data": value})
-        except Invalid as error:
-            return _invalid(error)
+        except ValueError as error:
+            return Observation(f"Invalid action: {error}", invalid=True)
         return self._seen(answer)
 
     def close(self) -> None:
@@ -165,9 +162,5 @@ class Full(Exception):
     """The server has no free session."""
 
 
-class Invalid(Exception):
+class Invalid(ValueError):
     """The server refuses an action."""
-
-
-def _invalid(error: Exception) -> Observation:
-    return Observation(f"Invalid action: {error}", invalid=True)

@@ -177,11 +177,7 @@ class StartedServer(RestartedProgram):
             return Path(running.address).read_text()
 
 
-def started(python: str, settings: Mapping[str, object], folder: str) -> StartedServer:
-    """The server of these settings, which all rows of this process share."""
-    return _started(python, json.dumps(settings), folder)
-
-
 @cache
-def _started(python: str, settings: str, folder: str) -> StartedServer:
+def started(python: str, settings: str, folder: str) -> StartedServer:
+    """The server of these settings, as JSON, which all rows of this process share."""
     return StartedServer(EnvironmentProgram(python, SERVE, json.loads(settings), folder))

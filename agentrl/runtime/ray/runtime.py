@@ -20,8 +20,6 @@ from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start
 from agentrl.engines.teachers import with_addresses
-from agentrl.rollout.async_sampling import AsyncSampling
-from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.engine_worker import EngineWorker
@@ -74,28 +72,23 @@ class RayRuntime(Runtime):
         self.learner = RayLearner(self.ranks, store, each, reads=columns_read(config))
         own = self._engine(config)
         self.apart = config.rollout.nnodes > 0 or (self.servers is not None and not self.sleeps)
-        servers = own if isinstance(own, RemoteEngine) else None
         kind = "cuda" if self.gpus else "cpu"
         teachers = self._open_teachers(config, kind, teacher_launcher(config, kind, self.stack))
         shared = with_addresses(config, teachers)
         spread = config.rollout.agent.num_workers > 0
         workers = start_rollout_workers(shared, own, link_to(own), objects, store, self.stack) if spread else None
-        engine: Engine = workers or own
-        if config.trainer.max_staleness > 0:
-            measured = workers or PausableEngine(own, partial=config.rollout.partial_rollout)
-            self.async_sampling = AsyncSampling(self.runner, measured, servers)
-            engine = measured
         waiting("the policy is loaded")
         with self.start_times.phase("model"):
             results(started.joining, self.ranks.names)
-        if servers is None:
-            self.runner.run(engine.start())
+        if not isinstance(own, RemoteEngine):
+            self.runner.run((workers or own).start())
         reward_model = config.reward.reward_model
         if reward_model.classifies and reward_model.enable_resource_pool:
             self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=self.stack)
         self.rollouts = self._open_rollouts(
             config,
-            engine,
+            own,
+            workers,
             workers=workers.handles if workers else (),
             check_workers=self._check_workers,
             judge=self.judge,

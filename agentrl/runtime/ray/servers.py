@@ -65,8 +65,6 @@ class RayServers:
     """The servers of a run; they start while the ranks load the policy."""
 
     config: Config
-    ranks: WorkerGroup
-    backend: ServerBackend
     servers: list[RemoteServer]
     """Servers that the run starts."""
     transport: RankTransport
@@ -79,10 +77,11 @@ class RayServers:
         """The engine over them. `vocabulary`: the policy's vocabulary size."""
         from agentrl.engines.sending import probe_for
 
-        own = [Replica(self.backend, server.url, server) for server in self.servers]
-        replicas = own or [Replica(self.backend, url) for url in as_list(self.config.rollout.base_url)]
-        check = probe_for(self.config.rollout, lambda ids: self.ranks.call("call", "score", ids), vocabulary)
-        return RemoteEngine(self.backend, replicas, self.transport, check=check)
+        ranks, backend = self.transport.ranks, self.transport.backend
+        own = [Replica(backend, server.url, server) for server in self.servers]
+        replicas = own or [Replica(backend, url) for url in as_list(self.config.rollout.base_url)]
+        check = probe_for(self.config.rollout, lambda ids: ranks.call("call", "score", ids), vocabulary)
+        return RemoteEngine(backend, replicas, self.transport, check=check)
 
 
 @dataclass
@@ -135,7 +134,7 @@ def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitSta
     _check_files_reach(method, rollout, [*ranks.locations, *(server.location for server in servers)])
     senders = {s.url: s.placement.rank if beside else i % len(ranks.actors) for i, s in enumerate(servers)}
     transport = RankTransport(ranks, backend, method, scratch.path, senders)
-    return RayServers(config, ranks, backend, servers, transport, sharing.sleeps)
+    return RayServers(config, servers, transport, sharing.sleeps)
 
 
 def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Location]) -> None:

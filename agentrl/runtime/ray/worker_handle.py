@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from agentrl.core.errors import InfraError, UserError, plural
+from agentrl.core.tasks import Tasks, cancelled
 from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.worker_scheduler import WorkerLost
 from agentrl.runtime.ray.failures import plain_error
@@ -59,7 +60,7 @@ class WorkerHandle:
     _sent: dict[int, Sent] = field(default_factory=dict)
     _serving: asyncio.Event = field(default_factory=asyncio.Event)
     _lost: str | None = None
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: Tasks = field(default_factory=Tasks)
 
     @property
     def serving(self) -> bool:
@@ -82,7 +83,7 @@ class WorkerHandle:
             state = self.state()
             await self.actor.set.remote(state)
         self._serving.set()
-        self._background(self._listen())
+        self._tasks.start(self._listen())
 
     async def run(self, job: GroupJob, take: Take) -> None:
         """Run a job on this worker."""
@@ -112,10 +113,7 @@ class WorkerHandle:
 
     async def close(self) -> None:
         """Stop it."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(self._tasks)
         if self.actor is not None:
             with suppress(TimeoutError, RayError):
                 await asyncio.wait_for(self.actor.close.remote(), CLOSING)
@@ -135,7 +133,7 @@ class WorkerHandle:
         for sent in self._sent.values():
             if not sent.ended.done():
                 sent.ended.set_exception(WorkerLost(f"{self.name} died"))
-        self._background(self._revive())
+        self._tasks.start(self._revive())
 
     async def _with_body(self, event: Any) -> Any:
         """The event; the body of its trajectory is in the store."""
@@ -159,7 +157,7 @@ class WorkerHandle:
 
     def _receive(self, event: Any) -> None:
         if isinstance(event, Lost):
-            self._background(self._confirm(event.url))
+            self._tasks.start(self._confirm(event.url))
         elif isinstance(event, logging.LogRecord):
             logging.getLogger(event.name).log(event.levelno, "%s: %s", self.name, event.getMessage())
         elif (sent := self._sent.get(event.job)) is not None:
@@ -188,8 +186,3 @@ class WorkerHandle:
         except InfraError as failure:
             error = str(failure)
         await self.ask("serves", url, error)
-
-    def _background(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

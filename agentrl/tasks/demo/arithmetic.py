@@ -12,7 +12,6 @@ the demonstrations with k kinds of slips are right at the first attempt.
 
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,37 +24,6 @@ from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Names, items, and pairs of a question and the expression that solves it, by their slots."""
 SLIPS = ("operator", "operand", "copy", "parrot")
-
-
-@dataclass(frozen=True)
-class Slips:
-    """Kinds of slips, each with `chance`, and the share of wrong answers that get a second, right attempt."""
-
-    kinds: tuple[str, ...]
-    chance: float
-    retries: float
-
-    def script(self, expression: str, truth: str, rng: random.Random) -> Script:
-        """One attempt at the sum `expression`, or two where the checker objects to the first."""
-        sent = self._sent(expression, rng)
-        result = yield call("calculator", 0, expression=sent)
-        stated = _miscopied(result, sent, rng) if self._happens("copy", rng) else result
-        if self._happens("parrot", rng):
-            stated = rng.choice(re.findall(r"\d+", expression))
-        yield say(f"The answer is {stated}.")
-        if stated != truth and rng.random() < self.retries:
-            result = yield call("calculator", 1, expression=expression)
-            yield say(f"The answer is {result}.")
-
-    def _sent(self, expression: str, rng: random.Random) -> str:
-        if self._happens("operator", rng):
-            expression = _other_operator(expression, rng)
-        if self._happens("operand", rng):
-            expression = _other_operand(expression, rng)
-        return expression
-
-    def _happens(self, kind: str, rng: random.Random) -> bool:
-        return kind in self.kinds and rng.random() < self.chance
 
 
 @task("arithmetic")
@@ -95,13 +63,12 @@ class Arithmetic(Task):
     INTERACTION = "interactions/checker.yaml"
 
     def __init__(self, *, difficulty: str, sloppiness: float, slips: str, retries: float) -> None:
-        kinds = tuple(slips.split(",")) if slips else ()
-        if unknown := set(kinds) - set(SLIPS):
+        self.slips = slips.split(",") if slips else []
+        if unknown := set(self.slips) - set(SLIPS):
             raise UserError(f"--slips {', '.join(sorted(unknown))}: choose from {', '.join(SLIPS)}")
         if not (0 <= sloppiness <= 1 and 0 <= retries <= 1):
             raise UserError("--sloppiness and --retries are chances: between 0 and 1")
-        self.difficulty = difficulty
-        self.slips = Slips(kinds, sloppiness, retries)
+        self.difficulty, self.chance, self.retries = difficulty, sloppiness, retries
 
     def draw(self, rng: random.Random) -> Problem:
         """A wording with numbers drawn for it; the answer is never below zero."""
@@ -119,8 +86,26 @@ class Arithmetic(Task):
         return Problem(question, truth, extra_info, solution=formula.format(**numbers))
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
-        """One attempt, or two; see `Slips` for what may go wrong."""
-        return self.slips.script(problem.solution, problem.ground_truth, rng)
+        """One attempt with slips by chance, or two where the checker objects to the first."""
+        sent = self._sent(problem.solution, rng)
+        result = yield call("calculator", 0, expression=sent)
+        stated = _miscopied(result, sent, rng) if self._happens("copy", rng) else result
+        if self._happens("parrot", rng):
+            stated = rng.choice(re.findall(r"\d+", problem.solution))
+        yield say(f"The answer is {stated}.")
+        if stated != problem.ground_truth and rng.random() < self.retries:
+            result = yield call("calculator", 1, expression=problem.solution)
+            yield say(f"The answer is {result}.")
+
+    def _sent(self, expression: str, rng: random.Random) -> str:
+        if self._happens("operator", rng):
+            expression = _other_operator(expression, rng)
+        if self._happens("operand", rng):
+            expression = _other_operand(expression, rng)
+        return expression
+
+    def _happens(self, kind: str, rng: random.Random) -> bool:
+        return kind in self.slips and rng.random() < self.chance
 
     def _wordings(self, rng: random.Random) -> list[list[str]]:
         if self.difficulty == "tiny":

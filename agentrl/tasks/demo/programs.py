@@ -6,7 +6,7 @@ reward runs what was handed in on hidden inputs; neither they nor their outputs 
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -66,14 +66,6 @@ class Formula:
         return self.then.value(self.numbers.value(range(a, b + ENDS.index(self.end))), self.n)
 
 
-@dataclass(frozen=True)
-class Notes:
-    """For demonstrations: a draft for each reading, and the line that tries it on the example."""
-
-    drafts: Sequence[str]
-    check: str
-
-
 @task("programs")
 class Programs(Task):
     """Functions of two numbers for the code interpreter."""
@@ -113,14 +105,14 @@ class Programs(Task):
         example = f"f({a}, {b}) == {formula(a, b)}"
         question = f"Write f(a, b): {formula.words}. {example}"
         extra_info = {"tool_selection": ["code_interpreter"]}
-        notes = Notes([Formula(*parts, end).code for end in ENDS], f"print({example})")
-        return Problem(question, json.dumps(tests), extra_info, solution=notes)
+        drafts = [Formula(*parts, end).code for end in ENDS]
+        return Problem(question, json.dumps(tests), extra_info, solution=(drafts, f"print({example})"))
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
         """One reading after the other is tried, until one passes on the example or patience ends."""
-        notes = problem.solution
-        for number, draft in enumerate(notes.drafts):
-            shown = yield call("code_interpreter", number, code=draft + notes.check)
+        drafts, check = problem.solution
+        for number, draft in enumerate(drafts):
+            shown = yield call("code_interpreter", number, code=draft + check)
             if shown.strip() == "True" or rng.random() >= self.corrections:
                 break
         yield say(f"```python\n{draft}```")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError, UserError, last_line
+from agentrl.core.tasks import cancelled
 from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
@@ -42,39 +43,34 @@ class TaskReport:
 async def check_tasks(
     tasks: Mapping[str, Path], runner: TaskRunner, logs: Path, *, jobs: int = 2
 ) -> AsyncIterator[TaskReport]:
-    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME."""
+    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME. Raises nothing
+    that a task is to blame for."""
     slots = asyncio.Semaphore(jobs)
 
     async def checked(name: str, folder: Path) -> TaskReport:
+        report = TaskReport(name)
         async with slots:
-            return await check_task(name, folder, runner, logs / name)
+            try:
+                await _fill(report, folder, runner, logs / name)
+            except (UserError, InfraError) as error:
+                report.problem = " ".join(str(error).split())
+                report.details = getattr(error.__cause__, "details", ())
+        return report
 
     running = [asyncio.ensure_future(checked(name, folder)) for name, folder in tasks.items()]
     try:
         for report in asyncio.as_completed(running):
             yield await report
     finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-async def check_task(name: str, folder: Path, runner: TaskRunner, logs: Path) -> TaskReport:
-    """Build a task's image, try its solution and nothing at all. Raises nothing that the task is to blame for."""
-    report = TaskReport(name)
-    try:
-        await _fill(report, folder, runner, logs)
-    except (UserError, InfraError) as error:
-        report.problem = " ".join(str(error).split())
-        report.details = getattr(error.__cause__, "details", ())
-    return report
+        await cancelled(running)
 
 
 async def _fill(report: TaskReport, folder: Path, runner: TaskRunner, logs: Path) -> None:
+    """Build a task's image, try its solution and nothing at all. Raises UserError and InfraError."""
     harbor = HarborTask({"path": str(folder)}, pass_env=runner.containers.pass_env)
     report.notes, began = harbor.task.notes, time.monotonic()
     for spec in (harbor.spec, *harbor.further):
-        await runner.prepared(spec)
+        await runner.images.ready(spec)
     report.build = time.monotonic() - began
     nothing, _ = await _trial(folder, runner, logs / "noop")
     seconds = nothing.extra["task"]["seconds"]

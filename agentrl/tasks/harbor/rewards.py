@@ -6,11 +6,9 @@ there the exit code says nothing where `run-tests.sh` ends with a command that a
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from agentrl.containers import Done
 from agentrl.core.errors import InfraError, last_line
@@ -32,9 +30,9 @@ NUMBERS, NUMBER = "reward.json", "reward.txt"
 
 def read_numbers(logs: Path, code: int, output: str) -> dict[str, float]:
     """The numbers in files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
-    for name, read in ((NUMBERS, _numbers), (NUMBER, _number)):
+    for name in (NUMBERS, NUMBER):
         if (logs / name).is_file():
-            return read(logs / name)
+            return _numbers(logs / name)
     how = f"with exit code {code}" if code else "well"
     words = f": {last_line(output)[:SHOWN_CHARACTERS]}" if code else ""
     raise InfraError(f"the tests ended {how} and wrote neither {NUMBER} nor {NUMBERS} to /logs/verifier{words}")
@@ -51,38 +49,21 @@ def verdict_on(scores: Mapping[str, float], output: str) -> Verdict:
     return Verdict(reward, dict(scores) if len(scores) > 1 else {}, output)
 
 
-def _number(file: Path) -> dict[str, float]:
-    text = _text(file).strip()
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InfraError(f"{file.name} of the tests holds {text[:60]!r} and no number")
-    return {"reward": value}
-
-
 def _numbers(file: Path) -> dict[str, float]:
-    parsed = _parsed(file)
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise InfraError(f"{file.name} of the tests has more than {MAX_FILE_BYTES >> 10} KiB")
+    text = file.read_text(errors="replace").strip()
+    try:
+        parsed = float(text) if file.name == NUMBER else json.loads(text)
+    except (ValueError, RecursionError):
+        held = f"holds {text[:60]!r} and no number" if file.name == NUMBER else "is no JSON"
+        raise InfraError(f"{file.name} of the tests {held}") from None
     values = parsed if isinstance(parsed, Mapping) else {"reward": parsed}
     found = {str(name): value for name, value in values.items() if isinstance(value, int | float)}
     numbers = {name: float(value) for name, value in found.items() if abs(value) <= MAX_REWARD}
     if not numbers or len(numbers) < len(found):
         raise InfraError(f"{file.name} of the tests holds no finite numbers: {str(parsed)[:60]}")
     return numbers
-
-
-def _text(file: Path) -> str:
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise InfraError(f"{file.name} of the tests has more than {MAX_FILE_BYTES >> 10} KiB")
-    return file.read_text(errors="replace")
-
-
-def _parsed(file: Path) -> Any:
-    try:
-        return json.loads(_text(file))
-    except (ValueError, RecursionError):
-        raise InfraError(f"{file.name} of the tests is no JSON") from None
 
 
 def by_pytest(done: Done) -> float:

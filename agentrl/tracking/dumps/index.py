@@ -22,7 +22,9 @@ from agentrl.core.outputs import write_atomic
 from agentrl.tracking.dumps.records import Record
 from agentrl.trajectory.trajectory import SpanKind
 
-VERSION = 3
+VERSION = 4
+PLACE, LISTS = ("offset", "length"), ("spans", "versions")
+"""Columns with the place of a line, and columns of lists."""
 KINDS: tuple[str, ...] = get_args(SpanKind)
 TAIL = 65536
 SEGMENT = re.compile(rb'"turn":\s*(\d+),\s*"n":\s*(\d+),\s*"mask":\s*([01]),\s*"version":\s*(\d+|null)')
@@ -36,10 +38,6 @@ class Index:
 
     columns: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     """`offset` and `length` of the line in bytes, without its end, and those of `_summary`."""
-    spans: list[list[int]] = field(default_factory=list)
-    """Per trajectory, three numbers a span: its kind as an index of KINDS, start and end in ms since `start`."""
-    versions: list[list[int]] = field(default_factory=list)
-    """Per trajectory, three numbers each: turn, weight version, and how many tokens it sampled there."""
     position: int = 0
     """Bytes of the dump that are indexed."""
 
@@ -51,14 +49,12 @@ class Index:
         record = _skimmed(line)
         for name, value in {"offset": self.position, "length": len(line), **_summary(record)}.items():
             self.columns[name].append(value)
-        self.spans.append(_spans(record["spans"]))
-        self.versions.append(_versions(record))
         self.position += len(line) + 1
 
     def save(self, dump: Path) -> None:
         """Write the index to its hidden file."""
-        head = {"version": VERSION, "size": self.position, "tail": _tail(dump), "columns": self.columns}
-        write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans, self.versions)))
+        head = {"version": VERSION, "size": self.position, "tail": _tail(dump)}
+        write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.columns)))
 
 
 def read_index(dump: Path) -> Index:
@@ -84,8 +80,7 @@ def _saved(dump: Path) -> Index | None:
         head = json.loads(file.readline())
         fits = (head["version"], head["size"], head["tail"]) == (VERSION, dump.stat().st_size, _tail(dump))
         if fits:
-            spans, versions = map(json.loads, file)
-            return Index(defaultdict(list, head["columns"]), spans, versions, head["size"])
+            return Index(defaultdict(list, json.loads(file.readline())), head["size"])
     return None
 
 
@@ -133,10 +128,13 @@ def _summary(record: Record) -> dict[str, Any]:
         "advantage": sum(n * value for n, value in advantages) / trained if advantages and trained else None,
         "start": min((span["start"] for span in spans), default=None),  # seconds since the epoch
         "end": max((span["end"] for span in spans), default=None),
+        "spans": _spans(spans),
+        "versions": _versions(record),
     }
 
 
 def _versions(record: Record) -> list[int]:
+    """Three numbers each: turn, weight version, and how many tokens it sampled there."""
     tokens = Counter[tuple[int, int]]()
     for segment in (segment for sample in record["samples"] for segment in sample["segments"]):
         if segment["mask"]:
@@ -145,6 +143,7 @@ def _versions(record: Record) -> list[int]:
 
 
 def _spans(spans: list[Record]) -> list[int]:
+    """Three numbers a span: its kind as an index of KINDS, start and end in ms since the first start."""
     origin = min((span["start"] for span in spans), default=0.0)
     numbers = (
         (KINDS.index(span["kind"]), *(round((span[edge] - origin) * 1000) for edge in ("start", "end")))

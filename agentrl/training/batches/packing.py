@@ -127,7 +127,7 @@ def total_reward(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> f
     turns = trajectory.turn_rewards
     if trajectory.side_rewards:
         first = min(ledger.side for ledger in trajectory.outlines)
-        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends()}
+        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends}
         turns = [turn for turn in turns if turn.turn in mine]
     return fsum([trajectory.reward or 0.0, *(turn_weights[turn.source] * turn.value for turn in turns)])
 
@@ -216,7 +216,7 @@ def _final_rewards(
 
 def _turn_ends(ledgers: Sequence[Ledger | LedgerOutline]) -> dict[int, Spot]:
     """The last model token of each turn; a later ledger overrides."""
-    return {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends().items()}
+    return {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends.items()}
 
 
 def _spot(ends: dict[int, Spot], turn: int) -> Spot:

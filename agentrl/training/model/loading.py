@@ -95,6 +95,8 @@ def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) 
     source = folder_or_id(path, key)
     if source == path and not Path(source).is_dir():
         _check_hub(path, key)
+    if not Path(source, "tokenizer_config.json").is_file():  # an adapter may leave it to its base
+        source, _ = base_and_adapter(source, 0)
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code

@@ -14,7 +14,7 @@ with the sequence alone by the median token: a router of experts may choose othe
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.chat.media.inputs import TYPES, parameters
+from agentrl.core.replaced import replaced
 from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
@@ -143,18 +144,11 @@ def _far(model: Any, config: Any) -> int:
     return 0 if any(longest <= m.num_embeddings <= longest + 8 for m in tables) else FAR * longest
 
 
-@contextmanager
-def short_windows(model: PreTrainedModel, length: int) -> Iterator[None]:
+def short_windows(model: PreTrainedModel, length: int) -> AbstractContextManager[None]:
     """While the body runs, attention windows and chunks that are longer have `length` tokens."""
     owners = (model.config, model.config.get_text_config(), *model.modules())
-    windows = [(vars(owner), name, size) for owner in owners for name, size in _windows(owner) if size > length]
-    for attributes, name, _ in windows:
-        attributes[name] = length
-    try:
-        yield
-    finally:
-        for attributes, name, size in windows:
-            attributes[name] = size
+    windows = ((vars(owner), name, size) for owner in owners for name, size in _windows(owner))
+    return replaced((attributes, name, length) for attributes, name, size in windows if size > length)
 
 
 def _windows(owner: object) -> Iterator[tuple[str, int]]:

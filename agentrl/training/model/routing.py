@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from agentrl.core.errors import UserError
+from agentrl.core.replaced import replaced
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 LAYER = re.compile(r"\.(\d+)\.")
@@ -74,14 +75,9 @@ class Routing:
             yield found
         found.index_copy_(1, layers, seen)
 
-    @contextmanager
-    def _present(self, plan: Tensor, seen: Tensor, counted: Tensor | None = None) -> Iterator[None]:
-        before = self.plan, self.seen, self.counted
-        self.plan, self.seen, self.counted = plan, seen, counted
-        try:
-            yield
-        finally:
-            self.plan, self.seen, self.counted = before
+    def _present(self, plan: Tensor, seen: Tensor, counted: Tensor | None = None) -> AbstractContextManager[None]:
+        own = vars(self)
+        return replaced([(own, "plan", plan), (own, "seen", seen), (own, "counted", counted)])
 
     @contextmanager
     def recording(self, network: nn.Module) -> Iterator[None]:

@@ -5,7 +5,7 @@ router is the innermost module that calls `topk` over as many scores as the laye
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -44,11 +44,8 @@ class _Watch(TorchFunctionMode):
         """In the body, the modules that run are on the stack."""
         before = hooks.register_module_forward_pre_hook(lambda module, _: self.stack.append(module))
         after = hooks.register_module_forward_hook(self._left, always_call=True)
-        try:
+        with before, after:
             yield
-        finally:
-            before.remove()
-            after.remove()
 
     def _left(self, *_: Any) -> None:
         self.stack.pop()
@@ -125,12 +122,10 @@ class Probe:
         def note(_: nn.Module, given: tuple[Any, ...]) -> None:
             found.extend(x for x in given if x.is_floating_point() and x.shape == (LENGTH, width))
 
-        hooked = [part.register_forward_pre_hook(note) for part in expert_layers(self.model.base).values()]
-        try:
+        with ExitStack() as hooks:
+            for part in expert_layers(self.model.base).values():
+                hooks.enter_context(part.register_forward_pre_hook(note))
             yield found
-        finally:
-            for hook in hooked:
-                hook.remove()
 
     def _replayed(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         assert self.routing is not None

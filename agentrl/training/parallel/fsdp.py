@@ -12,7 +12,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import islice
 from math import prod
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.core.errors import UserError
+from agentrl.core.replaced import replaced
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.lazy_tensors import LazyTensor
 from agentrl.training.parallel.experts import gather_experts
@@ -143,19 +144,10 @@ class ShardedModel(ModelHandle):
         for unit, _ in self._units:
             unit.reshard()
 
-    @contextmanager
-    def _replaced(self, whole: dict[str, Tensor]) -> Iterator[None]:
+    def _replaced(self, whole: dict[str, Tensor]) -> AbstractContextManager[None]:
         """While the body runs, the module has these parameters."""
-        places = [name.rpartition(".") for name in whole]
-        owners = [(self.module.get_submodule(owner)._parameters, leaf) for owner, _, leaf in places]
-        sharded: list[Any] = [owner[leaf] for owner, leaf in owners]
-        for (owner, leaf), tensor in zip(owners, whole.values(), strict=True):
-            owner[leaf] = nn.Parameter(tensor, requires_grad=False)
-        try:
-            yield
-        finally:
-            for (owner, leaf), tensor in zip(owners, sharded, strict=True):
-                owner[leaf] = tensor
+        places = ((*name.rpartition("."), nn.Parameter(tensor, requires_grad=False)) for name, tensor in whole.items())
+        return replaced((self.module.get_submodule(owner)._parameters, leaf, own) for owner, _, leaf, own in places)
 
 
 def wrapper(

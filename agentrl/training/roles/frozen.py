@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agentrl.core.replaced import replaced
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import Logits, TokenLogprobs
@@ -86,10 +87,7 @@ class Reference:
     @contextmanager
     def _base(self) -> Iterator[None]:
         """In the body, a policy computes without its adapter, and routes by itself: it is another policy."""
-        routing, self.model.routing = self.model.routing, None
-        try:
-            without = self.model.adapted and not self.as_is
-            with self.model.module.disable_adapter() if without else nullcontext():
-                yield
-        finally:
-            self.model.routing = routing
+        without = self.model.adapted and not self.as_is
+        adapter = self.model.module.disable_adapter() if without else nullcontext()
+        with replaced([(vars(self.model), "routing", None)]), adapter:
+            yield

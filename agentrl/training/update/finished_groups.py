@@ -3,9 +3,9 @@
 Invariant: it changes when gradients are computed, not what a step trains on: `EarlyGradients` compares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentrl.algorithms import ADVANTAGES
 from agentrl.config.derived import deterministic, has_baselines
@@ -21,8 +21,8 @@ MAX_PARTS = 8
 class EarlyTrainer(Protocol):
     """The methods of `Runtime` that are used here."""
 
-    def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
-        """A batch of trajectories."""
+    learner: Any
+    """Packs trajectories."""
 
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use."""
@@ -55,7 +55,7 @@ class FinishedGroups:
             return
         self._accumulated.update(ready)
         trajectories = [finished[i] for i in chain.from_iterable(map(self._indices, ready))]
-        batch = self.advantages.of_groups(self.runtime.pack(trajectories, step - 1), trajectories)
+        batch = self.advantages.of_groups(self.runtime.learner.pack(trajectories, step - 1), trajectories)
         if batch.num_sequences:
             self.runtime.accumulate_early(batch)
 

@@ -135,7 +135,7 @@ async def test_a_server_that_fails_is_late_or_dies(tmp_path: Path, serve: Serve)
 async def test_a_server_of_ours_that_died_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "SERVE", Path(__file__).with_name("starting.py"))
     (row,) = rows_of(tmp_path, "counter", LINE, written=f"python: {sys.executable}")
-    server = servers.started(sys.executable, {"id": "counter", "kwargs": {}}, str(tmp_path))
+    server = servers.started(sys.executable, json.dumps({"id": "counter", "kwargs": {}}), str(tmp_path))
     assert (await play(row, add(1) + add(2), "312")).reward == 1
     first = server.url()
     assert server._running is not None

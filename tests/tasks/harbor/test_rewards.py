@@ -44,7 +44,7 @@ def test_the_first_file_counts(
         ({"reward.json": "1" + "0" * 400}, "holds no finite numbers"),
         ({"reward.txt": " " * 2**21}, "has more than 1024 KiB"),
         ({"reward.txt": ""}, "reward.txt of the tests holds '' and no number"),
-        ({"reward.txt": "nan"}, "holds 'nan' and no number"),
+        ({"reward.txt": "nan"}, "holds no finite numbers: nan"),
         ({"reward.json": "{"}, "reward.json of the tests is no JSON"),
         ({"reward.json": '{"reward": NaN}'}, "holds no finite numbers"),
         ({"reward.json": "{}"}, "holds no finite numbers"),

@@ -22,7 +22,7 @@ import pickle
 import runpy
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import context, process, spawn
@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 LIBRARIES = (
     "torch",
@@ -88,7 +89,7 @@ class Standbys:
     def install(self, count: int) -> None:
         """Start so many, and take the place of spawning until all are used."""
         spawning = multiprocessing.get_context("spawn")
-        with variable("LD_PRELOAD", ":".join(self.preloaded)):
+        with patch.dict(os.environ, {"LD_PRELOAD": ":".join(self.preloaded)} if self.preloaded else {}):
             for _ in range(count):
                 theirs, ours = spawning.Pipe(duplex=False)
                 standby = spawning.Process(target=stand_by, args=(theirs,), daemon=True)
@@ -164,20 +165,6 @@ def cuda_version() -> str:
     if found is not None and found.origin is not None:
         exec((Path(found.origin).parent / "version.py").read_text(), named)
     return str(named.get("cuda"))
-
-
-@contextmanager
-def variable(name: str, value: str) -> Any:
-    """Set a variable of the environment for the body, where it has a value."""
-    before = os.environ.get(name)
-    if value:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
 
 
 def say(text: str) -> None:
