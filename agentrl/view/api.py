@@ -25,12 +25,10 @@ from agentrl.view.table import Row, Table
 Query = Mapping[str, str]
 Json = dict[str, Any]
 
-QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajectory", "timeline", "match")
-"""Methods whose names are questions."""
 PAGE_ROWS, MOST_ROWS = 200, 1000
 STRANGE = re.compile(r"\W", re.ASCII)
 """Characters that Prometheus does not take in names."""
-QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "trajectory", "timeline", "match")
+QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajectory", "timeline", "match")
 """Names of methods that answer them."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
