@@ -20,7 +20,7 @@ def talk(url: str, token: str | None, http: httpx.Client) -> None:
     while True:
         question = input("you: ")
         key = f"{token}.{secrets.token_hex(8)}" if token else secrets.token_hex(8)
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, max_retries=6)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, http_client=http, max_retries=6)  # type: ignore[arg-type]
         said = [{"role": "user", "content": question}]
         answer = client.chat.completions.create(model="policy", messages=said)  # type: ignore[arg-type]
         print(f"it:  {answer.choices[0].message.content}")

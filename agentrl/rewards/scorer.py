@@ -42,15 +42,15 @@ class ScoreSources:
 TOOLS_AND_INTERACTIONS = ScoreSources()
 
 
-def length_penalty(overlong: OverlongBuffer, max_response_length: int, tokens: int) -> float:
+def length_penalty(overlong_buffer: OverlongBuffer, max_response_length: int, tokens: int) -> float:
     """The penalty for a long answer (DAPO, arXiv 2503.14476): 0 up to the buffer, then linearly down to the negative
     `penalty_factor` at the limit.
 
     `tokens`: number that the model made; those of tools and users do not count.
     """
-    limit = overlong.max_resp_len or max_response_length
-    buffer = overlong.len or max(1, limit // 5)
-    return -overlong.penalty_factor * min(max((tokens - limit + buffer) / buffer, 0.0), 1.0)
+    limit = overlong_buffer.max_resp_len or max_response_length
+    buffer = overlong_buffer.len or max(1, limit // 5)
+    return -overlong_buffer.penalty_factor * min(max((tokens - limit + buffer) / buffer, 0.0), 1.0)
 
 
 class Scorer:
@@ -77,7 +77,7 @@ class Scorer:
         Raises UserError when nothing can give a score.
         """
         self.decode, self.sandbox = decode, sandbox
-        self.overlong, self.max_response_length = reward.overlong_buffer, max_response_length
+        self.overlong_buffer, self.max_response_length = reward.overlong_buffer, max_response_length
         self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
         name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
@@ -124,11 +124,11 @@ class Scorer:
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
         trajectory.reward_extra |= extra
-        if self.overlong.enable:
+        if self.overlong_buffer.enable:
             tokens = sum(ledger.model_tokens for ledger in trajectory.ledgers)
-            penalty = length_penalty(self.overlong, self.max_response_length, tokens)
+            penalty = length_penalty(self.overlong_buffer, self.max_response_length, tokens)
             trajectory.reward, trajectory.length_penalty = trajectory.reward + penalty, penalty
-            if self.overlong.log:
+            if self.overlong_buffer.log:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 
     def expect(self, keys: Sequence[str]) -> None:
