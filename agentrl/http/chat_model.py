@@ -14,7 +14,6 @@ log = logging.getLogger(__name__)
 BUSY, REFUSED = (429, 500, 503, 529), (400, 422)
 OPTIONAL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens")
 """Settings of a request that not every model takes."""
-LONGEST_WAIT = 30.0  # seconds before a request is sent again
 
 
 class ChatModel:
@@ -45,5 +44,5 @@ class ChatModel:
         except (KeyError, IndexError, TypeError, ValueError):
             raise InfraError(f"{self.http.url} answers no chat completion: {str(answer)[:200]}") from None
         with uncounted():
-            await asyncio.sleep(0.0 if named else min(2.0**attempt, LONGEST_WAIT))
+            await asyncio.sleep(0.0 if named else min(2.0**attempt, 30.0))
         return await self.complete(body, timeout, attempt + (not named))

@@ -43,7 +43,7 @@ class EndpointRuntime(Runtime):
     def __init__(self, config: Config, objects: UserObjects) -> None:
         """Raises UserError."""
         super().__init__(StartTimes())
-        self.tokenizer = byte_tokenizer()
+        self.tokenizer = train_tokenizer([], 256, read_template(share() / READY_MADE_TEMPLATE))
         data = replace(config.data, max_prompt_length=LONGEST, max_response_length=LONGEST)
         rollout, model = replace(config.rollout, max_model_len=LONGEST), replace(config.model, path=None)
         engine = Endpoint(str(config.rollout.base_url), str(config.model.path), self.tokenizer)
@@ -54,17 +54,13 @@ class EndpointRuntime(Runtime):
     def _free_memory(self) -> None: ...
 
 
-def byte_tokenizer() -> Any:
-    """A tokenizer whose tokens are bytes, and the marks of a chat template that can be read."""
-    return train_tokenizer([], 256, read_template(share() / READY_MADE_TEMPLATE))
-
-
 class Endpoint:
     """An engine whose tokens are bytes; it has no weights."""
 
     def __init__(self, url: str, model: str, tokenizer: Any) -> None:
         """`model`: its name there. Raises UserError for an address that is none."""
         self.model = ChatModel(url, model, KEY, RETRIES)
+        self.close = self.model.http.close
         self.tokenizer = deepcopy(tokenizer)  # to encode control tokens as letters is a setting of the object
         self._marks = tokenizer.convert_tokens_to_ids([START, END])
         self._said: defaultdict[str, dict[str, Message]] = defaultdict(dict)
@@ -89,17 +85,12 @@ class Endpoint:
     def release(self, key: str) -> None:
         self._said.pop(key, None)
 
-    async def health(self) -> dict[str, float]:
-        return {}
-
-    async def close(self) -> None:
-        await self.model.http.close()
-
     def open(self, key: str) -> None: ...
 
-    async def _nothing(self, *_: Any) -> None: ...
+    async def _nothing(self, *_: Any) -> Any:
+        return {}
 
-    start = abort = pause = resume = update_weights = sleep = wake = _nothing
+    start = abort = pause = resume = update_weights = sleep = wake = health = _nothing
 
     def _turns(self, ids: list[int]) -> list[list[str]]:
         """Role and text of each message; the last one is the answer as far as it is begun."""
