@@ -22,8 +22,7 @@ class ChatModel:
     def __init__(self, url: str, name: str, key_env: str, retries: int) -> None:
         """`url` ends in /v1 or in /chat/completions. The environment variable `key_env` holds the key, if one is
         needed. Raises UserError for an address that is none."""
-        key = os.environ.get(key_env)
-        headers = f"Authorization: Bearer {key}\r\n" if key else ""
+        headers = f"Authorization: Bearer {key}\r\n" if (key := os.environ.get(key_env)) else ""
         self.http = Http(url.rstrip("/").removesuffix("/chat/completions"), headers=headers)
         self.name, self.retries, self._refused = name, retries, set[str]()
 
