@@ -1,7 +1,6 @@
 """`agentrl.rollout`: trajectories without training. `agentrl.evaluate`: figures for a model, or for stored answers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from agentrl.core.grouping import grouped
 from agentrl.data import load_dataset
 from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.generating import CHUNK
-from agentrl.evaluation.settings import scoring_something, untrained
+from agentrl.evaluation.settings import sampler, scoring_something
 from agentrl.evaluation.stored import answered, read_answers, scored
 from agentrl.rollout.user_objects import UserObjects
-from agentrl.runtime.opening import open_runtime
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.estimates import Report, RowScores, reports, row_scores
 from agentrl.trajectory.row import Row
@@ -63,19 +61,10 @@ def rollout(
     if n is not None:
         settled.rollout.n = n
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
+    log_notes(preflight(settled))
     with sampler(settled, objects) as runtime:
         chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
         return fetch(runtime.rollouts.sample(chosen, 0, lambda _: None))
-
-
-@contextmanager
-def sampler(config: Config, objects: UserObjects) -> Iterator[Runtime]:
-    """A runtime whose engine has the model's weights; it scores where something does. Raises UserError."""
-    log_notes(preflight(config))
-    scored = config if objects.reward is not None else scoring_something(config)
-    with closing(open_runtime(untrained(scored), objects)) as runtime:
-        runtime.publish_weights(0)
-        yield runtime
 
 
 def chosen_rows(config: Config, objects: UserObjects, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
@@ -144,6 +133,7 @@ def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> li
         config.data.train_files = config.data.path  # where rows are looked at for what they are, they are these
     if objects.reward is None and scoring_something(config) is not config:
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
+    log_notes(preflight(config))
     with sampler(config, objects) as runtime:
         rows = chosen_rows(config, objects, runtime, config.data.path, limit)
         parts = (rows[start:][:CHUNK] for start in range(0, len(rows), CHUNK))

@@ -1,8 +1,12 @@
 """`agentrl cluster check`: check the machines of a Ray cluster before a run.
 
-    agentrl cluster check --config-name my-run trainer.nnodes=4 trainer.n_gpus_per_node=8
-
 It takes the settings of `agentrl train`, a minute, and all machines that are large enough.
+
+Examples:
+    # check this machine, or the cluster of `ray start`
+    agentrl cluster check trainer.n_gpus_per_node=8
+    # check the cluster of a run
+    agentrl cluster check --config-name my-run trainer.nnodes=4
 """
 
 import argparse
@@ -12,11 +16,6 @@ from typing import NoReturn
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.cli.doctor import FindingPrinter
 from agentrl.core.errors import InfraError
-
-EXAMPLES = (
-    ("check this machine, or the cluster of `ray start`", "agentrl cluster check trainer.n_gpus_per_node=8"),
-    ("check the cluster of a run", "agentrl cluster check --config-name my-run trainer.nnodes=4"),
-)
 
 LIMIT = 180
 """Seconds after which a machine that does not answer ends the check: Ray itself waits forever."""

@@ -1,8 +1,12 @@
 """`agentrl doctor`: check a run before it spends GPU time.
 
-    agentrl doctor --config-name my-run rollout.multi_turn.enable=true
-
 It takes the settings of `agentrl train`. It needs the tokenizer and three rows: no engine, no GPU, no weights.
+
+Examples:
+    # check the settings of a run
+    agentrl doctor --config-name my-run rollout.multi_turn.enable=true
+    # check ten validation rows
+    agentrl doctor --config-name my-run --split val --rows 10
 """
 
 import argparse
@@ -17,11 +21,6 @@ from agentrl.core.errors import plural
 if TYPE_CHECKING:
     from agentrl.doctor.finding import Finding
 
-
-EXAMPLES = (
-    ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
-    ("check ten validation rows", "agentrl doctor --config-name my-run --split val --rows 10"),
-)
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
 

@@ -1,7 +1,14 @@
-"""`agentrl eval`: score stored answers or a model, per data source.
+r"""`agentrl eval`: score stored answers or a model, per data source.
 
-agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
-agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=4 ...
+Examples:
+    # score stored answers, in verl's format
+    agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
+    # score a model; its answers are stored in the file
+    agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \
+          data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number
+    # have an agent do a folder's tasks with any model behind a server; the key is in OPENAI_API_KEY
+    agentrl eval tasks:FOLDER --agent mini --model NAME --url http://HOST:PORT/v1 rollout.n=4 --each \
+          rollout.agent.agent_loop_config_path=agents.yaml
 """
 
 import argparse
@@ -25,23 +32,11 @@ if TYPE_CHECKING:
     from agentrl.tracking.estimates import Figure, Report, RowScores
 
 
-EXAMPLES = (
-    (
-        "score stored answers, in verl's format",
-        "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py",
-    ),
-    (
-        "score a model; its answers are stored in the file",
-        """agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \\
-      data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number""",
-    ),
-)
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     configure_rows(parser)
     parser.add_argument("--model", metavar="PATH", help="model.path: a model's folder, or a run's")
+    parser.add_argument("--url", metavar="URL", help="an OpenAI-compatible endpoint, which knows --model by its name")
     parser.add_argument("--agent", metavar="NAME", help="rollout.agent.default_agent_loop: who does the tasks")
     parser.add_argument("--each", action="store_true", help="a line for each row or task, not for each data source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
@@ -75,8 +70,9 @@ def run(args: argparse.Namespace) -> int:
 def overrides(args: argparse.Namespace) -> list[str]:
     """The settings, with those that options and a row source without a key stand for."""
     words = [f"data.path={word}" if split_source(word) else word for word in args.overrides]
-    out = args.model and "answers.jsonl"
-    options = {"data.output_path": out, "model.path": args.model, "rollout.agent.default_agent_loop": args.agent}
+    out, engine = args.model and "answers.jsonl", args.url and "openai"
+    options = {"data.output_path": out, "rollout.name": engine, "rollout.base_url": args.url}
+    options |= {"model.path": args.model, "rollout.agent.default_agent_loop": args.agent}
     return [*(f"{key}={value}" for key, value in options.items() if value), *words]
 
 

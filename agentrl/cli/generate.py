@@ -1,13 +1,18 @@
-"""`agentrl generate`: answer rows with a model and store the answers.
-
-    agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet data.output_path=answers.parquet
+r"""`agentrl generate`: answer rows with a model and store the answers.
 
 It takes the settings of `agentrl train`: tools, turns and sampling work in the same way.
+
+Examples:
+    # answer each row four times
+    agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \
+          data.output_path=answers.parquet rollout.n=4
+    # score them later
+    agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +26,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
-
-
-EXAMPLES = (
-    (
-        "answer each row four times",
-        """agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \\
-      data.output_path=answers.parquet rollout.n=4""",
-    ),
-    ("score them later", "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py"),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,13 +74,11 @@ def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequenc
     print_notes(preflight(config))
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
-    from agentrl.evaluation.settings import scoring_something, untrained
-    from agentrl.runtime.opening import open_runtime
+    from agentrl.evaluation.settings import sampler
 
     use_idle_cores(config.trainer, config.rollout)
-    with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
+    with sampler(config) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")[:limit]
-        runtime.publish_weights(0)
         generator = Generator(config, runtime, out)
         with progress() as on_row:
             generator.run(rows, on_row)

@@ -75,9 +75,9 @@ def dispatch(args: list[str]) -> int:
 
 
 def run_command(command: Command, args: list[str]) -> int:
-    """Parse a command's arguments and run it; one with EXAMPLES has a help page about its keys."""
+    """Parse a command's arguments and run it; one that takes keys has a help page about them."""
     module = command.load()
-    if hasattr(module, "EXAMPLES") and not {"-h", "--help"}.isdisjoint(args):
+    if command.keys and not {"-h", "--help"}.isdisjoint(args):
         from agentrl.cli.page import print_page
 
         print_page(command, module)

@@ -25,13 +25,11 @@ verl's names work: actor_rollout_ref.rollout.n means rollout.n."""
 
 
 def print_page(command: Command, module: ModuleType) -> None:
-    """Print the examples of a command's module, presets, sections of keys, and the command's options."""
+    """Print the description of a command with its examples, presets, sections of keys, and the command's options."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]agentrl {command.name}[/] [KEY=VALUE ...]: {command.help}\n")
     console.print(HOW)
-    console.print("\n[bold]Examples[/]")
-    for why, line in module.EXAMPLES:
-        console.print(f"  [dim]# {why}[/]\n  {line}")
+    console.print(Text(f"\n{module.__doc__}".rstrip()))
     schema = SCHEMAS[command.keys]
     _print_presets(console, command.name, schema)
     _print_sections(console, schema)

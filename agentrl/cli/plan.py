@@ -1,8 +1,14 @@
 """`agentrl plan`: the layouts of a run on GPUs that you do not have yet, with memory and seconds of each.
 
-    agentrl plan MODEL --gpus 8
-
 It reads the model's configuration alone, and the settings of `agentrl train`. A key that you set keeps its value.
+
+Examples:
+    # which layouts of a model fit on eight H100, and the fastest
+    agentrl plan models/my-model --gpus 8
+    # on 64 H200, with longer answers
+    agentrl plan MODEL --gpus 64 --gpu h200 data.max_response_length=16384
+    # measure this machine, then plan with it
+    agentrl plan MODEL --gpus 8 --measure mine.json
 """
 
 import argparse
@@ -21,11 +27,6 @@ from agentrl.core.outputs import write_atomic
 if TYPE_CHECKING:
     from agentrl.doctor.plan import Plan
 
-EXAMPLES = (
-    ("which layouts of a model fit on eight H100, and the fastest", "agentrl plan models/my-model --gpus 8"),
-    ("on 64 H200, with longer answers", "agentrl plan MODEL --gpus 64 --gpu h200 data.max_response_length=16384"),
-    ("measure this machine, then plan with it", "agentrl plan MODEL --gpus 8 --measure mine.json"),
-)
 ROWS = 10
 """Layouts that are shown."""
 

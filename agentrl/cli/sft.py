@@ -1,4 +1,14 @@
-"""`agentrl sft`: fine-tune a model on demonstrations."""
+r"""`agentrl sft`: fine-tune a model on demonstrations.
+
+Examples:
+    # train with LoRA; the adapter is merged into the written model
+    agentrl sft model.path=models/smollm2 model.lora_rank=16 optim.lr=2e-4 \
+          data.train_files=data/arithmetic/sft.jsonl trainer.output_dir=models/warm
+    # then continue with reinforcement learning
+    agentrl train model.path=models/warm ...
+    # show keys about data: type, default, meaning
+    agentrl sft --help-keys data.
+"""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -17,16 +27,6 @@ from agentrl.core.paths import shown
 if TYPE_CHECKING:
     from agentrl.training.sft.contract import SftResult
 
-
-EXAMPLES = (
-    (
-        "train with LoRA; the adapter is merged into the written model",
-        """agentrl sft model.path=models/smollm2 model.lora_rank=16 optim.lr=2e-4 \\
-      data.train_files=data/arithmetic/sft.jsonl trainer.output_dir=models/warm""",
-    ),
-    ("then continue with reinforcement learning", "agentrl train model.path=models/warm ..."),
-    ("show keys about data: type, default, meaning", "agentrl sft --help-keys data."),
-)
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 

@@ -1,4 +1,20 @@
-"""`agentrl train`: train a model with reinforcement learning, with tools, over several turns."""
+r"""`agentrl train`: train a model with reinforcement learning, with tools, over several turns.
+
+Examples:
+    # multi-turn GRPO with tools
+    agentrl train rollout.multi_turn.enable=true model.path=models/smollm2 \
+          data.train_files=data/arithmetic/train.parquet rollout.multi_turn.tool_config_path=tools/calculator.yaml
+    # use another algorithm and other values
+    agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ...
+    # run your own experiment: my/exp.yaml
+    agentrl train --config-dir my --config-name exp trainer.seed=1
+    # run all four combinations
+    agentrl train -m actor.optim.lr=1e-6,1e-5 rollout.n=4,8 ...
+    # print the resolved configuration
+    agentrl train --cfg job algorithm=dr_grpo
+    # show keys about turns: type, default, meaning
+    agentrl train --help-keys multi_turn
+"""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -10,20 +26,6 @@ from agentrl.cli.sweep import sweep
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.tracking.start_times import StartTimes
-
-
-EXAMPLES = (
-    (
-        "multi-turn GRPO with tools",
-        """agentrl train rollout.multi_turn.enable=true model.path=models/smollm2 \\
-      data.train_files=data/arithmetic/train.parquet rollout.multi_turn.tool_config_path=tools/calculator.yaml""",
-    ),
-    ("use another algorithm and other values", "agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ..."),
-    ("run your own experiment: my/exp.yaml", "agentrl train --config-dir my --config-name exp trainer.seed=1"),
-    ("run all four combinations", "agentrl train -m actor.optim.lr=1e-6,1e-5 rollout.n=4,8 ..."),
-    ("print the resolved configuration", "agentrl train --cfg job algorithm=dr_grpo"),
-    ("show keys about turns: type, default, meaning", "agentrl train --help-keys multi_turn"),
-)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,14 +1,19 @@
 """Settings of a run that samples and does not train."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError, plural
 from agentrl.rewards.checks import something_scores
+from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.tracking.dumps.records import Record
 from agentrl.trajectory.row import Row
+
+if TYPE_CHECKING:
+    from agentrl.runtime.runtime import Runtime
 
 Settings = TypeVar("Settings", bound=Config)
 
@@ -50,3 +55,14 @@ def replayed(rows: Sequence[Row], record: Record, turn: int) -> list[Row]:
     if not found:
         raise UserError(f"--replay: {record['uid']} is not among the rows; --split and data.train_files choose them")
     return found
+
+
+@contextmanager
+def sampler(config: Config, objects: UserObjects = NO_OBJECTS) -> "Iterator[Runtime]":
+    """A runtime whose engine has the model's weights; it scores where something does. Raises UserError."""
+    from agentrl.runtime.opening import open_runtime  # imports PyTorch, which takes seconds
+
+    scored = config if objects.reward is not None else scoring_something(config)
+    with closing(open_runtime(untrained(scored), objects)) as runtime:
+        runtime.publish_weights(0)
+        yield runtime

@@ -4,17 +4,13 @@
 `model`. What the judge cannot be asked, or answers without a score, is an infrastructure error and masks the sample.
 """
 
-import asyncio
-import os
 import re
 from contextlib import AsyncExitStack
 from typing import Any
 
 from agentrl.core.errors import InfraError
-from agentrl.core.foreign import read_object
-from agentrl.core.json_text import encoded
+from agentrl.http.chat_model import ChatModel
 from agentrl.trajectory.trajectory import Trajectory
-from agentrl_sandbox.http_client import HttpClient
 
 PROMPT = """Judge the answer to a question.
 
@@ -30,7 +26,6 @@ Answer to be judged:
 How right is the answer, from {low:g} (wrong) to {high:g} (right)? Reason briefly, then end with "Score: <number>".
 """
 SCORE = re.compile(r"score\W*?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
-RETRIED = (429, 500, 502, 503, 504)
 TIMEOUT = 300.0
 """Seconds for an answer."""
 
@@ -60,44 +55,15 @@ async def compute_score(
     question = next((m["content"] for m in reversed(trajectory.row.prompt) if m["role"] == "user"), "")
     values = {"question": question, "ground_truth": ground_truth, "solution": solution_str, "low": low, "high": high}
     body = {
-        "model": model,
         "messages": [{"role": "user", "content": prompt.format(**values)}],
         "temperature": temperature,
         "max_tokens": max_tokens,
     }
-    key = os.environ.get(api_key_env)
-    endpoint = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-    reply = await _ask(endpoint, encoded(body), f"Authorization: Bearer {key}\r\n" if key else "", retries)
+    judge = ChatModel(url, model, api_key_env, retries)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(judge.http.close)
+        reply = str((await judge.complete(body, TIMEOUT))["message"].get("content") or "")
     scores = SCORE.findall(reply)
     if not scores or not low <= float(scores[-1]) <= high:
         raise InfraError(f"the judge gave no score from {low:g} to {high:g}: {reply[-200:]!r}")
     return {"score": (float(scores[-1]) - low) / (high - low)}
-
-
-async def _ask(url: str, body: bytes, headers: str, retries: int) -> str:
-    """The text of the first choice. A busy or absent server is asked `retries` times more."""
-    trouble = ""
-    client = HttpClient(url)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(client.close)
-        for attempt in range(retries + 1):
-            await asyncio.sleep(min(2.0**attempt, 30.0) if attempt else 0)
-            try:
-                status, reply = await client.request("POST", "", body, headers=headers, timeout=TIMEOUT)
-            except OSError as error:
-                trouble = str(error) or type(error).__name__
-                continue
-            if status == 200:
-                return _content(reply)
-            trouble = f"HTTP {status}: {reply[:200].decode(errors='replace')}"
-            if status not in RETRIED:
-                break
-    raise InfraError(f"the judge at {url} does not answer: {trouble}")
-
-
-def _content(reply: bytes) -> str:
-    try:
-        return str((read_object(reply) or {})["choices"][0]["message"]["content"] or "")
-    except (KeyError, IndexError, TypeError):
-        shown = reply[:200].decode(errors="replace")
-        raise InfraError(f"the judge's reply is no chat completion: {shown}") from None

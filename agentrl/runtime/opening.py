@@ -17,6 +17,10 @@ from agentrl.training.sft.run import Run
 def open_runtime(config: Config, objects: UserObjects = NO_OBJECTS, start: Start | None = None) -> Runtime:
     """This process alone where that is enough, or else Ray. `objects`: objects in place of files; `start`: the servers
     that are starting already. Raises UserError."""
+    if config.rollout.name == "openai" and config.trainer.val_only:
+        from agentrl.runtime.endpoint import EndpointRuntime
+
+        return EndpointRuntime(config, objects)
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.runtime.local import LocalRuntime
 

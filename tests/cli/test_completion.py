@@ -58,7 +58,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
 
 def test_a_shell_is_offered_what_there_is(bash: Callable[[str], list[str]]) -> None:
     assert bash("agentrl tr") == ["train"]
-    assert bash("agentrl train rollout.name=") == ["auto", "hf", "sglang", "vllm"]
+    assert bash("agentrl train rollout.name=") == ["auto", "openai", "hf", "sglang", "vllm"]
     assert bash("agentrl train data.train_files=ro") == ["rows.parquet"]
     assert "tiny" in bash("agentrl train --config-name ")
     assert "serve" in bash("agentrl sandbox ")

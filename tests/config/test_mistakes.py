@@ -76,7 +76,7 @@ def test_a_wrong_type_names_key_value_and_type(override: str, expected: str) -> 
         ("trainer.logger=[console,comet]", "console, file, tensorboard, mlflow, otel, swanlab, trackio, wandb"),
         ("actor.optim.lr_scheduler_type=step", "constant, linear, cosine, wsd"),
         ("model.dtype=float16", "float32 or bfloat16"),
-        ("rollout.name=tgi", "choose auto, hf"),
+        ("rollout.name=tgi", "choose auto, openai, hf"),
     ],
 )
 def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:

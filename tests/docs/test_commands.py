@@ -50,8 +50,9 @@ def in_words(page: str) -> set[str]:
 def examples() -> Iterator[tuple[str, str]]:
     """What the help pages of commands show."""
     for name, command in commands().items():
-        for _, lines in getattr(command.load(), "EXAMPLES", ()):
-            yield f"{name} --help", lines.replace("\\\n", " ")
+        text = (command.load().__doc__ or "").replace("\\\n", " ")
+        for line in re.findall(r"^    (agentrl .*)$", text, re.MULTILINE) if command.keys else ():
+            yield f"{name} --help", line
 
 
 def parser_of(name: str) -> Parser:

@@ -195,7 +195,7 @@ def test_a_benchmark_has_a_line_for_each_row(home: Path, tmp_path: Path, monkeyp
 
 
 def test_a_row_source_and_options_stand_for_keys() -> None:
-    args = Namespace(overrides=["tasks:some?tag=git", "rollout.n=2"], model="runs/demo", agent="mini")
+    args = Namespace(overrides=["tasks:some?tag=git", "rollout.n=2"], model="runs/demo", agent="mini", url=None)
     assert overrides(args) == [
         "data.output_path=answers.jsonl",
         "model.path=runs/demo",

@@ -124,9 +124,9 @@ async def test_a_busy_judge_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> N
     async with Server((503, ""), (429, ""), (200, "Score: 1")) as server:
         assert await judged(server) == {"score": 1.0}
     async with Server((401, "no")) as server:
-        with pytest.raises(InfraError, match="does not answer: HTTP 401"):
+        with pytest.raises(InfraError, match=f"{server.url}.* answered 401"):
             await judged(server)
-    with pytest.raises(InfraError, match="does not answer"):
+    with pytest.raises(InfraError, match=server.url):
         await judged(server, retries=0)  # nobody listens any more
 
 

@@ -116,9 +116,10 @@ class Containers:
 class Rollout(TokenFilters):
     """The engine and how it samples."""
 
-    name: Annotated[str, OpenChoice(points.ENGINES, ("auto",))] = "auto"
+    name: Annotated[str, OpenChoice(points.ENGINES, ("auto", "openai"))] = "auto"
     """Engine: hf (in this process, on the policy's weights), sglang or vllm (separate servers), or auto: sglang if
-    `base_url` is set, or if there is a GPU and `agentrl engine install sglang` was run; otherwise hf."""
+    `base_url` is set, or if there is a GPU and `agentrl engine install sglang` was run; otherwise hf. openai: the model
+    `model.path` of an OpenAI-compatible server at `base_url`, which is not trained."""
     n: Annotated[int, marks.AT_LEAST_1] = 1
     """Trajectories per prompt: the group size of GRPO."""
     temperature: Annotated[float, SAMPLED] = 1.0
