@@ -22,15 +22,16 @@ class ChatModel:
     def __init__(self, url: str, name: str, key_env: str, retries: int) -> None:
         """`url` ends in /v1 or in /chat/completions. The environment variable `key_env` holds the key, if one is
         needed. Raises UserError for an address that is none."""
-        headers = f"Authorization: Bearer {key}\r\n" if (key := os.environ.get(key_env)) else ""
-        self.http = Http(url.rstrip("/").removesuffix("/chat/completions"), headers=headers)
+        self.headers = f"Authorization: Bearer {key}\r\n" if (key := os.environ.get(key_env)) else ""
+        self.http = Http(url.rstrip("/").removesuffix("/chat/completions"))
         self.name, self.retries, self._refused = name, retries, set[str]()
 
     async def complete(self, body: dict[str, Any], timeout: float, attempt: int = 0) -> dict[str, Any]:
         """The first choice, which has a `message`; `timeout`: seconds of a request. Raises InfraError."""
         sent = {name: value for name, value in body.items() if name not in self._refused}
         try:
-            answer = await self.http.post("/chat/completions", {"model": self.name, **sent}, timeout=timeout)
+            asked = {"model": self.name, **sent}
+            answer = await self.http.post("/chat/completions", asked, headers=self.headers, timeout=timeout)
             return dict(answer["choices"][0] | {"message": dict(answer["choices"][0]["message"])})
         except (ServerLost, RequestRefused) as error:
             status = getattr(error, "status", BUSY[0])

@@ -136,9 +136,8 @@ class Callbacks:
     def _reported(self, name: str, hook: str, error: BaseException) -> UserError:
         at = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{KEY}: {name}: {hook} failed after step {self.last}" if self.last else f"{KEY}: {name}: {hook} failed"
-        failure = UserError(
-            f"{where}: {type(error).__name__}: {one_line(error)} ({Path(at.filename).name}:{at.lineno})"
-        )
+        said = f"{type(error).__name__}: {one_line(error)} ({Path(at.filename).name}:{at.lineno})"
+        failure = UserError(f"{where}: {said}")
         failure.__cause__ = error
         return failure
 

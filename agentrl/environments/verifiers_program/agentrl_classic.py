@@ -47,8 +47,7 @@ class ClassicEnvironment:
         found = await run(self.rows.select([number]), client=client_of(url), model=MODEL)
         columns = found if isinstance(found, dict) else vars(found)
         if "outputs" not in columns:  # the first releases give a list for each value
-            metrics = {name: values[0] for name, values in columns["metrics"].items()}
-            return {"reward": columns["reward"][0], "metrics": metrics}
+            return {"reward": columns["reward"][0], "metrics": {k: v[0] for k, v in columns["metrics"].items()}}
         (output,) = columns["outputs"]
         if error := output.get("error"):
             return {"error": f"{error.get('error', '')}: {error.get('error_chain_str', error)}"}
