@@ -316,10 +316,15 @@ class Template:
             return arguments
 
 
+def template_text(source: str) -> str:
+    """Jinja text, given directly or read from a file. Raises UserError."""
+    return source if "{" in source else read_text(find(source, what="model.chat_template"))
+
+
 def _source(tokenizer: Any, source: str | None) -> str | None:
     """Jinja text, read from a file where `source` names one; None: the tokenizer's own."""
     if source is not None:
-        return source if "{" in source else read_text(find(source, what="model.chat_template"))
+        return template_text(source)
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             "model.chat_template: this tokenizer has no chat template; name a jinja file that fits the model"

@@ -31,9 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
-    from agentrl.tasks.demo import task_class
+    from agentrl.tasks.demo import KEY, TASKS
 
-    task = task_class(name)
+    task = TASKS.get(name, KEY)
     group = parser.add_argument_group(name, task.HELP)
     for key, option in task.OPTIONS.items():
         group.add_argument(
@@ -49,10 +49,10 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
 def run(args: argparse.Namespace) -> None:
     """Generate the files; print their names and the command to train on them."""
     from agentrl.core.outputs import check_folder
-    from agentrl.tasks.demo import TASKS, make_task, task_class
+    from agentrl.tasks.demo import KEY, TASKS, make_task
     from agentrl.tasks.generate import generate
 
-    known = {key for name in TASKS for key in task_class(name).OPTIONS}
+    known = {key for name in TASKS for key in TASKS.get(name, KEY).OPTIONS}
     given = {key: value for key, value in vars(args).items() if key in known}
     task = make_task(args.task, given | dict(_own_option(args.task, text) for text in args.set))
     check_folder(args.out, "--out")
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _own_option(task: str, text: str) -> tuple[str, Any]:
-    from agentrl.tasks.demo import split_variant, task_class
+    from agentrl.tasks.demo import KEY, TASKS, split_variant
 
     name, equals, value = text.partition("=")
-    option = task_class(split_variant(task)[0]).OPTIONS.get(name)
+    option = TASKS.get(split_variant(task)[0], KEY).OPTIONS.get(name)
     if option is None or not equals:
         raise UserError(f"--set {text}: write NAME=VALUE with an option of {task}")
     with reported_as(f"--set {text}"):

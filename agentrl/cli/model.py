@@ -33,20 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write the model if it is not there."""
     from agentrl.core.outputs import check_folder
+    from agentrl.tasks.models import smollm2, tiny
 
     check_folder(args.out.parent, "OUT")
-    made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
+    if args.model == "smollm2":
+        made = smollm2.prepare(args.out, dtype=args.dtype)
+    else:
+        shape = tiny.TinyShape.of(args.hidden, args.layers, vocab_size=args.vocab)
+        made = tiny.prepare(args.out, args.tokenizer_data, shape=shape, seed=args.seed, template=args.template)
     terminal(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}")
-
-
-def _smollm2(args: argparse.Namespace) -> bool:
-    from agentrl.tasks.models import smollm2
-
-    return smollm2.prepare(args.out, dtype=args.dtype)
-
-
-def _tiny(args: argparse.Namespace) -> bool:
-    from agentrl.tasks.models import tiny
-
-    shape = tiny.TinyShape.of(args.hidden, args.layers, vocab_size=args.vocab)
-    return tiny.prepare(args.out, args.tokenizer_data, shape=shape, seed=args.seed, template=args.template)

@@ -55,7 +55,9 @@ def read_table(file: Path) -> dict[str, Rename]:
         kind, merged = KINDS.get(action, action), action == "merged"
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
         each = ((name, text) for names, text in items for name in _each(names))
-        entries |= {name: Rename(name, kind, text.replace(ABOVE, _above(name)), merged) for name, text in each}
+        for name, text in each:
+            section = name.partition("=")[0].rpartition(".")[0]
+            entries[name] = Rename(name, kind, text.replace(ABOVE, section), merged)
     return entries
 
 
@@ -64,11 +66,6 @@ def _each(names: str) -> list[str]:
     path, equals, value = names.partition("=")
     parts = product(*(part.split("|") for part in path.split(".")))
     return [".".join(filter(None, found)) + equals + value for found in parts]
-
-
-def _above(name: str) -> str:
-    """The section: a.b of a.b.c=0.5."""
-    return name.partition("=")[0].rpartition(".")[0]
 
 
 def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
@@ -84,7 +81,8 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             break
         if entry.action == "moved":
             new = _move(entry, path, value)
-            notes.append(f"{entry.name} is {entry.target} here{_divided(entry)}")
+            divisor = QUOTIENT.search(entry.text)
+            notes.append(f"{entry.name} is {entry.target} here{f', divided by {divisor[1]}' if divisor else ''}")
             path, value = new
             order = -1 if entry.merged else 1
             continue
@@ -150,12 +148,6 @@ def _move(entry: Rename, path: str, value: Any) -> tuple[str, Any]:
     if has_value:
         return target, yaml.safe_load(new.replace(OLD_VALUE, written(value)))
     return target + path[len(entry.name.partition("=")[0]) :], value
-
-
-def _divided(entry: Rename) -> str:
-    """Words for a value that is converted."""
-    divisor = QUOTIENT.search(entry.text)
-    return f", divided by {divisor[1]}" if divisor else ""
 
 
 def _dropped_note(entry: Rename, path: str, value: Any) -> tuple[str, ...]:

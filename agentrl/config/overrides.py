@@ -41,13 +41,9 @@ def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tu
 
 def _settings(text: str, name: str, override: "Override", reader: Reader) -> Iterable[Setting]:
     if override.is_delete():
-        return [Setting(_removed(name, reader), None, delete=True)]
+        path = destination(name, reader.keys)
+        return [Setting(path if path in reader.sections else reader.place(path), None, delete=True)]
     return reader.read(name, _value(text, override), way=ADDED if text.startswith("+") else CHANGED)
-
-
-def _removed(name: str, reader: Reader) -> str:
-    path = destination(name, reader.keys)
-    return path if path in reader.sections else reader.place(path)
 
 
 def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], Iterator[Setting]]:
@@ -68,7 +64,7 @@ def parse_override(text: str) -> "Override":
     from hydra.errors import HydraException
 
     key, equals, value = text.partition("=")
-    if not (key.startswith("~") or key and equals) or value.startswith("="):
+    if not (key.startswith("~") or (key and equals)) or value.startswith("="):
         raise UserError(f"{text}: an override is key=value, with one = and without spaces around it")
     try:
         return OverridesParser.create().parse_override(key + equals + QUOTED_OR_WORD.sub(_quoted, value))

@@ -40,6 +40,7 @@ TRAINING: tuple[Check, ...] = (files.required, *SETTINGS)
 UPDATING = (
     algorithm.group_size,
     algorithm.batch_sizes,
+    fit.policies,
     fit.same_answers,
     fit.split_experts,
     files.run_outputs,

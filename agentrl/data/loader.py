@@ -72,7 +72,8 @@ class Loader:
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._ordered()
-        size, begin = self._next_bound - self._position, self._position
+        rows, steps, begin = self._epoch_rows, self.steps_per_epoch, self._position
+        size = next(bound for i in range(steps) if (bound := rows * (i + 1) // steps) > begin) - begin
         if self._ranks:
             self._order, begin = self._ordered(), 0
         chosen = self._order[begin : begin + size]
@@ -101,11 +102,6 @@ class Loader:
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
         self.scores = {index: RowScore(*score) for index, *score in state.get("scores", ())}
         self._order = self._ordered()
-
-    @property
-    def _next_bound(self) -> int:
-        rows, steps = self._epoch_rows, self.steps_per_epoch
-        return next(bound for i in range(steps) if (bound := rows * (i + 1) // steps) > self._position)
 
     @property
     def _epoch_rows(self) -> int:

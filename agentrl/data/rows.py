@@ -153,7 +153,8 @@ def _messages(value: Any, where: str) -> list[dict[str, Any]]:
     for message in messages:
         _check_message(message, where)
         message.setdefault("content", "")  # dropped with the None values where there are only tool calls
-    if not any(_says(message) for message in messages):
+    said = (text.strip() if isinstance(text := message["content"], str) else text for message in messages)
+    if not any(said) and not any(message.get("tool_calls") for message in messages):
         raise UserError(f"{where} is empty: its messages have no content; write the question there, or remove the row")
     return messages
 
@@ -171,11 +172,6 @@ def _check_message(message: Any, where: str) -> None:
     content = message.get("content", "")
     if not isinstance(content, str | list):
         raise UserError(f"{where} has a message whose content is {str(content)[:80]!r}: write text")
-
-
-def _says(message: Mapping[str, Any]) -> bool:
-    content = message["content"]
-    return bool(content.strip() if isinstance(content, str) else content) or bool(message.get("tool_calls"))
 
 
 def _names(files: Sequence[Path]) -> list[str]:

@@ -66,7 +66,9 @@ def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Sche
             yield problem(text, f"set {READY_MADE} (ChatML models) or a template that renders tool_calls")
             return
         wanted = conversations.call(schema)["function"]["arguments"]
-        turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in _ids(name)]
+        # Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called.
+        ids = ("agentrl00", f"functions.{name}:0")
+        turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in ids]
         written = next((turn for turn in turns if turn and _reads(chat, turn, name, wanted, schemas)), turns[0])
         if _reads(chat, written, name, wanted, schemas):
             yield ok(f"{name}: {FORMAT_KEY}={format} reads the calls that the template writes")
@@ -76,11 +78,6 @@ def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Sche
                 "does not read as a call with these arguments",
                 _better_format(chat, written, name, wanted, schemas),
             )
-
-
-def _ids(name: str) -> list[str]:
-    """Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called."""
-    return ["agentrl00", f"functions.{name}:0"]
 
 
 def _written_turn(

@@ -4,7 +4,7 @@ To sleep and wake costs a tenth of a second a step, and the trainer its cached m
 otherwise be small: below `ENOUGH` tokens they are slower by more than that.
 """
 
-import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from huggingface_hub import try_to_load_from_cache
 from agentrl.config.derived import has_critic, state_bytes
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
+from agentrl.core.model_files import language_config
 from agentrl.core.paths import expanded
 from agentrl.engines.servers.settings import DRAFTED, LEAST_SHARE, with_spare
 from agentrl.training.model.adapter import base_and_adapter
@@ -167,7 +168,7 @@ def server_bytes(config: Config, sharing: Sharing, length: int, dtype: str) -> f
 
 def parameters(path: str, lora_rank: int = 0) -> float | None:
     """Number of parameters of a model in a folder, from the size of its files; None: it is not there yet."""
-    folder, config = model_files(path, lora_rank)
+    folder, config = model_folder(path, lora_rank), text_config(path, lora_rank)
     files = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     return sum(file.stat().st_size for file in files) / BYTES.get(stored, 2) if config and files else None
@@ -194,17 +195,13 @@ def attention_heads(path: str, lora_rank: int = 0) -> tuple[int, int, int] | Non
 
 def text_config(path: str, lora_rank: int) -> dict[str, Any]:
     """The configuration of a model's language part; empty: it is not there yet."""
-    config = model_files(path, lora_rank)[1]
-    return dict(config.get("text_config", config))
+    return language_config(str(model_folder(path, lora_rank)))
 
 
-def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:
-    """The folder of a model, of an adapter's base too, and its configuration; empty: it is not there yet."""
+def model_folder(path: str, lora_rank: int) -> Path:
+    """The folder of a model, of an adapter's base too, also of one that the hub's cache has."""
     base, _ = base_and_adapter(path, lora_rank)
-    folder = expanded(base)
-    try:
+    folder, downloaded = expanded(base), None
+    with suppress(ValueError):  # no hub id
         downloaded = None if folder.is_dir() else try_to_load_from_cache(base, "config.json")
-        folder = Path(downloaded).parent if isinstance(downloaded, str) else folder
-        return folder, json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return folder, {}
+    return Path(downloaded).parent if isinstance(downloaded, str) else folder

@@ -17,7 +17,6 @@ from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
-from agentrl.gateway.settings import TIMEOUT
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
 
@@ -27,9 +26,6 @@ QUIET_SECONDS = 10.0
 """Seconds after which a stream that waits gets an event."""
 MODEL = "policy"
 EVENTS = "text/event-stream"
-LATER = (429, 503, 529)
-"""Statuses after which clients send the request again."""
-RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PROTOCOLS: dict[str, WireProtocol] = {"/chat/completions": chat, "/responses": responses, "/messages": anthropic}
 PROTOCOLS["/models/{model:path}:{method}"] = google
@@ -120,7 +116,8 @@ class Endpoint:
         except Exception as error:
             refused, protocol = _as_refusal(error), _protocol_of(http.scope)
             status = protocol.STATUS[refused.fault]
-            return json_response(protocol.error(refused), status, RETRY if status in LATER else None)
+            later = {"Retry-After": "1"} if status in (429, 503, 529) else None  # clients send these again
+            return json_response(protocol.error(refused), status, later)
 
 
 class Handlers:
@@ -136,14 +133,16 @@ class Handlers:
             session, body = await self._asked(http)
             sent, own = session.bodies.read(body, protocol.HISTORY), _fields(http)
             given = await session.admitted({**sent, **own})
-            role = session.settings.role(given.get("model"))
+            model = str(given.get("model"))
+            role = session.settings.role(model)
             if role.server is not None:
                 address = google.address(role.model, own["method"]) if own else path
                 sent = {name: value for name, value in {**given, "model": role.model}.items() if name not in own}
-                answer = await role.server.post(address, sent, timeout=TIMEOUT)
+                answer = await session.pass_on(role, address, sent, sent.get(protocol.HISTORY))
                 return json_response(answer) if isinstance(answer, dict) else Response(answer, media_type=EVENTS)
             trained, request = await role.trained(given), protocol.read(given)
-            request = replace(request, role=role.name, trained=trained, sampling=role.sampling)
+            name = model if model in session.env.sides else role.name
+            request = replace(request, role=name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 

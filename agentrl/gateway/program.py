@@ -14,7 +14,7 @@ from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError, did_you_mean
 from agentrl.core.user_code import UserFunction
-from agentrl.gateway.settings import SESSION_KEYS, USUAL, SessionSettings, function, read_settings
+from agentrl.gateway.settings import SESSION_KEYS, SessionSettings, function, read_settings
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.trajectory import Outcome
@@ -53,7 +53,7 @@ class AgentProgram:
     max_concurrent: int | None = None
     max_starting: int = 2 * (os.cpu_count() or 1)
     """Most programs between their start and their first request: importing its packages keeps a core busy."""
-    session: SessionSettings = USUAL
+    session: SessionSettings = field(default_factory=SessionSettings)
     host: str | None = None
     """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
     port: int = 0
@@ -73,6 +73,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
     """The program of an entry in `file`. Raises UserError."""
     where, port = f"{file}: {entry['name']}", entry.get("port") or 0
     fields = Fields(entry, where)
+    given = fields.sub("env").values
     _check_keys(entry, where)
     if not isinstance(port, int) or not 0 <= port <= MAX_PORT:
         raise UserError(f"{where}: port={port!r}: write a number up to {MAX_PORT}")
@@ -85,7 +86,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         container=_container(fields) if image else None,
         folder=_folder(entry, where),
         inside=inside,
-        env={str(name): with_variables(str(value), f"{where}: env") for name, value in fields.sub("env").values.items()},
+        env={str(name): with_variables(str(value), f"{where}: env") for name, value in given.items()},
         timeout=fields.number("timeout", 0) or (SESSION_TIMEOUT if "sessions" in entry else TIMEOUT),
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(fields.number("max_concurrent", 0)) or None,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from agentrl.gateway.ledger_tree import LedgerTree
 from agentrl.gateway.posted_rewards import place_reward
 from agentrl.gateway.reply import call_records, cut_at_stop, rename_calls
 from agentrl.gateway.request import Body, Finish, ModelAnswer, TurnRequest
-from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, USUAL, SessionSettings
+from agentrl.gateway.settings import AGENT_SAMPLING, TIMEOUT, Role, SessionSettings
 from agentrl.gateway.size import too_long
 from agentrl.http.refusals import Refused
 from agentrl.rollout.episode import recorded, seed_for
@@ -43,8 +44,8 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
-LAST_ANSWERS, MAX_REWARDS = 16, 4096
-"""Answers that a client gets again where they were lost on their way; rewards that it may post."""
+LAST_ANSWERS, MAX_REWARDS, LAST_OTHERS = 16, 4096, 64
+"""Answers that a client gets again where they were lost; rewards that it may post; conversations with other servers."""
 
 
 @dataclass
@@ -58,8 +59,9 @@ class AgentSession:
     trajectory: Trajectory
     env: RolloutContext
     sampling: Sampling
-    settings: SessionSettings = USUAL
+    settings: SessionSettings = field(default_factory=SessionSettings)
     record: Callable[[Mapping[str, Any]], None] = lambda line: None
+    chat: Chat = field(init=False)
     tree: LedgerTree = field(init=False)
     closed: str = ""
     """Why it takes no further requests; empty while it does."""
@@ -75,6 +77,8 @@ class AgentSession:
     rewards: int = 0
     waiting: int = 0
     """Requests without an answer yet."""
+    others: list[tuple[str, list[Any], Any]] = field(default_factory=list)
+    """Conversations with other servers: the model's name, the messages, the last answer."""
     unmet: Counter[str] = field(default_factory=Counter)
     bodies: JsonReader = field(default_factory=JsonReader)
     """Reads the JSON of its requests."""
@@ -84,14 +88,9 @@ class AgentSession:
     """The agent's context: it has the limits that a pause of the engine stops."""
 
     def __post_init__(self) -> None:
-        env, matcher = self.env, self.settings.matcher
+        env, matcher, self.chat = self.env, self.settings.matcher, self.env.chat
         longest, inference = env.limits.model_length, env.inference_template
         self.tree = LedgerTree(env.chat, longest, inference_template=inference, matcher=matcher)
-
-    @property
-    def chat(self) -> Chat:
-        """The run's chat format."""
-        return self.env.chat
 
     def ask(self, request: TurnRequest, *, again: str | None = None) -> asyncio.Future[ModelAnswer]:
         """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind.
@@ -207,8 +206,9 @@ class AgentSession:
         about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
         if len(branches) > 1:
             about |= {name: [getattr(branch, name) for branch in branches] for name in ("shared", "model", "messages")}
-        if len(branches) < len(self.tree.branches):
-            about["untrained"] = len(self.tree.branches) - len(branches)
+        untrained = [(branch.model, branch.messages) for branch in self.tree.branches if not branch.trained]
+        if others := [*untrained, *self.others]:
+            about["others"] = [dict(zip(("model", "messages", "answer"), other, strict=False)) for other in others]
         if self.unmet:
             about["unmet"] = dict(self.unmet)
         self.trajectory.extra["gateway"] = about
@@ -253,7 +253,8 @@ class AgentSession:
         own = {name: getattr(request, name) for name in AGENT_SAMPLING} if self.settings.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         run = {"candidates": request.logprobs or 0, "stop_token_ids": self.chat.stop_token_ids}
-        return run | own | dict(request.sampling)
+        adapter = request.role if request.role in self.env.sides else None
+        return run | own | dict(request.sampling) | {"adapter": adapter}
 
     def _cut_media(self, sampled: SampledTokens) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -312,6 +313,17 @@ class AgentSession:
         about = {"token": text, "bytes": list(text.encode()), "token_id": id}
         return {**about, "logprob": logprob, "top_logprobs": likeliest}
 
+    async def pass_on(self, role: Role, path: str, body: dict[str, Any], history: Any) -> Any:
+        """The answer of another server, under a key for this rollout. The last conversations with such are kept."""
+        assert role.server is not None
+        key = role.key or blake2b(self.trajectory.key.encode(), digest_size=16).hexdigest()
+        headers = f"authorization: Bearer {key}\r\nx-api-key: {key}\r\nx-goog-api-key: {key}\r\n"
+        answer = await role.server.post(path, body, headers=headers, timeout=TIMEOUT)
+        if isinstance(history, list):
+            others = [other for other in self.others if other[:2] != (role.name, history[: len(other[1])])]
+            self.others = [*others[1 - LAST_OTHERS :], (role.name, history, answer)]
+        return answer
+
     async def admitted(self, body: Body) -> Body:
         """A request's body as the hook leaves it. Raises Refused, also where the hook does."""
         if (hook := self.settings.on_request) is None:
@@ -324,6 +336,7 @@ class AgentSession:
         takes it."""
         self.record({"turn": plain_turn(pending, sampled), "calls": list(map(asdict, calls)), "about": about})
         self.tree.write(pending, sampled, **about)
+        pending.branch.ledger.side = self.env.sides.get(pending.branch.role, 0)
         trajectory, trunk = self.trajectory, self.tree.trunk
         trajectory.tool_calls += calls
         if trunk is None:

@@ -16,7 +16,6 @@ from agentrl.trajectory.message import Message
 
 AGENT_SAMPLING = ("temperature", "top_p")
 ROLE_KEYS = ("train", "base_url", "model", "api_key", *AGENT_SAMPLING)
-OTHERS = "*"
 HOOKS = ("on_request", "on_answer", "matcher")
 SESSION_KEYS = ("sampling", "rewards", "models", *HOOKS)
 TIMEOUT = 600.0  # seconds of a hook, and of a request to another server
@@ -25,13 +24,15 @@ Matcher = Callable[[list[Message], Sequence[Sequence[Message]]], tuple[int, int]
 
 @dataclass(frozen=True)
 class Role:
-    """The model that a name in requests stands for: the policy, or the one that `server` knows as `model`."""
+    """The model that a name in requests stands for: the policy, or the one that `server` knows as `model`, asked
+    with the API key `key`."""
 
     name: str = ""
     train: bool | UserFunction = True
     sampling: Mapping[str, float] = field(default_factory=dict)
     server: Http | None = None
     model: str = ""
+    key: str = ""
 
     async def trained(self, body: Body) -> bool:
         """Whether the answer to a request is trained on."""
@@ -56,11 +57,7 @@ class SessionSettings:
 
     def role(self, model: Any) -> Role:
         """The role of a model's name."""
-        return self.models.get(str(model)) or self.models.get(OTHERS) or POLICY
-
-
-POLICY = Role()
-USUAL = SessionSettings()
+        return self.models.get(str(model)) or self.models.get("*") or Role()
 
 
 def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> SessionSettings:
@@ -80,15 +77,14 @@ def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> Session
 def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role:
     if not isinstance(about, Mapping) or about.keys() - set(ROLE_KEYS):
         raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
+    about = with_variables(dict(about), where)
     sampling = {key: about[key] for key in AGENT_SAMPLING if key in about}
     if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
         raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
-    key = with_variables(str(about.get("api_key", "none")), where)
-    headers = "".join(f"{name}{key}\r\n" for name in ("authorization: Bearer ", "x-api-key: ", "x-goog-api-key: "))
     url, train = about.get("base_url"), about.get("train")
-    server = Http(url, headers=headers, largest=MAX_BODY_BYTES) if url else None
+    server = Http(url, largest=MAX_BODY_BYTES) if url else None
     trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)
-    return Role(name, trained, sampling, server, about.get("model", name))
+    return Role(name, trained, sampling, server, about.get("model", name), str(about.get("api_key", "")))
 
 
 def function(path: Any, where: str, folder: Path) -> UserFunction:

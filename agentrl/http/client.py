@@ -41,24 +41,24 @@ class RequestRefused(InfraError):
 class Http(HttpClient):
     """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
-    def __init__(self, url: str, kept: float = KEPT, *, headers: str = "", largest: int = LARGEST) -> None:
-        """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. `headers` of posts: lines
-        that end with \\r\\n. `largest`: bytes of an answer. Raises UserError for an address that is not http://HOST or
-        https://HOST."""
-        self.url, self.headers = url.rstrip("/"), headers
+    def __init__(self, url: str, kept: float = KEPT, *, largest: int = LARGEST) -> None:
+        """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. `largest`: bytes of an
+        answer. Raises UserError for an address that is not http://HOST or https://HOST."""
+        self.url = url.rstrip("/")
         try:
             super().__init__(self.url, kept, largest=largest)
         except ValueError:
-            raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
+            raise UserError(f"{url} is no address of a server: write http://HOST:PORT") from None
 
-    async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
-        """The answer to a JSON body, in which a `Column` is a list. `timeout` in seconds, None for no limit.
+    async def post(self, path: str, body: dict[str, Any], *, headers: str = "", timeout: float | None = None) -> Any:
+        """The answer to a JSON body, in which a `Column` is a list. `headers`: lines that end with \\r\\n. `timeout` in
+        seconds, None for no limit.
 
         Raises ServerLost and RequestRefused.
         """
         data = orjson.dumps(body, _column_as_array, orjson.OPT_SERIALIZE_NUMPY)
         with self._translated(path, timeout):
-            status, answer = await self.request("POST", path, data, headers=self.headers, timeout=timeout)
+            status, answer = await self.request("POST", path, data, headers=headers, timeout=timeout)
         return self._value(path, status, answer)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:

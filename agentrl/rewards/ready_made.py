@@ -4,6 +4,7 @@ Compatibility layers offer them.
 """
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from agentrl.config.schema import Data
 from agentrl.core.compatibility import layers
@@ -20,11 +21,8 @@ def ready_made_functions() -> Mapping[str, Sequence[str]]:
 
 def function_for(data_source: str) -> str | None:
     """The ready-made reward function for rows of a data set; None where there is none."""
-    for function, names in ready_made_functions().items():
-        for name in names:
-            if data_source == name or (name.endswith("*") and data_source.startswith(name[:-1])):
-                return function
-    return None
+    ready_made = ready_made_functions().items()
+    return next((function for function, names in ready_made if any(fnmatchcase(data_source, n) for n in names)), None)
 
 
 def known_source(data: Data) -> bool:

@@ -42,15 +42,15 @@ class ScoreSources:
 TOOLS_AND_INTERACTIONS = ScoreSources()
 
 
-def length_penalty(overlong: OverlongBuffer, max_response_length: int, tokens: int) -> float:
+def length_penalty(overlong_buffer: OverlongBuffer, max_response_length: int, tokens: int) -> float:
     """The penalty for a long answer (DAPO, arXiv 2503.14476): 0 up to the buffer, then linearly down to the negative
     `penalty_factor` at the limit.
 
     `tokens`: number that the model made; those of tools and users do not count.
     """
-    limit = overlong.max_resp_len or max_response_length
-    buffer = overlong.len or max(1, limit // 5)
-    return -overlong.penalty_factor * min(max((tokens - limit + buffer) / buffer, 0.0), 1.0)
+    limit = overlong_buffer.max_resp_len or max_response_length
+    buffer = overlong_buffer.len or max(1, limit // 5)
+    return -overlong_buffer.penalty_factor * min(max((tokens - limit + buffer) / buffer, 0.0), 1.0)
 
 
 class Scorer:
@@ -68,16 +68,17 @@ class Scorer:
         sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
         sources: ScoreSources = TOOLS_AND_INTERACTIONS,
+        policies: Sequence[str] = (),
     ) -> None:
         """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
         the manager that `reward.reward_manager` names calls `fn`. `terms`: further functions.
         `max_response_length`: as in `data`. `sandbox`: for functions that ask for one. `reward_model` scores whole
-        trajectories.
+        trajectories. `policies`: those with rewards under their names.
 
         Raises UserError when nothing can give a score.
         """
-        self.decode, self.sandbox = decode, sandbox
-        self.overlong, self.max_response_length = reward.overlong_buffer, max_response_length
+        self.decode, self.sandbox, self.policies = decode, sandbox, policies
+        self.overlong_buffer, self.max_response_length = reward.overlong_buffer, max_response_length
         self.on_failure, self.zero_unless_stopped = reward.on_failure, reward.zero_unless_stopped
         manager = manager or (None if fn is None else manager_for(reward, fn))
         name = (reward.reward_manager.name if fn is None else fn.name) if terms else None
@@ -112,6 +113,8 @@ class Scorer:
             if self.reward_model is not None:
                 extra["reward_model"] = reward_of(await self.reward_model(trajectory), "the reward model")
                 score += self.reward_model_weight * extra["reward_model"]
+            trajectory.reward_extra |= extra
+            sides = [reward_of(trajectory.reward_extra.get(p, score), f"policy {p}") for p in self.policies]
         except InfraError as error:
             without_verdict(trajectory, str(error), self.on_failure)
             self._report(error)
@@ -123,12 +126,12 @@ class Scorer:
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
         if self.zero_unless_stopped and trajectory.finish == "length":
             trajectory.reward = 0.0
-        trajectory.reward_extra |= extra
-        if self.overlong.enable:
+        trajectory.side_rewards = trajectory.side_rewards or sides
+        if self.overlong_buffer.enable:
             tokens = sum(ledger.model_tokens for ledger in trajectory.ledgers)
-            penalty = length_penalty(self.overlong, self.max_response_length, tokens)
+            penalty = length_penalty(self.overlong_buffer, self.max_response_length, tokens)
             trajectory.reward, trajectory.length_penalty = trajectory.reward + penalty, penalty
-            if self.overlong.log:
+            if self.overlong_buffer.log:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 
     def expect(self, keys: Sequence[str]) -> None:

@@ -64,7 +64,8 @@ def rollout_context(
         given=objects.interactions or (),
     )
     inference, on_turn = multi_turn.use_inference_chat_template, callback(multi_turn.completion_callback)
-    return RolloutContext(engine, chat, tools, interactions, limits(config), inference, on_turn, config)
+    sides = {name: side for side, name in enumerate(config.model.policies)}
+    return RolloutContext(engine, chat, tools, interactions, limits(config), inference, on_turn, config, sides)
 
 
 def check_format(env: RolloutContext, given: str | None) -> None:
@@ -147,6 +148,7 @@ def scorer(
             loops=own_loops(config.rollout) or (function is None and by_rollout),
             needed=config.distillation.use_rewards,
         ),
+        policies=config.model.policies,
     )
 
 

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -69,6 +69,8 @@ class RolloutContext:
     """Called with the trajectory after every turn of the model's."""
     settings: Any = None
     """The run's whole configuration, for loops that were written for verl and expect it."""
+    sides: Mapping[str, int] = field(default_factory=dict)
+    """The sides of several policies by their names."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Objects that loops keep for the time of the run, by keys that they choose."""
 
@@ -185,6 +187,7 @@ class Episode:
             candidates=self.sampling.candidates if hot else 0,
             seed=seed_for(self.sampling.seed, self.trajectory.key, self.trajectory.turns, drawn),
             stop_token_ids=self.env.chat.stop_token_ids,
+            adapter=next((name for name, side in self.env.sides.items() if side == self.side), None),
             experts_from=None if self.sampling.experts_from is None else self.ledger.routed,
         )
 

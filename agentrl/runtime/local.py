@@ -6,10 +6,12 @@ samples from the parameters that the learner trains; servers get them by `publis
 """
 
 from contextlib import ExitStack
+from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
+from agentrl.engines.hf.adapters import LoadedAdapter, parts_of
 from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
@@ -17,6 +19,7 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner
+from agentrl.training.model.adapter import adapter_names
 
 
 class LocalRuntime(Runtime):
@@ -46,6 +49,14 @@ class LocalRuntime(Runtime):
             undo.callback(lambda: self.runner.run(engine.close()))
             self.rollouts = self._open_rollouts(config, engine, objects=objects, teachers=teachers)
             undo.pop_all()
+
+    def publish_weights(self, version: int) -> None:
+        engine: Any = self.rollouts.engine
+        for name, actor in self.learner.policies.items() if self.learner.config.model.policies else ():
+            module, lora = self.learner.model.module, self.learner.model.module.active_peft_config
+            own = {file: actor.optimizer.shards[key].parameter.data for file, key in adapter_names(module).items()}
+            engine.adapters[name] = LoadedAdapter(parts_of(self.learner.model.base, own, lora.lora_alpha / lora.r))
+        super().publish_weights(version)
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""

@@ -27,7 +27,7 @@ from agentrl.serve.losses import TARGETS, loss_of, pack_data
 from agentrl.serve.tenant import Tenant
 from agentrl.training import device_for, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.model.adapter import linear_layers, new_adapter
+from agentrl.training.model.adapter import linear_layers, new_adapter, place
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.roles.making import Roles
@@ -142,9 +142,7 @@ class Models:
     def _place(self, slot: str | None, tensors: dict[str, nn.Parameter]) -> None:
         if slot and self._network.active_adapter != slot:
             self._network.set_adapter(slot)
-        for name, tensor in tensors.items():
-            layer, _, own = name.rpartition(".")
-            self._network.get_submodule(layer)._parameters[own] = tensor
+        place(self._network, tensors)
 
     def _new_tensors(self, slot: str, seed: int) -> dict[str, nn.Parameter]:
         """The tensors of a new adapter, as peft begins one; they are in the slot."""

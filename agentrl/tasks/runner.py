@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -88,7 +88,7 @@ class TaskRunner:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
         for row in {row.uid: row for row in rows if row.task}.values():
             task = task_for(row, self.containers)
-            for spec in (task.spec, *_further(task)):
+            for spec in (task.spec, *getattr(task, "further", ())):
                 self.images.expect(spec)
 
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
@@ -140,7 +140,7 @@ class TaskRunner:
     async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
         """Give the trajectory a container that is ready for the agent."""
         async with self._phase(trajectory, "build"):
-            for needed in (spec, *_further(task)):
+            for needed in (spec, *getattr(task, "further", ())):
                 await self.images.ready(needed)
         async with self._starting:
             container = trajectory.container = self.provider.container(spec)
@@ -217,11 +217,6 @@ class TaskRunner:
             self._running[id(container)] = container, stop
             stop.add_done_callback(lambda _: self._running.pop(id(container), None))
         return stop
-
-
-def _further(task: TaskFormat) -> Sequence[ContainerSpec]:
-    """Containers that its verification starts."""
-    return getattr(task, "further", ())
 
 
 def task_for(row: Row, containers: Containers) -> TaskFormat:

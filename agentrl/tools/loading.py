@@ -108,7 +108,7 @@ def _from_functions(path: str) -> list[Definition]:
     tools = tools_in(load_user_file(file, where=where))
     if not tools:
         raise UserError(f"{where} has no function marked @function_tool: mark those that are tools")
-    return [_function(tool, where, str(file)) for tool in tools]
+    return [_function(tool, where) for tool in tools]
 
 
 def _type(entry: Entry) -> str:
@@ -162,7 +162,7 @@ def _given(item: Any) -> Iterable[Definition]:
         return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item))
     if isroutine(item):
         tool = tool_of(item)
-        return [_function(tool, f"tools: {tool.name}", f"tools: {tool.name}")]
+        return [_function(tool, f"tools: {tool.name}")]
     kind = item if isinstance(item, type) else type(item)
     where, written = f"tools: {kind.__name__}", getattr(item, "tool_schema", None)
     config = getattr(item, "config", None)
@@ -185,9 +185,9 @@ def given_name(item: Any) -> str:
     return str(named.__name__)
 
 
-def _function(tool: FunctionTool, described: str, where: str) -> Definition:
-    """A function as a tool; `described`: the place in messages about its code."""
-    check_function(tool, described)
+def _function(tool: FunctionTool, where: str) -> Definition:
+    """A function as a tool."""
+    check_function(tool, where)
     check_types(tool.tool_schema, where)
     runner = partial(ToolRunner, tool, tool.tool_schema.model_dump(), ToolOptions(), closed=tool.closed)
     return Definition(where, tool.name, lambda *_: [runner()])

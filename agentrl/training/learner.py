@@ -5,12 +5,13 @@ and the metrics of the whole. So one process, whose share is all, and many run t
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
@@ -19,6 +20,7 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
+from agentrl.training.model.adapter import place
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import write_model
 from agentrl.training.model.head.logprobs import score_tokens
@@ -46,7 +48,9 @@ class Learner:
     """Loads the policy and trains it. Raises UserError where model and settings do not fit."""
 
     actor: PolicyActor
-    """Made by `prepare`."""
+    """Made by `prepare`: of the first policy."""
+    policies: dict[str, PolicyActor]
+    """The actors of all policies by their names, the first one last: its adapter stays in the model."""
 
     def __init__(self, config: Config, ranks: Ranks | None = None, kernels: EarlyKernels | None = None) -> None:
         """`kernels`: the attention kernel that another process compiles meanwhile."""
@@ -84,7 +88,27 @@ class Learner:
         if has_critic(self.config):
             self.critic = self.roles.critic(self._total_steps)
         self.distiller = self.roles.distiller(self.model)
-        self.actor = self.roles.actor(self.model, self.reference, self.distiller, self._total_steps)
+        names, roles = self.config.model.policies, (self.reference, self.distiller, self._total_steps)
+        self.policies = {}
+        for name in reversed(names or [""]):
+            own = [(key, p) for key, p in self.model.module.named_parameters() if names and p.requires_grad]
+            place(self.model.module, {key: nn.Parameter(p.detach().clone()) for key, p in own})
+            self.policies[name] = self.roles.actor(copy(self.model) if name in names[1:] else self.model, *roles)
+        self.actor = self.policies[name]
+
+    def _placed(self) -> Iterator[tuple[str, PolicyActor]]:
+        """Each policy, whose adapter is in the model then."""
+        for name, actor in self.policies.items():
+            place(self.model.module, {key: own.parameter for key, own in actor.optimizer.shards.items() if name})
+            yield name, actor
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[str, PolicyActor, Batch, Any]]:
+        """Each policy, its part of a batch, and where the tokens of that are."""
+        names = dict(enumerate(self.config.model.policies))
+        sides = [0] * batch.num_sequences if batch.side is None else batch.side.tolist()
+        for name, actor in self._placed():
+            rows = [i for i, side in enumerate(sides) if names.get(side, names.get(0, "")) == name]
+            yield name, actor, batch.select(rows) if names else batch, batch.tokens_of(rows) if names else slice(None)
 
     def shares_prompts(self) -> bool:
         """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
@@ -145,12 +169,14 @@ class Learner:
         if not prompts:
             return batch
         batch = batch.to(self.device)
-        if full_kl == "reward":
-            batch.old_logprobs, _, batch.kl = actor.logprobs(batch, self.reference)
-            record(2 * actor.cost.forward(*actor.work(batch)))
-        elif not bypassed and self._needs_old_logprobs(prompts):
-            batch.old_logprobs = actor.logprobs(batch)[0]
-            record(actor.cost.forward(*actor.work(batch)))
+        compared = self.reference if full_kl == "reward" else None
+        if compared or (not bypassed and self._needs_old_logprobs(prompts)):
+            columns = torch.zeros(3, batch.num_tokens, device=self.device)
+            for _, own, part, tokens in self._parts(batch):
+                scored = own.logprobs(part, compared)
+                columns[: len(scored), tokens] = torch.stack(scored)
+                record((2 if compared else 1) * own.cost.forward(*own.work(part)))
+            batch.old_logprobs, batch.kl = columns[0], columns[2] if compared else batch.kl
         if bypassed:
             batch.old_logprobs = batch.rollout_logprobs
         if self.reference is not None and full_kl is None:
@@ -183,7 +209,7 @@ class Learner:
         """Whether `accumulate_early` is of use."""
         actor, reference = self.actor, self.reference
         referred = reference is not None and (reference.offload or self.ranks.world > 1)
-        alone = self.critic is None and not referred and not actor.early.pause
+        alone = self.critic is None and not referred and not actor.early.pause and len(self.policies) == 1
         return alone and actor.is_additive(self.config.data.train_batch_size)
 
     def accumulate_early(self, part: Batch) -> None:
@@ -197,14 +223,17 @@ class Learner:
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
         critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
-        trainables = [self.critic, None if critic_only else self.actor]
         metrics: dict[str, float] = {}
         early, freq, step = self.actor.early, self.config.ref.update_freq, self._step
         self._begin_passes()
         with self.profiling.phase(step, "update", last=True), self.meter.phase("update") as record:
-            for trainable in filter(None, trainables):
-                record(self.ranks.sum(trainable.flops(batch)))
-                metrics |= trainable.update(batch)
+            if self.critic is not None:
+                record(self.ranks.sum(self.critic.flops(batch)))
+                metrics |= self.critic.update(batch)
+            for name, actor, part, _ in () if critic_only else self._parts(batch):
+                record(self.ranks.sum(actor.flops(part)))
+                found = actor.update(part)
+                metrics |= found if actor is self.actor else {f"{name}/{key}": value for key, value in found.items()}
             if (used := early.used) is not None:
                 record(-self.ranks.sum(used.flops))
                 metrics["perf/early_share"] = self.ranks.sum(used.weights.numel()) / self.ranks.sum(batch.num_tokens)
@@ -248,8 +277,13 @@ class Learner:
         if "rows" in state:
             state = state | {"rows": saved_groups(state["rows"])}
         mine |= state if "extra" in contents else {}
-        whole = "hf_model" in contents
-        self.saver.save(folder, step, mine, lambda out: write_model(self.model, self.processor, out, weights=whole))
+        whole, others = "hf_model" in contents, self.config.model.policies[1:]
+
+        def export(out: Path) -> None:
+            for name, actor in self._placed():
+                write_model(actor.model, self.processor, out / name if name in others else out, weights=whole)
+
+        self.saver.save(folder, step, mine, export)
         if last:
             self.saver.wait()
 
@@ -283,4 +317,5 @@ class Learner:
             self.model.move(device)
 
     def _trainables(self) -> dict[str, Trainable]:
-        return {"policy": self.actor} | ({"critic": self.critic} if self.critic else {})
+        others = {f"policy {name}": actor for name, actor in self.policies.items() if actor is not self.actor}
+        return {"policy": self.actor} | others | ({"critic": self.critic} if self.critic else {})

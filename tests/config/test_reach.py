@@ -349,8 +349,7 @@ def pruned_critics(config: Config) -> Any:
 
     saver = Saver(config.trainer, ALONE, background=False)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("prune", "prune_automatic"):
-            patch.setattr(f"agentrl.training.checkpoint.folders.{name}", lambda *_: [])
+        patch.setattr("agentrl.training.checkpoint.folders.prune", lambda *_, **__: [])
         place = "agentrl.training.checkpoint.folders"
         return arguments_of(place, "prune_part", lambda: saver._follow_up(Path("global_step_1")))
 

@@ -35,7 +35,7 @@ async def provider(docker_host: None) -> AsyncIterator[DockerProvider]:
     yield provider
     await provider.close()
     client = docker.from_env()
-    label = {"label": f"agentrl.run={provider.run}"}
+    label = {"label": f"agentrl.run={provider.engine.run}"}
     assert not client.containers.list(all=True, filters=label, ignore_removed=True)
     assert not client.networks.list(filters=label)
 
@@ -306,7 +306,7 @@ async def main():
     provider, spec = DockerProvider(), ContainerSpec(sys.argv[1])
     await provider.prepare(spec)
     await provider.container(spec).start()
-    print(provider.run, flush=True)
+    print(provider.engine.run, flush=True)
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

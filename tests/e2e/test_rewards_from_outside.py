@@ -2,11 +2,14 @@
 
 import json
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from agentrl.config import compose
+from agentrl.core.resources import share
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
 from tests.waiting import wait_for
@@ -48,6 +51,22 @@ class Mid:
 """
 
 
+class Frozen(BaseHTTPRequestHandler):
+    """A frozen model: it wants something, and as a judge counts the letters of what it reads."""
+
+    keys: ClassVar[set[str]] = set()
+
+    def do_POST(self) -> None:
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
+        self.keys.add(self.headers["Authorization"])
+        text = f"Score: {len(said) % 10}" if said.startswith("Score") else "I want 2 + 3 ."
+        answer = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
 def run(folder: Path, overrides: list[str], *settings: str) -> Path:
     common = ["rollout.n=4", "data.max_response_length=16", "trainer.live=false", "trainer.save_freq=-1"]
     common += [
@@ -84,6 +103,30 @@ def test_a_manager_written_for_verl_knows_a_validation(tmp_path: Path, overrides
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     assert seen[:8] == [[True, True, 1]] * 8
     assert seen[8:24] == [[False, False, 1]] * 16
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.prevents("a run trains on what a simulated user or a judge said")
+def test_a_customer_an_assistant_and_a_judge_by_their_names(
+    tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Frozen)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("FROZEN_URL", f"http://127.0.0.1:{server.server_port}/v1")
+    agent = [f"rollout.agent.agent_loop_config_path={share() / 'agents/support.yaml'}"]
+    agent += ["rollout.agent.default_agent_loop=support", "data.max_prompt_length=256"]
+    settings = ["data.train_batch_size=2", "actor.ppo_mini_batch_size=2", "trainer.total_training_steps=1"]
+    done = run(tmp_path, overrides, *agent, *settings, "rollout.n=2", "data.max_response_length=8")
+    server.shutdown()
+    kept = load_trajectories(done / "rollouts/1.jsonl")
+    for rollout in kept:
+        customer, judge = rollout["extra"]["gateway"]["others"]
+        assert (customer["model"], len(customer["messages"]), judge["model"]) == ("customer", 3, "judge")
+        score = judge["answer"]["choices"][0]["message"]["content"].removeprefix("Score: ")
+        assert rollout["reward"] == int(score) / 10
+        roles = [message["role"] for message in rollout["messages"]]
+        assert roles == ["system", "user", "assistant", "user", "assistant"]
+    assert len(kept) == 4
 
 
 @pytest.mark.timeout(600)

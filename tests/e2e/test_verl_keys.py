@@ -12,6 +12,7 @@ from agentrl.config.schema import Config
 from agentrl.core import remote_files as remote
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
+from agentrl.rewards.scorer import length_penalty
 from agentrl.rollout.building import scorer
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
@@ -155,10 +156,9 @@ def test_files_are_read_from_shared_memory(config: Made, tmp_path: Path, monkeyp
 
 def test_the_limit_that_long_answers_near(config: Made) -> None:
     long = ["reward.overlong_buffer.enable=true", "reward.overlong_buffer.len=8"]
-    made = scorer(config(*long, "reward.overlong_buffer.max_resp_len=20"), None, None)
-    assert (made.overlong.limit, made.overlong.penalty(16)) == (20, -0.5)
-    assert scorer(config(*long), None, None).overlong.limit == 24
-    assert scorer(config(long[0]), None, None).overlong.buffer == 4
+    for overrides, halfway in ((*long, "reward.overlong_buffer.max_resp_len=20"), 16), (long, 20), (long[:1], 22):
+        made = scorer(config(*overrides), None, None)
+        assert length_penalty(made.overlong_buffer, made.max_response_length, halfway) == -0.5
 
 
 def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,10 @@ async def test_names_are_trained_frozen_or_aliases(tmp_path: Path) -> None:
             served.session.end("done")
     trajectory = served.trajectory
     about = trajectory.extra["gateway"]
-    assert (about["model"], about["untrained"], len(trajectory.ledgers)) == (["policy", "cold"], 1, 2)
+    assert (about["model"], len(trajectory.ledgers)) == (["policy", "cold"], 2)
+    title, judged = about["others"]
+    assert (title["model"], title["messages"][-1]["content"]) == ("title", "Sure?")
+    assert (judged["model"], judged["messages"], judged["answer"]["model"]) == ("judge", [QUESTION], "big")
     assert [len(messages) for messages in about["messages"]] == [4, 4]
     assert [(reward.turn, reward.value) for reward in trajectory.turn_rewards] == [(0, 0.5)]
     assert judge.session.requests == 1

@@ -158,5 +158,5 @@ async def test_an_answer_that_comes_too_late_meets_nobody() -> None:
 
 @pytest.mark.parametrize("url", ["localhost:30000", "http://", "ftp://x"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match=r"rollout.base_url=.*http://HOST:PORT"):
+    with pytest.raises(UserError, match=r"is no address of a server.*http://HOST:PORT"):
         Http(url)

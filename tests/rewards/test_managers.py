@@ -180,16 +180,16 @@ def test_long_answers_cost_more_and_more(tokens: int, expected: float) -> None:
 async def test_the_overlong_penalty_counts_the_models_tokens_only(module: str) -> None:
     # Six tokens after the prompt, three of them the model's: over a limit of 5, were the whole span counted.
     scoring = scorer(module, "later", "naive")
-    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=5, len=2)
+    scoring.overlong_buffer = OverlongBuffer(enable=True, max_resp_len=5, len=2)
     (subject,) = await outcomes(scoring, 1)
     assert subject.reward == 2.0
     assert subject.reward_extra["overlong"] == 0.0
-    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=4, len=2)
+    scoring.overlong_buffer = OverlongBuffer(enable=True, max_resp_len=4, len=2)
     (subject,) = await outcomes(scoring, 1)
     assert subject.reward == 1.5
     assert subject.reward_extra == {"overlong_reward": -0.5, "overlong": 1.0}
     paid, subject = subject.reward, trajectory()
-    scoring.overlong = OverlongBuffer(enable=True, max_resp_len=4, len=2, log=False)
+    scoring.overlong_buffer = OverlongBuffer(enable=True, max_resp_len=4, len=2, log=False)
     await scoring.score(subject)
     assert subject.reward == paid
     assert "overlong" not in subject.reward_extra

@@ -18,7 +18,7 @@ from agentrl.data import read_rows
 from agentrl.interactions import load_interactions
 from agentrl.rewards import scorers
 from agentrl.rewards.code import compute_score
-from agentrl.tasks.demo import TASKS, Task, make_task, task_class
+from agentrl.tasks.demo import KEY, TASKS, Task, make_task
 from agentrl.tasks.demo.stage import Stage
 from agentrl.tasks.demo.terminal import CHORES
 from agentrl.tasks.generate import distinct, generate
@@ -305,5 +305,5 @@ def test_demonstrations_where_there_are_none(tmp_path: Path) -> None:
 
 
 def test_no_two_tasks_share_an_option() -> None:
-    names = [option for task in TASKS for option in task_class(task).OPTIONS]
+    names = [option for task in TASKS for option in TASKS.get(task, KEY).OPTIONS]
     assert len(names) == len(set(names))

@@ -23,7 +23,7 @@ CONFIG = "trainer:\n  seed: 7\n"
 
 @pytest.fixture
 def table(dialog, plain, decode):
-    return generations(2, [dialog, plain(0.5), plain(0.25)], 2, decode)
+    return [*generations(2, [dialog, plain(0.5), plain(0.25)], 2, decode)]
 
 
 def two_lives(name, run_dir, table):

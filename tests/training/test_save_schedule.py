@@ -41,7 +41,7 @@ def test_without_one_it_goes_by_time_and_cost() -> None:
 def test_only_automatic_checkpoints_go_by_themselves(tmp_path: Path) -> None:
     for step in range(1, 7):
         save_checkpoint(tmp_path, step, {}, automatic=step not in (2, 6))
-    assert checkpoints.prune_automatic(tmp_path, 2) == ["global_step_1", "global_step_3", "global_step_4"]
+    assert checkpoints.prune(tmp_path, 2, automatic=True) == ["global_step_1", "global_step_3", "global_step_4"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_2", "global_step_5", "global_step_6"]
     checkpoints.prune_part(tmp_path, "critic", 1)
-    assert checkpoints.prune_automatic(tmp_path, 1) == ["global_step_5"]
+    assert checkpoints.prune(tmp_path, 1, automatic=True) == ["global_step_5"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers
+from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers, processes
 from agentrl.config.keys import value_at
 from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
@@ -55,6 +55,15 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
             "rollout.do_sample=true"
         )
     return _same(rollout.val_kwargs, "rollout.val_kwargs")
+
+
+def policies(model: Model, rollout: Rollout, trainer: Trainer, algorithm: Algorithm) -> None:
+    """Several policies are adapters of one process, which takes turns with its engine. Raises UserError."""
+    alone = rollout.name == "hf" and processes(trainer, rollout) == 1 and trainer.max_staleness == 0
+    fits = alone and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
+    if model.policies and not fits:
+        needed = "model.lora_rank, rollout.name=hf, trainer.max_staleness=0, one process, and groups (grpo)"
+        raise UserError(f"model.policies needs {needed}; leave out model.target_parameters")
 
 
 def val_sets(data: Data) -> str | None:

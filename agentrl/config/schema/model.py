@@ -51,6 +51,9 @@ class Model(Pretrained):
     """Parameters that get an adapter too: all-experts, the weights of all experts, or a list of the ends of names
     ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
 
+    policies: list[str] = field(default_factory=list)
+    """Names of policies in requests, or a game's sides in order: each trains an adapter with its own rewards."""
+
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,
     which needs far more memory; for comparison."""

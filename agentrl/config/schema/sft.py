@@ -90,10 +90,6 @@ class SftTrainer(AnyTrainer):
     """Steps between progress lines if the output is not a terminal."""
 
 
-def _optim() -> Optim:
-    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps=0.1)
-
-
 @dataclass
 class SftConfig:
     """`agentrl sft`."""
@@ -102,7 +98,7 @@ class SftConfig:
     """Conversations."""
     model: Model = field(default_factory=Model)
     """The model to train."""
-    optim: Optim = field(default_factory=_optim)
+    optim: Optim = field(default_factory=lambda: Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps=0.1))
     """Optimizer and schedule."""
     fsdp_config: Sharding = field(default_factory=Sharding)
     """Sharding over processes."""

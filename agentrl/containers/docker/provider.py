@@ -21,23 +21,18 @@ class DockerProvider:
     composes = True
 
     def __init__(self, settings: Any = None) -> None:
-        self._engine = Engine()
-        self.images = Images(self._engine)
-        self.networks = Networks(self._engine)
-        self._composer = Composer(self._engine, self.images)
-
-    @property
-    def run(self) -> str:
-        """Value of the label `agentrl.run` of all that it makes."""
-        return self._engine.run
+        self.engine = Engine()
+        self.images = Images(self.engine)
+        self.networks = Networks(self.engine)
+        self._composer = Composer(self.engine, self.images)
 
     async def ready(self) -> None:
         """Connect. Raises UserError without an engine."""
-        await self._engine.ready()
+        await self.engine.ready()
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image and the network. Raises UserError without an engine, an image or a network; InfraError."""
-        await self._engine.ready()
+        await self.engine.ready()
         await self.images.have(spec)
         await self.networks.prepare(spec)
         if spec.services is not None:
@@ -51,7 +46,7 @@ class DockerProvider:
         """Remove all containers and networks of the run. Never raises."""
         await self.images.close()
         self.networks.close()
-        await self._engine.close()
+        await self.engine.close()
 
 
 def clean(*, images: bool) -> tuple[list[str], list[str]]:

@@ -45,9 +45,7 @@ def read_adapter(folder: Path, model: Any) -> LoadedAdapter:
     model = getattr(model, "get_base_model", lambda: model)()
     try:
         config, tensors = json.loads((folder / CONFIG).read_text()), load_file(folder / ADAPTER)
-        scale, device = config["lora_alpha"] / config["r"], next(model.parameters()).device
-        names = [name.removesuffix(A) for name in tensors if name.endswith(A)]
-        parts = {_layer(model, n): (tensors[n + A].to(device), tensors[n + B].to(device) * scale) for n in names}
+        parts = parts_of(model, tensors, config["lora_alpha"] / config["r"])
         fits = not any(map(config.get, OTHERS)) and all(name.endswith((A, B, COPY)) for name in tensors)
         fits = fits and all(_fits(layer, *matrices) for layer, matrices in parts.items())
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, SafetensorError) as error:
@@ -55,6 +53,12 @@ def read_adapter(folder: Path, model: Any) -> LoadedAdapter:
     if not fits:
         raise UserError(f"{folder}: rollout.name=hf samples from plain LoRA of this model's linear layers alone")
     return LoadedAdapter(parts)
+
+
+def parts_of(model: Any, tensors: Mapping[str, Tensor], scale: float) -> dict[Any, tuple[Tensor, Tensor]]:
+    """The parts of an adapter by its tensors under peft's names."""
+    device, names = next(model.parameters()).device, [name.removesuffix(A) for name in tensors if name.endswith(A)]
+    return {_layer(model, n): (tensors[n + A].to(device), tensors[n + B].to(device) * scale) for n in names}
 
 
 @contextmanager

@@ -75,12 +75,9 @@ def describe(
     about = {"case_index": index, "input": shown[0], "expected_output": shown[1], "status": status}
     about |= {"api_request_error": None, "api_status": "Success" if isinstance(result, bool) else "Failed"}
     for command, names in ((compiled, COMPILED), (run, RUN)):
-        about |= {name: _plain(getattr(command, attribute, None)) for name, attribute in names.items()}
+        values = {name: getattr(command, attribute, None) for name, attribute in names.items()}
+        about |= {name: text(value) if isinstance(value, bytes) else value for name, value in values.items()}
     return about
-
-
-def _plain(value: Any) -> Any:
-    return text(value) if isinstance(value, bytes) else value
 
 
 def text(output: bytes) -> str:

@@ -89,7 +89,10 @@ class ToolAgent(AgentLoop):
                 results = await self._run_calls(episode, reply.calls, sessions.tools)
                 errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
                 self._show_results(episode, reply, results, errors)
-        await self._collect(trajectory, sessions)
+        # While both are still alive.
+        trajectory.tool_rewards = await sessions.tools.rewards()
+        if sessions.interaction is not None:
+            trajectory.interaction_score = await sessions.interaction.score()
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
         """After an answer: get the simulated user's reply, or stop."""
@@ -150,12 +153,6 @@ class ToolAgent(AgentLoop):
         """Whether the model has taken its last turn."""
         limit = self.env.limits.assistant_turns
         return limit is not None and trajectory.turns >= limit
-
-    async def _collect(self, trajectory: Trajectory, sessions: Sessions) -> None:
-        """Take the final scores of tools and interaction while both are still alive."""
-        trajectory.tool_rewards = await sessions.tools.rewards()
-        if sessions.interaction is not None:
-            trajectory.interaction_score = await sessions.interaction.score()
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:

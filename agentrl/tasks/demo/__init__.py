@@ -9,12 +9,6 @@ from agentrl.tasks.demo.base import Option, Problem, Task
 KEY = "TASK"
 
 
-def task_class(name: str) -> type[Task]:
-    """The class of the task `name`: built in, registered, or by its path. Raises UserError."""
-    found: type[Task] = TASKS.get(name, KEY)
-    return found
-
-
 def split_variant(name: str) -> tuple[str, str]:
     """(task, variant) of a name as `reasoning_gym:chain_sum`; a path has no variant."""
     family, _, variant = name.partition(":")
@@ -27,7 +21,7 @@ def make_task(name: str, options: dict[str, Any]) -> Task:
     Options left out take their defaults. Raises UserError on an unknown task, option or value.
     """
     family, variant = split_variant(name)
-    task = task_class(family)
+    task: type[Task] = TASKS.get(family, KEY)
     if task.VARIANT and not variant:
         raise UserError(f"{family} is a family of tasks: name one, as in {family}:{task.VARIANT}")
     if variant and not task.VARIANT:
@@ -39,4 +33,4 @@ def make_task(name: str, options: dict[str, Any]) -> Task:
     return made
 
 
-__all__ = ["TASKS", "Option", "Problem", "Task", "make_task", "split_variant", "task_class"]
+__all__ = ["KEY", "TASKS", "Option", "Problem", "Task", "make_task", "split_variant"]

@@ -74,7 +74,8 @@ def task_rows(argument: str) -> list[Row]:
         more = f" and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
         listed = "; ".join(broken[:SHOWN_BROKEN])
         raise UserError(f"tasks:{path}: {listed}{more}; write tasks:{path}?broken=skip to leave them out")
-    chosen = {name: task for name, task in tasks.items() if _chosen(name, task, choices)}
+    pattern, tag = choices.get("name", "*"), choices.get("tag", "")
+    chosen = {name: task for name, task in tasks.items() if fnmatch(name, pattern) and tag in ("", *task.tags)}
     notes = Counter(note for task in chosen.values() for note in task.notes)
     if notes:
         listed = "; ".join(f"{note} ({plural(count, 'task')})" for note, count in notes.most_common(SHOWN_NOTES))
@@ -99,10 +100,6 @@ def _choices(query: str) -> dict[str, str]:
     if unknown := found.keys() - CHOICES:
         raise UserError(f"tasks:...?{min(unknown)}: choose among {', '.join(sorted(CHOICES))}")
     return found
-
-
-def _chosen(name: str, task: Task, choices: Mapping[str, str]) -> bool:
-    return fnmatch(name, choices.get("name", "*")) and choices.get("tag", "") in ("", *task.tags)
 
 
 def _row(path: str, name: str, task: Task, choices: Mapping[str, str]) -> Row:

@@ -22,7 +22,7 @@ from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.folder import read_task
 from agentrl.tasks.harbor.processes import Process, look, stop_left
 from agentrl.tasks.harbor.rewards import PARSERS, mean, read_numbers, verdict_on
-from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script, Separate, Task
+from agentrl.tasks.harbor.task import LOGS, TESTS, Healthcheck, Script, Separate, Task
 
 STEP_TIMEOUT = 120.0
 """Seconds for a step of the set-up that is over at once in a healthy container."""
@@ -59,8 +59,7 @@ class HarborStep:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
         folders = " ".join(f"{LOGS}/{name}" for name in ("agent", "verifier", "artifacts"))
         old = f"rm -rf {PUBLISHED}; " if self.name else ""
-        test = f"test -e {self.task.tests.folder}"
-        made = await _root(container, f"{old}mkdir -p {folders} && chmod 777 {folders}; {test}")
+        made = await _root(container, f"{old}mkdir -p {folders} && chmod 777 {folders}; test -e {TESTS}")
         self._own_tests = made.code == 0 and not self.name  # the image has a folder for the tests, with its own files
         for copy in self.task.files:
             target = copy.to or (await container.exec("pwd", timeout=STEP_TIMEOUT)).stdout.strip() or "/"
@@ -105,7 +104,7 @@ class HarborStep:
 
     async def _clear(self, container: Container) -> None:
         """Remove all that the agent may have put where tests and rewards go."""
-        tests = "" if self._own_tests else self.task.tests.folder
+        tests = "" if self._own_tests else TESTS
         preload = "/etc/ld.so.preload"  # a library there would be in every program of the tests
         commands = f"rm -rf {tests} {LOGS}/verifier {preload}; [ -d {LOGS} ] && [ ! -L {LOGS} ] || rm -rf {LOGS}"
         done = await _root(container, f"{commands}; mkdir -p {LOGS}/verifier && chmod 777 {LOGS}/verifier")

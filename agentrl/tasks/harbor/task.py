@@ -38,8 +38,6 @@ class Script:
     """A script of the task and the files that go into the container with it."""
 
     files: tuple[Copy, ...]
-    folder: str
-    """The folder of the format for them; it is removed before they come."""
     command: str
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None

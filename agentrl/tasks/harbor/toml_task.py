@@ -38,7 +38,7 @@ def read_toml(folder: Path, passed: Passed = ()) -> Task:
     spec = _spec(folder, asked, environment, agent, verifier)
     steps = tuple(_steps(folder, top, spec))
     last_counts = top.get("multi_step_reward_strategy") == "final"
-    whole = Task(folder, "", spec, Script((), TESTS, ""), None) if steps else _part(folder, top, spec, [folder])
+    whole = Task(folder, "", spec, Script((), ""), None) if steps else _part(folder, top, spec, [folder])
     task = replace(
         whole,
         instruction=steps[0].instruction if steps else whole.instruction,
@@ -170,7 +170,7 @@ def _tests(places: Sequence[Path], verifier: Fields, bundled: bool) -> Script:
         raise UserError(f"{places[0]}/tests/test.sh is missing: it writes the reward to /logs/verifier/reward.txt")
     timeout = verifier.number("timeout_sec", 600)
     files = () if bundled else tuple(Copy(tests, TESTS) for tests in folders)
-    return Script(files, TESTS, f"{TESTS}/test.sh", verifier.texts("env"), user_of(verifier) or "", timeout)
+    return Script(files, f"{TESTS}/test.sh", verifier.texts("env"), user_of(verifier) or "", timeout)
 
 
 def _solution(places: Sequence[Path], solution: Fields, timeout: float | None) -> Script | None:
@@ -182,7 +182,7 @@ def _solution(places: Sequence[Path], solution: Fields, timeout: float | None) -
         solution.notes.append(f"it is not solved: {error}")
         return None
     found = (folder / "solve.sh").is_file()
-    return Script((Copy(folder, SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout) if found else None
+    return Script((Copy(folder, SOLUTION),), f"{SOLUTION}/solve.sh", env, timeout=timeout) if found else None
 
 
 def _healthcheck(environment: Fields) -> Healthcheck | None:
@@ -273,7 +273,7 @@ def _collects(verifier: Fields) -> tuple[Script, ...]:
         if hook.text("service") not in (None, "main"):
             raise UserError(f"{hook.file}: verifier.collect.service: one service is supported; leave the task out")
     return tuple(
-        Script((), "", one.text("command") or "true", user=user_of(one), timeout=one.number("timeout_sec", 60))
+        Script((), one.text("command") or "true", user=user_of(one), timeout=one.number("timeout_sec", 60))
         for one in hooks
     )
 

@@ -90,20 +90,20 @@ def _tests(folder: Path, fields: Fields, mounted: tuple[Copy, ...]) -> Script:
         raise UserError(f"{script} is missing: its exit code is the reward")
     files = (*((Copy(tests, TESTS),) if tests.exists() else ()), Copy(script, f"{TESTS}/{script.name}"))
     timeout = fields.number("max_test_timeout_sec", 60)
-    return Script((*files, *mounted), TESTS, f"{TESTS}/run-tests.sh", timeout=timeout)
+    return Script((*files, *mounted), f"{TESTS}/run-tests.sh", timeout=timeout)
 
 
 def _solution(folder: Path, timeout: float) -> Script | None:
     script, steps = folder / "solution.sh", folder / "solution.yaml"
     if script.is_file():
         place = f"{SOLUTION}/{script.name}"
-        return Script((Copy(script, place),), SOLUTION, place, timeout=timeout)
+        return Script((Copy(script, place),), place, timeout=timeout)
     if not steps.is_file():
         return None
     typed = _content(steps, folder)
     if not isinstance(typed, list) or not all(isinstance(step, dict) for step in typed):
         raise UserError(f"{steps}: write a list of commands")
-    return Script((), SOLUTION, "\n".join(str(step.get("command", "")) for step in typed), timeout=timeout)
+    return Script((), "\n".join(str(step.get("command", "")) for step in typed), timeout=timeout)
 
 
 def _content(file: Path, folder: Path) -> Any:

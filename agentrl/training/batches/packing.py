@@ -83,8 +83,8 @@ def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: Sequence
     batch.trajectory = torch.tensor([i for i, _ in sequences], dtype=torch.long)
     groups = [numbers.setdefault(owner.row.uid, len(numbers)) for owner in owners]
     batch.group = torch.tensor(groups, dtype=torch.long)
-    if any(trajectory.side_rewards for trajectory in trajectories):
-        sides = [trajectories[i].outlines[j].side for i, j in sequences]
+    sides = [trajectories[i].outlines[j].side for i, j in sequences]
+    if any(sides) or any(trajectory.side_rewards for trajectory in trajectories):
         batch.side = torch.tensor(sides, dtype=torch.long)
     teachers = [trajectories[i].outlines[j].teacher for i, j in sequences]
     if max(teachers, default=-1) >= 0:
@@ -197,7 +197,8 @@ def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:
 def _rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[tuple[Spot, float]]:
     """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
     ledgers = [ledger for ledger in trajectory.outlines if ledger.model_tokens]
-    ends = _turn_ends(ledgers)
+    # The last model token of each turn; a later ledger overrides.
+    ends = {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends.items()}
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [*_final_rewards(trajectory, ledgers, ends), *turns]
 
@@ -212,11 +213,6 @@ def _final_rewards(
         turns = [turn for turn, (ledger, _) in ends.items() if ledgers[ledger].side == side]
         if turns:
             yield ends[max(turns)], reward + trajectory.length_penalty
-
-
-def _turn_ends(ledgers: Sequence[Ledger | LedgerOutline]) -> dict[int, Spot]:
-    """The last model token of each turn; a later ledger overrides."""
-    return {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends.items()}
 
 
 def _spot(ends: dict[int, Spot], turn: int) -> Spot:

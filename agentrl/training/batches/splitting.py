@@ -31,9 +31,7 @@ def mini_batches(
     their sizes differ by at most one prompt: Adam's steps are about equally large, so a single prompt left over would
     weigh as much as a full mini-batch.
     """
-    by_group: dict[int, list[int]] = {number: [] for number in order or ()}
-    for sequence, number in enumerate(group):
-        by_group.setdefault(number, []).append(sequence)
+    by_group = {number: list[int]() for number in order or ()} | grouped(range(len(group)), group.__getitem__)
     groups = list(by_group.values())
     if generator is not None:
         groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]

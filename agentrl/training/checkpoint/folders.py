@@ -57,7 +57,7 @@ def begin(
     thread, and returns its path. One of the same step is replaced.
 
     `state`: plain data and tensors of the first rank; TensorChunks of every rank. `write_model` writes the model in
-    Hugging Face format to the folder that it gets. `automatic`: `prune_automatic` may delete this one. Collective: all
+    Hugging Face format to the folder that it gets. `automatic`: `prune` may delete this one as such. Collective: all
     ranks call it.
     """
     final = folder / f"global_step_{step}"
@@ -100,29 +100,21 @@ def has_weights(path: Path) -> bool:
     return any(file.name != UNREAD for file in (path / HUGGINGFACE).glob("*.safetensors"))
 
 
-def prune(folder: Path, keep: int | None) -> None:
-    """Delete all but the `keep` newest checkpoints (None, 0 or less: keep all)."""
-    _delete(folder, _older(folder, keep))
+def prune(folder: Path, keep: int | None, *, automatic: bool = False) -> list[str]:
+    """Delete all but the `keep` newest checkpoints (None, 0 or less: keep all), or only the `automatic` ones of them;
+    returns the deleted names."""
+    gone = [path for path in _older(folder, keep) if not automatic or _is_automatic(path)]
+    for path in gone:
+        # Renamed first: a half deleted checkpoint must not look complete.
+        path.rename(folder / f"{_NEW}{path.name}")
+    tidy(folder)
+    return [path.name for path in gone]
 
 
 def _older(folder: Path, keep: int | None) -> list[Path]:
     """All checkpoints but the `keep` newest."""
     steps, most = visible(folder), limit_of(keep)
     return [] if most is None else [steps[step] for step in sorted(steps)[:-most]]
-
-
-def prune_automatic(folder: Path, keep: int) -> list[str]:
-    """Delete automatic checkpoints, except among the `keep` newest; returns the deleted names."""
-    gone = [path for path in _older(folder, keep) if _is_automatic(path)]
-    _delete(folder, gone)
-    return [path.name for path in gone]
-
-
-def _delete(folder: Path, gone: list[Path]) -> None:
-    for path in gone:
-        # Renamed first: a half deleted checkpoint must not look complete.
-        path.rename(folder / f"{_NEW}{path.name}")
-    tidy(folder)
 
 
 def _is_automatic(path: Path) -> bool:

@@ -77,7 +77,7 @@ class Saver:
             send(path, remote, checkpoints.MANIFEST, what)
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
         if self.trainer.max_actor_ckpt_to_keep is None:
-            for name in checkpoints.prune_automatic(path.parent, KEPT):
+            for name in checkpoints.prune(path.parent, KEPT, automatic=True):
                 if remote is not None:
                     remove(f"{remote.rstrip('/')}/{name}", what)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

@@ -25,8 +25,8 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media.loading import load_processor as processor_of
 from agentrl.chat.media.processor import Processor
+from agentrl.chat.template import template_text
 from agentrl.config.schema import Model, Pretrained
-from agentrl.core import resources
 from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.model_files import language_config
@@ -49,7 +49,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
     _check_vocabulary(tokenizer, model, key)
     if model.chat_template is not None:
-        tokenizer.chat_template = _template(model.chat_template)
+        tokenizer.chat_template = template_text(model.chat_template)
     return tokenizer
 
 
@@ -118,13 +118,6 @@ def _check_hub(path: str, key: str) -> None:
             f"{key}: there is no folder {path} here, and {host} cannot be reached; name a model's folder, or a hub id "
             "that is downloaded (HF_HUB_OFFLINE=1 asks no hub)"
         ) from None
-
-
-def _template(chat_template: str) -> str:
-    """Jinja text, given directly or read from a file."""
-    if "{" in chat_template:
-        return chat_template
-    return resources.read_text(resources.find(chat_template, what="model.chat_template"))
 
 
 def load_model(

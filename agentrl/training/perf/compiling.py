@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from agentrl.core.grouping import grouped
+
 PER_KIND = 2
 """Blocks of one kind that `representative` runs: the first may get an input without a gradient, the second not."""
 
@@ -27,7 +29,7 @@ def representative(blocks: list[nn.Module]) -> Iterator[None]:
 
     A pass then has the memory of a few blocks, and compiles as much as a whole one.
     """
-    first = _first_of_each_kind(blocks)
+    first = [block for same in grouped(blocks, _kind).values() for block in same[:PER_KIND]]
     calls: dict[nn.Module, Any] = {block: block._compiled_call_impl for block in blocks}
     skip = _Skip()
     try:
@@ -37,13 +39,6 @@ def representative(blocks: list[nn.Module]) -> Iterator[None]:
     finally:
         for block, call in calls.items():
             block._compiled_call_impl = call
-
-
-def _first_of_each_kind(blocks: list[nn.Module]) -> list[nn.Module]:
-    kinds: dict[Any, list[nn.Module]] = {}
-    for block in blocks:
-        kinds.setdefault(_kind(block), []).append(block)
-    return [block for same in kinds.values() for block in same[:PER_KIND]]
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:

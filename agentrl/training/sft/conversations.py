@@ -93,7 +93,7 @@ def _of_row(record: Record, data: SftData, chat: Chat, where: str) -> Iterator[L
 
 
 def _ledger(record: Record, data: SftData, chat: Chat, *, where: str) -> Ledger:
-    whole = _whole(record, data)
+    whole = record.get(data.messages_key) is not None if data.conversations is None else data.conversations
     messages = _messages(record, data, where) if whole else _pair(record, data, where)
     chat = chat.with_kwargs(**_thinking(record, data, where))
     tools = plain(record.get(data.tools_key)) or None
@@ -108,13 +108,6 @@ def _ledger(record: Record, data: SftData, chat: Chat, *, where: str) -> Ledger:
     if not ledger.model_tokens:
         raise UserError(f"{where}: no assistant message is trained on; each has loss_mask 0")
     return ledger
-
-
-def _whole(record: Record, data: SftData) -> bool:
-    """Whether a row is a whole conversation."""
-    if data.conversations is not None:
-        return data.conversations
-    return record.get(data.messages_key) is not None
 
 
 def _messages(record: Record, data: SftData, where: str) -> Messages:

@@ -37,8 +37,10 @@ def trajectory_ledgers(record: Record, data: SftData, chat: Chat, where: str) ->
     try:
         if any(part.get("type") != "text" for message in record["messages"] for part in _parts(message)):
             raise UserError(f"{where}: recorded trajectories with images cannot be trained on")
+        sides = record.get("side_rewards")
         for i, sample in enumerate(record["samples"]):
-            good = not failed and _at_least(_reward(record, i), bar)
+            reward = sides[record["sides"][i]] if sides else record["reward"]  # in a game with several sides: its own
+            good = not failed and _at_least(reward, bar)
             yield _ledger(sample, chat, where) if good else None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:  # the user's file
         raise UserError(f"{where} is no recorded trajectory: {type(error).__name__} {error}") from error
@@ -63,11 +65,6 @@ def _bar(data: SftData, where: str) -> float:
 
 def _at_least(reward: Any, bar: float) -> bool:
     return isinstance(reward, int | float) and reward >= bar
-
-
-def _reward(record: Record, sample: int) -> Any:
-    """The reward of a ledger: that of its side in a game with several."""
-    return record["side_rewards"][record["sides"][sample]] if record.get("side_rewards") else record["reward"]
 
 
 def _parts(message: Record) -> list[Record]:

@@ -87,7 +87,7 @@ async def test_steps_and_services(
     found = {name: (report.oracle, report.noop) for name, report in reports.items()}
     assert found == {name: HARBORS[name] for name in names}
     left = engine.docker("volume", "ls", "--quiet") + engine.docker("network", "ls", "--format", "{{.Name}}")
-    assert provider.run not in left
+    assert provider.engine.run not in left
 
 
 @pytest.mark.slow
