@@ -134,7 +134,7 @@ def block(name: str) -> Callable[[Path], None]:
 
 COMMAND_LINE = [
     Mistake("unknown command", "trian model.path=model", "trian: no such command", "did you mean train?"),
-    Mistake("no rows", "rollout model.path=model --rows -1", "--rows", "write a number from 1 on"),
+    Mistake("no rows", "rollout model.path=model --rows -1", "--rows", "write 1 or more"),
     Mistake("unknown key", f"{TRAIN} rollout.temprature=1", "rollout.temprature", "did you mean rollout.temperature?"),
     Mistake("unknown option", f"{TRAIN} --confg-name x", "--confg-name", "`agentrl train --help`"),
     Mistake("misspelt value", f"{TRAIN} algorithm.adv_estimator=grop", "adv_estimator=grop", "grpo"),

@@ -53,7 +53,7 @@ class Scripted(ChatModel):
         self.script, self.asked = [*script], list[dict[str, Any]]()
         self.http.post = self.answer  # type: ignore[method-assign, assignment]
 
-    async def answer(self, path: str, body: dict[str, Any], *, timeout: float) -> Any:
+    async def answer(self, path: str, body: dict[str, Any], *, headers: str, timeout: float) -> Any:
         self.asked.append(body)
         found = self.script.pop(0)
         if isinstance(found, Exception):
