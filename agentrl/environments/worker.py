@@ -102,8 +102,7 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
         except OSError as error:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
-        why = last_line(ended.stderr) or "its process died"
-        raise UserError(f"{program.what}: {why}")
+        raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
     last = last_line(ended.stdout)
     if (answer := read_object(last)) is None:
         raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")

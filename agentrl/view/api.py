@@ -28,7 +28,7 @@ Json = dict[str, Any]
 PAGE_ROWS, MOST_ROWS = 200, 1000
 STRANGE = re.compile(r"\W", re.ASCII)
 """Characters that Prometheus does not take in names."""
-QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajectory", "timeline", "match")
+QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "trajectory", "timeline", "match")
 """Names of methods that answer them."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
@@ -46,16 +46,7 @@ class Api:
         """Raises UserError where there is no run."""
         self.paths = paths
         self.runs = {run.name: run for run in find_runs(paths)}
-        named = (
-            self.metrics,
-            self.meanings,
-            self.settings,
-            self.trajectories,
-            self.trajectory,
-            self.timeline,
-            self.match,
-        )
-        self.questions = {"runs": self.overview} | {method.__name__: method for method in named}
+        self.questions = {"runs": self.overview} | {name: getattr(self, name) for name in QUESTIONS}
         self._lock = RLock()
 
     def answer(self, question: str, query: Query) -> Json:
