@@ -29,10 +29,9 @@ class ChatModel:
     async def complete(self, body: dict[str, Any], timeout: float, attempt: int = 0) -> dict[str, Any]:
         """The first choice, which has a `message`; `timeout`: seconds of a request. Raises InfraError."""
         sent = {name: value for name, value in body.items() if name not in self._refused}
+        asked = {"model": self.name, **sent}
         try:
-            asked = {"model": self.name, **sent}
             answer = await self.http.post("/chat/completions", asked, headers=self.headers, timeout=timeout)
-            return dict(answer["choices"][0] | {"message": dict(answer["choices"][0]["message"])})
         except (ServerLost, RequestRefused) as error:
             status = getattr(error, "status", BUSY[0])
             named = {name for name in OPTIONAL if name in sent and name in str(error)} if status in REFUSED else set()
@@ -41,8 +40,16 @@ class ChatModel:
             if named - self._refused:
                 log.warning("%s; further requests leave out %s", error, ", ".join(named))
             self._refused |= named
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise InfraError(f"{self.http.url} answers no chat completion: {str(answer)[:200]}") from None
+        else:
+            return self._first_choice(answer)
         with uncounted():
             await asyncio.sleep(0.0 if named else min(2.0**attempt, 30.0))
         return await self.complete(body, timeout, attempt + (not named))
+
+    def _first_choice(self, answer: Any) -> dict[str, Any]:
+        """Raises InfraError for an answer that is no completion."""
+        try:
+            choice = answer["choices"][0]
+            return {**choice, "message": dict(choice["message"])}
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise InfraError(f"{self.http.url} answers no chat completion: {str(answer)[:200]}") from None
