@@ -90,7 +90,7 @@ async def _first_prompts(runner: TaskRunner, image: str) -> tuple[float, float]:
         (Path(folder) / "Dockerfile").write_text(f"FROM {image}\nRUN echo {time.time_ns()} >/built\n")
         cold = await _first_prompt(runner, build=folder)
         warm = [await _first_prompt(runner, build=folder) for _ in range(5)]
-        built = await runner.provider.image(ContainerSpec(build=Path(folder)))  # type: ignore[attr-defined]
+        built = await runner.provider.images.have(ContainerSpec(build=Path(folder)))  # type: ignore[attr-defined]
     docker.from_env().images.remove(built.name)
     return cold, statistics.median(warm)
 
@@ -233,7 +233,7 @@ async def _stream(args: argparse.Namespace) -> None:
     provider = DockerProvider()
     try:
         await provider.prepare(spec)
-        _write(sys.stdout, run=provider.run)
+        _write(sys.stdout, run=provider.engine.run)
         await _many(provider, spec, args)
     finally:
         await provider.close()

@@ -33,6 +33,7 @@ from stragglers import kolmogorov_smirnov
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
+from agentrl.core.tasks import cancelled
 from agentrl.runtime.local import LocalRuntime
 from agentrl.train import Trainer, open_trainer
 
@@ -118,7 +119,7 @@ class Bench:
             finally:  # --limit too ends a variant here
                 measured.begun = dict(SESSIONS.begun)
             assert runtime.async_sampling is not None
-            runtime.runner.run(runtime.async_sampling._cancel())  # what is under way
+            runtime.runner.run(cancelled(runtime.async_sampling._tasks))  # what is under way
             runtime.prepare = lambda total_steps: None  # type: ignore[method-assign]  # once is enough
 
     def _steps(self, runtime: LocalRuntime, variant: Variant, measured: Measured) -> None:
