@@ -142,7 +142,7 @@ class Learner:
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         """A batch of all sound trajectories."""
-        return pack_tokens(trajectories, version)
+        return pack_tokens(trajectories, version, sides=bool(self.config.model.policies))
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""

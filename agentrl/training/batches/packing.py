@@ -42,15 +42,16 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
     return place_rewards(pack_tokens(trajectories), trajectories, reward.turn_weights)
 
 
-def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) -> Batch:
+def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None, *, sides: bool = False) -> Batch:
     """Pack all trajectories without an infra error, scored or not, with rewards of 0. Ledgers without a model token are
     left out; `Batch.trajectory` has indices of the whole list.
 
-    `version`: of the policy that is trained, where older ones may have drawn tokens; sets `Batch.stale`.
+    `version`: of the policy that is trained, where older ones may have drawn tokens; sets `Batch.stale`. `sides`:
+    whether each side is of another policy, so that `Batch.side` is there before the sides have rewards.
     """
     sequences = _sequences(trajectories)
     batch = pack_ledgers([trajectories[i].ledgers[j] for i, j in sequences], version)
-    return _owned(batch, trajectories, sequences)
+    return _owned(batch, trajectories, sequences, sides=sides)
 
 
 def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: Store) -> Batch:
@@ -68,7 +69,7 @@ def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: S
         counts=counts,
         sources=Sources(tuple(Source(bodies[i], j, outline) for (i, j), outline in places), version),
     )
-    return _owned(batch, trajectories, sequences)
+    return _owned(batch, trajectories, sequences, sides=False)
 
 
 def _sequences(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
@@ -77,15 +78,14 @@ def _sequences(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
     return [(i, j) for i, t in sound for j, ledger in enumerate(t.outlines) if ledger.model_tokens]
 
 
-def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: Sequence[tuple[int, int]]) -> Batch:
+def _owned(batch: Batch, trajectories: Sequence[Trajectory], sequences: list[tuple[int, int]], *, sides: bool) -> Batch:
     """The batch with the columns that tell what its sequences belong to."""
     owners, numbers = [trajectories[i] for i, _ in sequences], dict[str, int]()
     batch.trajectory = torch.tensor([i for i, _ in sequences], dtype=torch.long)
     groups = [numbers.setdefault(owner.row.uid, len(numbers)) for owner in owners]
     batch.group = torch.tensor(groups, dtype=torch.long)
-    sides = [trajectories[i].outlines[j].side for i, j in sequences]
-    if any(sides) or any(trajectory.side_rewards for trajectory in trajectories):
-        batch.side = torch.tensor(sides, dtype=torch.long)
+    if sides or any(trajectory.side_rewards for trajectory in trajectories):
+        batch.side = torch.tensor([trajectories[i].outlines[j].side for i, j in sequences], dtype=torch.long)
     teachers = [trajectories[i].outlines[j].teacher for i, j in sequences]
     if max(teachers, default=-1) >= 0:
         batch.teacher = torch.tensor(teachers)
