@@ -35,6 +35,9 @@ POLL_SECONDS = 0.02
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Variables that would send another interpreter to this one's packages."""
 
+NEEDED = "jsonschema numpy omegaconf orjson pyyaml regex"
+"""Packages that modules of agentrl's need in another interpreter."""
+
 SERVED = Path(__file__).with_name("served")
 """Modules that programs import in their interpreters."""
 
@@ -79,7 +82,7 @@ def own_program(module: str, entry: EnvironmentEntry) -> EnvironmentProgram:
     python, written = sys.executable, entry.options.get("python")
     modules = None if written else os.pathsep.join(filter(None, sys.path))
     if written:
-        python = interpreter(written, entry.folder, entry.kind, "with jsonschema numpy omegaconf orjson pyyaml regex")
+        python = interpreter(written, entry.folder, entry.kind, f"with {NEEDED}")
     what = f"environment {entry.name}"
     return EnvironmentProgram(python, module, entry.to_json(), os.getcwd(), what, modules, shown=not written)
 
@@ -102,7 +105,10 @@ def run_once(program: EnvironmentProgram) -> dict[str, Any]:
         except OSError as error:
             raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
     if ended.returncode or not ended.stdout.strip():
-        raise UserError(f"{program.what}: {last_line(ended.stderr) or 'its process died'}")
+        why = last_line(ended.stderr) or "its process died"
+        if why.startswith("ModuleNotFoundError") and not isinstance(program.file, Path):
+            why += f": run `{program.python} -m pip install {NEEDED}`"
+        raise UserError(f"{program.what}: {why}")
     last = last_line(ended.stdout)
     if (answer := read_object(last)) is None:
         raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
