@@ -33,10 +33,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Note when a pass begins."""
     logprobs = PolicyActor.logprobs
 
-    def telling(self, batch):
+    def telling(self, *given):
         events.append("logprobs")
         began.set()
-        return logprobs(self, batch)
+        return logprobs(self, *given)
 
     monkeypatch.setattr(PolicyActor, "logprobs", telling)
     events.clear()
