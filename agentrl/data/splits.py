@@ -74,7 +74,7 @@ class Reader:
         usual = ValSet(**vars(sampling), files=data.val_files, max_samples=data.val_max_samples)
         found = [] if data.val_files is None and self.val is None else [self._set("", usual, "data.val_files")]
         if taken := {row.data_source for one in found for row in one.rows} & data.val_sets.keys():
-            raise UserError(f"data.val_sets.{min(taken)}: rows of data.val_files have this data_source; name it anew")
+            raise UserError(f"data.val_sets.{min(taken)}: rows of data.val_files have this data_source; rename it")
         return found + [self._set(name, one, f"data.val_sets.{name}.files") for name, one in data.val_sets.items()]
 
     def _set(self, name: str, settings: ValSet, key: str) -> ValRows:
