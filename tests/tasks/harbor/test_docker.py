@@ -74,6 +74,15 @@ async def test_tampering_earns_nothing(engine: Engine, provider: DockerProvider,
         await container.stop()
 
 
+@pytest.fixture
+def compose(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose for the provider too, where the tests had to fetch it."""
+    engine.have_compose()
+    if folder := engine.env.get("DOCKER_CONFIG"):
+        monkeypatch.setenv("DOCKER_CONFIG", folder)
+
+
+@pytest.mark.usefixtures("compose")
 @pytest.mark.parametrize(
     ("kind", "names"), [("steps", ("build-up", "named-thresholds")), ("services", ("shared-volume",))]
 )
@@ -81,7 +90,6 @@ async def test_steps_and_services(
     kind: str, names: tuple[str, ...], engine: Engine, provider: DockerProvider, tmp_path: Path
 ) -> None:
     """Their rewards are those of Harbor 0.26."""
-    engine.have_compose()
     unpack(kind, tmp_path / "tasks", *names, image=engine.base())
     reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=2)
     found = {name: (report.oracle, report.noop) for name, report in reports.items()}
@@ -91,8 +99,8 @@ async def test_steps_and_services(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compose")
 async def test_all_steps_and_services(engine: Engine, provider: DockerProvider, tmp_path: Path) -> None:
-    engine.have_compose()
     have_image(engine, tmp_path / "image")
     for kind in ("steps", "services"):
         unpack(kind, tmp_path / "tasks")
