@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Iterator[Data]:
     lines = [ENTRY.format(name, id, python, found[0], rows) for name, (id, rows) in ENTRIES.items()]
     (tmp_path / "environments.yaml").write_text("\n".join(lines))
     yield Data(environment_config_path=str(tmp_path / "environments.yaml"))
-    servers._started.cache_clear()
+    servers.started.cache_clear()
 
 
 def rows(name: str, data: Data) -> list[Row]:
