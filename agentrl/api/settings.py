@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from agentrl.api.typed import Settings, SftSettings, given_keys
 from agentrl.config import resolve
 from agentrl.config.given import Objects, given, plain
-from agentrl.config.schema import Config, Data
+from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction, RewardTerm
 from agentrl.config.validate import Check, validate
 from agentrl.core.cpu_cores import wait_passively
@@ -192,14 +192,9 @@ def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: An
     if is_files(rows):
         setattr(config.data, name, plain(rows))
         return None
-    data: Data = config.data
-    found = given_rows(
-        cast(Iterable[Any], rows),
-        name=what,
-        data=data,
-        interaction=isinstance(interactions, list | tuple) and len(interactions) == 1,
-    )
-    setattr(data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))
+    one = isinstance(interactions, list | tuple) and len(interactions) == 1
+    found = given_rows(cast(Iterable[Any], rows), name=what, data=config.data, interaction=one)
+    setattr(config.data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))
     return found
 
 

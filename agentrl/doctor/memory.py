@@ -133,20 +133,18 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
     frozen = size.parameters if model.lora_rank else 0
     stored = width if model.lora_rank else MASTER
     on_gpu = kind != "cuda" or not actor.fsdp_config.offload_policy or processes == 1
+    rule = "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer
     found = {
         "weights": on_gpu * (frozen * width + size.trained * MASTER) / processes,
         "gradients": on_gpu * size.trained * MASTER / processes,
-        "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer: moment_bytes(actor, kind)
-        * size.trained
-        / processes,
+        rule: moment_bytes(actor, kind) * size.trained / processes,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     split = size.experts * (1 - 1 / actor.fsdp_config.expert_parallel_size)
-    whole = (
-        1.0 if processes == 1 or not actor.fsdp_config.reshard_after_forward else pass_size.UNITS / size.sizes.layers
-    )
+    gathered = processes == 1 or not actor.fsdp_config.reshard_after_forward
+    whole = 1.0 if gathered else pass_size.UNITS / size.sizes.layers
     if stored > 2 and _narrow(config, device):
         found["weights to compute with"] = 2.0 * (size.parameters - split) * whole
     if processes > 1 and kind == "cuda":
@@ -161,9 +159,8 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
     if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
-        found["hf engine's cache"] = (
-            2.0 * sequences_in_process(config) * model_length(config) * size.sizes.layers * size.sizes.keys * stored
-        )
+        tokens = sequences_in_process(config) * model_length(config)
+        found["hf engine's cache"] = 2.0 * tokens * size.sizes.layers * size.sizes.keys * stored
     return found
 
 
@@ -203,12 +200,9 @@ def _token_bytes(config: Config, size: Size, device: torch.device, *, offloaded:
     compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
     checkpointing, narrow = config.model.enable_gradient_checkpointing, _narrow(config, device)
     wide = config.model.enable_fp32_lm_head or not narrow
-    return TokenBytes(
-        pass_size.activation_bytes(
-            size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing, offloaded=offloaded
-        ),
-        logits=size.vocabulary * (4.0 if wide else 2.0),
-    )
+    way = {"narrow": narrow, "compiled": compiled, "checkpointing": checkpointing, "offloaded": offloaded}
+    activations = pass_size.activation_bytes(size.shape, **way)
+    return TokenBytes(activations, logits=size.vocabulary * (4.0 if wide else 2.0))
 
 
 def memory(config: Config, device: torch.device, processes: int) -> Iterator[Finding]:
@@ -229,9 +223,8 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
         asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
         text += f"; the server keeps {_gib(kept)}" if kept else f"; the engine asks for {asks}"
     if not moment_bytes(config.actor, device.type):
-        text += (
-            f"; the optimizer on the CPU {_gib((2 * MASTER + state_bytes(config.actor.optim)) * size.trained / GIB)}"
-        )
+        moved = (2 * MASTER + state_bytes(config.actor.optim)) * size.trained / GIB
+        text += f"; the optimizer on the CPU {_gib(moved)}"
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     # Passes of a size that fits are judged by the smallest, of the longest sequence.
     need = sum(parts(config, size, processes, device, 0.0).values())

@@ -98,10 +98,15 @@ def preflight_here(config: Any, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def _check_sft_files(config: Any) -> None:
+    """Models, and files of conversations that can be read. Raises UserError."""
+    from agentrl.data.files import paths, read_records
+
     check_model(config.model)
     for key, files in config.data.files().items():
-        if files:
-            check_conversations(files, key)
+        remote = any(is_remote(str(file)) for file in as_list(files))
+        for file in paths(files, key) if files and not remote else []:
+            if not len(read_records(file)):
+                raise UserError(f"{key}: {file} has no rows; write a conversation a line")
 
 
 def check_machine(config: Any) -> None:
@@ -204,15 +209,6 @@ def check_rows(config: Any, scorers: "Sequence[RewardFn]" = (), *, trains: bool 
         if files and not any(is_remote(str(file)) or is_given(file) for file in files):
             notes += _check_rows(config, files, key, scorers, trains=trains)
     return notes
-
-
-def check_conversations(files: Any, what: str) -> None:
-    """Files of conversations that can be read. Raises UserError."""
-    from agentrl.data.files import paths, read_records
-
-    for file in [] if any(is_remote(str(file)) for file in as_list(files)) else paths(files, what):
-        if not len(read_records(file)):
-            raise UserError(f"{what}: {file} has no rows; write a conversation a line")
 
 
 def _check_rows(

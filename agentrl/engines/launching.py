@@ -78,15 +78,9 @@ def engine_in_process(config: Config, module: Any) -> Engine:
     name = engine_name(rollout, device.type)
     if records_experts(config):
         prepare_routing(module, device)
-    return ENGINES.make(
-        name,
-        KEY,
-        module,
-        max_num_seqs=sequences_in_process(config),
-        max_model_len=model_length(config),
-        deterministic=deterministic(config.trainer, rollout),
-        **kwargs_of(rollout, name),
-    )
+    sizes = {"max_num_seqs": sequences_in_process(config), "max_model_len": model_length(config)}
+    steady = deterministic(config.trainer, rollout)
+    return ENGINES.make(name, KEY, module, **sizes, deterministic=steady, **kwargs_of(rollout, name))
 
 
 def prepare_routing(module: Any, device: "torch.device") -> None:

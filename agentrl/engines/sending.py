@@ -46,15 +46,9 @@ def transport(
     log.info("weights reach the engine by %s", kind)
     if isinstance(weights, AdapterWeights):
         return AdapterTransport(weights, folder=scratch)
-    link = Link(
-        weights,
-        model_config=weights.module.config,
-        folder=scratch,
-        bucket_bytes=config.rollout.update_weights_bucket_megabytes << 20,
-        device=device,
-        ranks=ranks,
-        tensor_parallel=config.rollout.tensor_model_parallel_size,
-    )
+    size, width = config.rollout.update_weights_bucket_megabytes << 20, config.rollout.tensor_model_parallel_size
+    network = weights.module.config
+    link = Link(weights, network, scratch, bucket_bytes=size, device=device, ranks=ranks, tensor_parallel=width)
     return WEIGHT_TRANSPORTS.make(kind, "rollout.weight_sync", link)
 
 

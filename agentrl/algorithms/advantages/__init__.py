@@ -26,13 +26,7 @@ Estimator = Callable[..., Tensor | tuple[Tensor, Tensor]]
 
 
 def estimate(
-    name: str,
-    rewards: Tensor,
-    mask: Tensor,
-    cu_seqlens: Tensor,
-    trajectory: Tensor,
-    group: Tensor,
-    **options: Any,
+    name: str, rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """(advantages f32 [T], returns f32 [T] where the estimator uses a critic) by the estimator `name`.
 

@@ -7,15 +7,7 @@ scores the advantage is exactly 0, never NaN.
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantages.scores import (
-    EPSILON,
-    comparable,
-    group_statistics,
-    groups_of,
-    spread,
-    trajectory_scores,
-    whiten,
-)
+from agentrl.algorithms.advantages.scores import EPSILON, GroupScores, comparable, group_statistics, spread, whiten
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.core.points import advantage_estimator
 
@@ -28,12 +20,11 @@ def grpo(
 
     `norm_by_std=False` leaves out the division (Dr.GRPO, arXiv 2503.20783). The deviation is the unbiased one.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    advantages = scores - mean
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    advantages = compared.scores - compared.mean
     if norm_by_std:
-        advantages = advantages / (std + EPSILON)
-    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+        advantages = advantages / (compared.std + EPSILON)
+    return compared.spread(advantages)
 
 
 @advantage_estimator("gdpo", grouped=True)
@@ -53,19 +44,18 @@ def gdpo(
     `components` [B, K]: the parts of the reward of each sequence's trajectory; None: the score alone. Each has its
     advantage in the group as in grpo, times its entry of `component_weights` [K] (None: 1). No part drowns another.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    owner, groups = groups_of(index, group, scores.numel())
-    parts = scores[:, None]
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    parts = compared.scores[:, None]
     if components is not None:
-        parts = scores.new_empty(scores.numel(), components.shape[1])
-        parts[index] = components.to(parts)
+        parts = parts.new_empty(len(parts), components.shape[1])
+        parts[compared.index] = components.to(parts)
     weights = parts.new_ones(parts.shape[1]) if component_weights is None else component_weights.to(parts)
-    total = torch.zeros_like(scores)
+    total = torch.zeros_like(compared.scores)
     for part, weight in zip(parts.unbind(1), weights, strict=True):
-        count, mean, std = group_statistics(part, owner, groups)
+        count, mean, std = group_statistics(part, compared.owner, compared.groups)
         advantages = (part - mean) / (std + EPSILON) if norm_by_std else part - mean
         total += weight * comparable(advantages, count, std, mean)
-    return whiten(spread(total, index, mask, cu_seqlens), mask)
+    return whiten(spread(total, compared.index, mask, cu_seqlens), mask)
 
 
 @advantage_estimator("grpo_passk", grouped=True, lines=True)
@@ -77,27 +67,24 @@ def grpo_passk(
     For tasks where one right answer in k is enough. Two equal best trajectories get 0. `norm_by_std` divides by the
     group's standard deviation.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    owner, groups = groups_of(index, group, scores.numel())
-    count, mean, std = group_statistics(scores, owner, groups)
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    scores, owner = compared.scores, compared.owner
     advantages = torch.zeros_like(scores)
-    for members in owner.argsort(stable=True).split(torch.bincount(owner, minlength=groups).tolist()):
+    for members in owner.argsort(stable=True).split(torch.bincount(owner, minlength=compared.groups).tolist()):
         if members.numel() > 1:
             best, second = scores[members].topk(2).values
             advantages[members[scores[members].argmax()]] = best - second
     if norm_by_std:
-        advantages = advantages / (std + EPSILON)
-    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+        advantages = advantages / (compared.std + EPSILON)
+    return compared.spread(advantages)
 
 
 @advantage_estimator("rloo", grouped=True, lines=True)
 def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
     # x - (sum - x) / (n - 1) = (x - mean) * n / (n - 1)
-    advantages = (scores - mean) * count / (count - 1).clamp(min=1)
-    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+    return compared.spread((compared.scores - compared.mean) * compared.count / (compared.count - 1).clamp(min=1))
 
 
 @advantage_estimator("opo", grouped=True)
@@ -107,12 +94,11 @@ def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, g
     That baseline has the least variance where a trajectory's gradient grows with its length. For strictly
     on-policy training: one optimizer step per step.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    owner, groups = groups_of(index, group, scores.numel())
-    count, mean, std = group_statistics(scores, owner, groups)
-    lengths = sum_by(mask.double(), index[sequence_of(cu_seqlens)], scores.numel())
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    scores, owner, groups = compared.scores, compared.owner, compared.groups
+    lengths = sum_by(mask.double(), compared.index[sequence_of(cu_seqlens)], scores.numel())
     baseline = sum_by(lengths * scores, owner, groups) / sum_by(lengths, owner, groups).clamp(min=1)
-    return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
+    return compared.spread(scores - baseline[owner])
 
 
 @advantage_estimator("gpg", grouped=True, lines=True)
@@ -122,8 +108,7 @@ def gpg(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, g
     The factor is all trajectories over those in groups whose scores differ, as in the paper; verl counts those
     whose score is not 0 instead. Goes with the policy loss gpg.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    informative = comparable(torch.ones_like(scores), count, std, mean)
-    factor = scores.numel() / informative.sum().clamp(min=1)
-    return spread(factor * (scores - mean) * informative, index, mask, cu_seqlens)
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    informative = comparable(torch.ones_like(compared.scores), compared.count, compared.std, compared.mean)
+    factor = informative.numel() / informative.sum().clamp(min=1)
+    return compared.spread(factor * (compared.scores - compared.mean))

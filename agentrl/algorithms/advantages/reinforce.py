@@ -2,15 +2,7 @@
 
 from torch import Tensor
 
-from agentrl.algorithms.advantages.scores import (
-    comparable,
-    discounted_returns,
-    group_statistics,
-    groups_of,
-    spread,
-    trajectory_scores,
-    whiten,
-)
+from agentrl.algorithms.advantages.scores import GroupScores, discounted_returns, spread, trajectory_scores, whiten
 from agentrl.algorithms.segments import sequence_of
 from agentrl.core.points import advantage_estimator
 
@@ -35,9 +27,8 @@ def reinforce_plus_plus_baseline(
 
     The deviation is over all prompts together, so easy prompts are not amplified.
     """
-    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
+    compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
+    return whiten(compared.spread(compared.scores - compared.mean), mask)
 
 
 @advantage_estimator("remax", lines="undiscounted")

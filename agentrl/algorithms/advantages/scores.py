@@ -51,6 +51,20 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     return (whitened * mask).float()
 
 
+class GroupScores:
+    """The scores of N trajectories, compared within their groups."""
+
+    def __init__(self, rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> None:
+        self.scores, self.index = trajectory_scores(rewards, cu_seqlens, trajectory)
+        self.owner, self.groups = groups_of(self.index, group, self.scores.numel())
+        self.count, self.mean, self.std = group_statistics(self.scores, self.owner, self.groups)
+        self.mask, self.cu_seqlens = mask, cu_seqlens
+
+    def spread(self, advantages: Tensor) -> Tensor:
+        """`advantages` [N], 0 where `comparable` says so, on the model tokens: f32 [T]."""
+        return spread(comparable(advantages, self.count, self.std, self.mean), self.index, self.mask, self.cu_seqlens)
+
+
 def discounted_returns(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, *, gamma: float
 ) -> Tensor:

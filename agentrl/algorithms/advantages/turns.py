@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantages.scores import (
-    EPSILON,
-    comparable,
-    group_statistics,
-    groups_of,
-    temporal_differences,
-)
+from agentrl.algorithms.advantages.scores import EPSILON, comparable, group_statistics, groups_of, temporal_differences
 from agentrl.algorithms.segments import dense, numbers_within, sequence_of, turn_starts
 from agentrl.core.points import advantage_estimator
 

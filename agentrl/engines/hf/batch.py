@@ -105,13 +105,8 @@ def pack(chunks: Sequence[Chunk]) -> Batch:
                 outputs.append(len(tokens) - 1)
                 finished.append(chunk.sequence)
     device = pools[0].shape.device
-    return Batch(
-        torch.tensor(tokens, device=device),
-        torch.tensor(positions, device=device),
-        parts,
-        torch.tensor(outputs, device=device, dtype=torch.long),
-        finished,
-    )
+    ids, at, last = (torch.tensor(found, device=device, dtype=torch.long) for found in (tokens, positions, outputs))
+    return Batch(ids, at, parts, last, finished)
 
 
 def _tidy(pool: SlotPool, sequences: Sequence[CachedSequence]) -> None:

@@ -90,13 +90,7 @@ def _prefill(weights: Weights, prefill: Prefill, memory: Tensor, queries: Tensor
     mask = prefill.mask
     if mask is not None:
         mask = pad(pad(mask, (0, beyond), value=-torch.inf), (0, 0, 0, more))
-    out = scaled_dot_product_attention(
-        pad(queries, (0, 0, 0, 0, 0, more)).transpose(0, 1)[None],
-        keys,
-        values,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=weights.scaling,
-        enable_gqa=weights.heads != weights.kv_heads,
-    )
+    queries = pad(queries, (0, 0, 0, 0, 0, more)).transpose(0, 1)[None]
+    kind = {"is_causal": mask is None, "enable_gqa": weights.heads != weights.kv_heads}
+    out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=weights.scaling, **kind)
     return out[0].transpose(0, 1)[:count].reshape(count, -1)

@@ -142,15 +142,11 @@ class HFEngine:
 
     def _runner(self) -> Runner:
         options, device = self.options, next(self.module.parameters()).device
+        tokens = options.max_num_batched_tokens or (8192 if device.type == "cuda" else 1024)
+        sizes = {"max_running": self.max_num_seqs, "max_len": self.max_model_len, "max_tokens": tokens}
         if not options.fallback:
             try:
-                return SlotRunner(
-                    self.module,
-                    max_running=self.max_num_seqs,
-                    max_len=self.max_model_len,
-                    max_tokens=options.max_num_batched_tokens or (8192 if device.type == "cuda" else 1024),
-                    budget_bytes=cache_bytes(device, options.kv_cache_gb),
-                )
+                return SlotRunner(self.module, **sizes, budget_bytes=cache_bytes(device, options.kv_cache_gb))
             except Unsupported as reason:
                 log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
         return FallbackRunner(self.module, max_running=self.max_num_seqs)

@@ -70,13 +70,9 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], streams: Sequence[int]
         rows = [i for i, k in enumerate(kinds) if k == kind]
         everything = len(rows) == len(kinds)
         where = torch.tensor(rows, device=logits.device)
-        drawn, kept = _draw(
-            kind,
-            logits if everything else logits[where],
-            [samplings[i] for i in rows],
-            torch.tensor([streams[i] for i in rows], device=logits.device)[:, None],
-        )
-        tokens[where], logprobs[where] = drawn, kept
+        noise = torch.tensor([streams[i] for i in rows], device=logits.device)[:, None]
+        own, settings = logits if everything else logits[where], [samplings[i] for i in rows]
+        tokens[where], logprobs[where] = _draw(kind, own, settings, noise)
     return tokens.tolist(), logprobs.tolist()
 
 

@@ -58,13 +58,6 @@ def as_finish_reason(reason: Any) -> FinishReason:
     return reason if reason in ("stop", "length") else "abort"
 
 
-def require_version(url: str, engine: str, version: str, oldest: tuple[int, ...]) -> None:
-    """Raises UserError for a server of an older version; one without numbers counts as newer than all."""
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    if numbers and numbers < oldest:
-        raise UserError(f"{url} runs {engine} {version}: {'.'.join(map(str, oldest))} or later is needed")
-
-
 async def empty_cache(http: Http, path: str) -> None:
     """Drop cached prefixes. A server refuses while it still cleans up after the last request. Raises InfraError."""
     for _ in range(100):
@@ -102,6 +95,13 @@ class ServerBackend(Protocol):
     async def ready(self, http: Http) -> bool:
         """Whether it serves requests by now."""
         return await serves(http)
+
+    @staticmethod
+    def require_version(url: str, engine: str, version: str, oldest: tuple[int, ...]) -> None:
+        """Raises UserError for a server of an older version; one without numbers counts as newer than all."""
+        numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+        if numbers and numbers < oldest:
+            raise UserError(f"{url} runs {engine} {version}: {'.'.join(map(str, oldest))} or later is needed")
 
     async def greet(self, http: Http) -> None:
         """Read the server's version and adapt to it. Raises UserError for an unsupported one."""

@@ -19,15 +19,8 @@ from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.experts import flat_experts
 from agentrl.engines.scores import ServerScores
-from agentrl.engines.servers.backend import (
-    CONTROL_SECONDS,
-    BroadcastGroup,
-    ServerAnswer,
-    ServerBackend,
-    as_finish_reason,
-    empty_cache,
-    require_version,
-)
+from agentrl.engines.servers import ServerBackend
+from agentrl.engines.servers.backend import CONTROL_SECONDS, BroadcastGroup, ServerAnswer, as_finish_reason, empty_cache
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.sglang.flags import command, environment
 from agentrl.http.client import Http, RequestRefused, quietly
@@ -76,7 +69,7 @@ class SGLang(ServerBackend):
     async def greet(self, http: Http) -> None:
         info = await http.get("/server_info")
         version = str(info.get("version", "unknown"))
-        require_version(http.url, "SGLang", version, OLDEST)
+        self.require_version(http.url, "SGLang", version, OLDEST)
         log.warning("sglang %s: %s", version, described(info))  # a warning, which is shown
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted

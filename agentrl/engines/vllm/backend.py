@@ -23,15 +23,8 @@ from agentrl.core.points import engine
 from agentrl.engines.engine import Sampling
 from agentrl.engines.experts import saved_experts
 from agentrl.engines.scores import ServerScores
-from agentrl.engines.servers.backend import (
-    CONTROL_SECONDS,
-    BroadcastGroup,
-    ServerAnswer,
-    ServerBackend,
-    as_finish_reason,
-    empty_cache,
-    require_version,
-)
+from agentrl.engines.servers import ServerBackend
+from agentrl.engines.servers.backend import CONTROL_SECONDS, BroadcastGroup, ServerAnswer, as_finish_reason, empty_cache
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
@@ -100,7 +93,7 @@ class VLLM(ServerBackend):
 
     async def greet(self, http: Http) -> None:
         version = str((await http.get("/version", timeout=CONTROL_SECONDS))["version"])
-        require_version(http.url, "vLLM", version, OLDEST)
+        self.require_version(http.url, "vLLM", version, OLDEST)
         models = await http.get("/v1/models", timeout=CONTROL_SECONDS)
         self._models[http.url] = models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL_SECONDS)

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import ray
 from ray._private.services import find_bootstrap_address
@@ -16,6 +17,7 @@ from agentrl.tracking.waiting import Waiting
 
 FORWARDED = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
 """Prefixes of environment variables that the controller passes to workers, unless already set there."""
+QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def connect(ray_init: RayInit, stack: ExitStack) -> None:
@@ -26,13 +28,7 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise training gets the lowest CPU priority
     address = ray_init.address or ("local" if ray_init.num_cpus or not cluster_is_running() else None)
     try:
-        ray.init(
-            address,
-            num_cpus=ray_init.num_cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        ray.init(address, num_cpus=ray_init.num_cpus, **QUIET)
     except (ConnectionError, ValueError) as error:
         raise UserError(
             f"ray_init.address={address}: {error}; `ray start --head` starts a cluster; all machines of it and this "

@@ -122,11 +122,10 @@ class Rank(TrainingWorker, EngineWorker):
 
         self._export = buckets(self._trained(), most)
 
-    async def export(self) -> tuple[bool, Any]:
-        """(whether there was another bucket, the bucket in CPU memory on rank 0 or None)."""
+    async def export(self) -> Any:
+        """The next bucket in CPU memory, on rank 0; None after the last one."""
         bucket = next(self._export, None)
-        sent = replace(bucket, flat=bucket.flat.cpu()) if bucket is not None and self.first else None
-        return bucket is not None, sent
+        return replace(bucket, flat=bucket.flat.cpu()) if bucket is not None and self.first else None
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]

@@ -10,6 +10,7 @@ Invariants:
 """
 
 from contextlib import ExitStack
+from typing import Any
 
 import ray
 
@@ -49,7 +50,6 @@ class RayRuntime(Runtime):
         super().__init__(start.times)
         self.start_times.imported()
         self.config, self.tokenizer = config, load_tokenizer(config.model)
-        self.judge: RemoteRewardModel | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
             with Waiting("workers start") as waiting:
@@ -83,18 +83,13 @@ class RayRuntime(Runtime):
         if not isinstance(own, RemoteEngine):
             self.runner.run((workers or own).start())
         reward_model = config.reward.reward_model
+        judge: RemoteRewardModel | None = None
         if reward_model.classifies and reward_model.enable_resource_pool:
-            self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=self.stack)
-        self.rollouts = self._open_rollouts(
-            config,
-            own,
-            workers,
-            workers=workers.handles if workers else (),
-            check_workers=self._check_workers,
-            judge=self.judge,
-            objects=objects,
-            teachers=teachers,
-        )
+            judge = RemoteRewardModel(config, gpus=self.gpus, stack=self.stack)
+            self.groups.append(judge.group)
+        given: dict[str, Any] = {"judge": judge, "objects": objects, "teachers": teachers}
+        given |= {"workers": workers.handles if workers else (), "check_workers": self._check_workers}
+        self.rollouts = self._open_rollouts(config, own, workers, **given)
 
     def _engine(self, config: Config) -> Engine:
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
@@ -119,17 +114,12 @@ class RayRuntime(Runtime):
     def _check_workers(self) -> None:
         """Raises WorkerDied if a worker is dead: the run then restarts instead of stopping with an InfraError."""
         for group in self.groups:
-            group.check()
-        if self.judge is not None:
-            self.judge.group.check()
+            group.call("location")
 
 
 def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:
     """Copy weights from the ranks to rollout workers, in buckets of `most` bytes."""
     ranks.call("begin_export", most)
-    while True:
-        more, bucket = ranks.call("export")
-        if not more:
-            break
+    while (bucket := ranks.call("export")) is not None:
         workers.call("load", ray.put(bucket))
     workers.call("ask", "update_weights", version)

@@ -30,10 +30,8 @@ class RaySft:
         trainer = config.trainer
         with ExitStack() as stack, Waiting("workers start") as waiting:
             connect(config.ray_init, stack)
-            gpus = on_gpus(trainer.device)
-            self.ranks = spawn(
-                SftRank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node, gpus=gpus, stack=stack
-            )
+            gpus, where = on_gpus(trainer.device), ("trainer", trainer.nnodes, trainer.n_gpus_per_node)
+            self.ranks = spawn(SftRank, config, *where, gpus=gpus, stack=stack)
             waiting("the model is loaded")
             results(self.ranks.begin_join(), self.ranks.names)
             self.stack = stack.pop_all()

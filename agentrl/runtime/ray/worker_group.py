@@ -56,10 +56,6 @@ class WorkerGroup:
         first, world = self.locations[0], len(self.actors)
         return self.begin("join", [(rank, world, first.address, first.port) for rank in range(world)])
 
-    def check(self) -> None:
-        """Raises WorkerDied if one is dead."""
-        self.call("location")
-
 
 def spawn(
     kind: type,

@@ -17,11 +17,7 @@ from agentrl.training.batches.shared_prompts import Prompt, repeated
 
 
 def mini_batches(
-    group: Sequence[int],
-    prompts: int,
-    *,
-    order: Sequence[int] | None = None,
-    generator: torch.Generator | None = None,
+    group: Sequence[int], prompts: int, *, order: Sequence[int] | None = None, generator: torch.Generator | None = None
 ) -> list[list[int]]:
     """Sequence indices of each mini-batch: at most `prompts` prompts, each with all its trajectories.
 

@@ -16,18 +16,9 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import complete, fetch, folders, is_remote, move
 from agentrl.core.resources import find
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.folders import MANIFEST
-from agentrl.training.checkpoint.lineage import (
-    DAMAGED,
-    FOLDER,
-    SUPERSEDED,
-    DamagedCheckpoint,
-    free_name,
-    latest,
-    set_aside,
-    step_of,
-    visible,
-)
+from agentrl.training.checkpoint.lineage import FOLDER, DamagedCheckpoint, step_of
 
 T = TypeVar("T")
 
@@ -88,9 +79,9 @@ class Resuming:
         checkpoints.tidy(self.folder)
         kept = self.kept(step)
         if self.mode == "auto" and step > 0:  # the run takes the steps of damaged checkpoints again
-            aside = set_aside(self.folder, kept, DAMAGED)
+            aside = lineage.set_aside(self.folder, kept, lineage.DAMAGED)
         else:
-            aside = set_aside(self.folder, kept, SUPERSEDED, moves=moves, copies=copies)
+            aside = lineage.set_aside(self.folder, kept, lineage.SUPERSEDED, moves=moves, copies=copies)
         if aside is not None:
             _log_set_aside(aside, (path.name for path in aside.iterdir()))
         if self.remote is not None:
@@ -101,7 +92,7 @@ class Resuming:
         return step if self.mode == "auto" or self._in_lineage() else 0
 
     def _newest_first(self) -> Iterator[Path]:
-        own = visible(self.folder)
+        own = lineage.visible(self.folder)
         if own:
             yield own.pop(max(own))  # usually complete: then nothing else is read
         remote = {} if self.remote is None else _steps_of(complete(self.remote, MANIFEST, WHAT))
@@ -109,7 +100,8 @@ class Resuming:
             if step in own:
                 yield own[step]
             if step in remote:
-                set_aside(self.folder, step - 1, DAMAGED)  # newer ones are damaged, and one may have its name
+                # Newer ones are damaged, and one may have its name.
+                lineage.set_aside(self.folder, step - 1, lineage.DAMAGED)
                 yield fetch(remote[step], WHAT, into=self.folder)
 
     def _named(self) -> Path:
@@ -134,7 +126,7 @@ def newest(path: str) -> Path:
     place = Path(path).parent if Path(path).name in ("actor", "huggingface") else Path(path)
     if (place / MANIFEST).is_file() or (step_of(place.name) is not None and place.is_dir()):
         return place
-    return latest(place / FOLDER) or latest(place) or _none(place)
+    return lineage.latest(place / FOLDER) or lineage.latest(place) or _none(place)
 
 
 def _newest_remote(url: str) -> Path:
@@ -159,7 +151,7 @@ def _set_aside_remote(url: str, after: int) -> None:
     leaving = sorted(step for step in steps if step > after)
     if not leaving:
         return
-    aside = f"{url.rstrip('/')}/{free_name(SUPERSEDED, folders(url, WHAT))}"
+    aside = f"{url.rstrip('/')}/{lineage.free_name(lineage.SUPERSEDED, folders(url, WHAT))}"
     for step in leaving:
         move(steps[step], f"{aside}/{steps[step].rpartition('/')[2]}", WHAT)
     _log_set_aside(aside, (f"global_step_{step}" for step in leaving))

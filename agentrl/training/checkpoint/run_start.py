@@ -39,13 +39,10 @@ def run_folder(config: Any, key: str, objects: Any = None) -> Iterator[Resumptio
 
 
 def folder_of(config: Any, key: str) -> Path:
-    """The folder that the setting `key` names. Raises UserError for a URL."""
-    return Path(local(getattr(config.trainer, key.rpartition(".")[2]), key))
-
-
-def local(folder: str, key: str) -> str:
-    """The folder itself. Raises UserError for a URL, which `Path` would turn into a local folder of a strange name."""
+    """The folder that the setting `key` names. Raises UserError for a URL, which `Path` would turn into a local folder
+    of a strange name."""
+    folder: str = getattr(config.trainer, key.rpartition(".")[2])
     if is_remote(folder):
         copies = f"; trainer.default_hdfs_dir={folder} gets copies of its checkpoints" if "local_dir" in key else ""
         raise UserError(f"{key}={folder}: a run writes to a folder on this machine: name one{copies}")
-    return folder
+    return Path(folder)

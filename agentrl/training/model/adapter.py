@@ -153,9 +153,8 @@ def saved_adapter(module: "PreTrainedModel", folder: str) -> "PeftModel":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            warnings.filterwarnings(
-                "ignore", message=".*non-meta parameter.*"
-            )  # a model on the meta device has no weights
+            # A model on the meta device has no weights.
+            warnings.filterwarnings("ignore", message=".*non-meta parameter.*")
             return PeftModel.from_pretrained(module, folder, is_trainable=True)
     except Exception as error:  # peft's own code over someone's files
         raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error

@@ -170,14 +170,9 @@ def load_pretrained(
     transformers_logging.disable_progress_bar()  # it would overwrite the live view
     config = _model_config(model, source, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
+    given = {"trust_remote_code": model.trust_remote_code, "device_map": None if weights else "meta"}
     try:
-        module: PreTrainedModel = head.from_pretrained(
-            source,
-            config=config,
-            dtype=torch_dtype(model.dtype),
-            trust_remote_code=model.trust_remote_code,
-            device_map=None if weights else "meta",
-        )
+        module: PreTrainedModel = head.from_pretrained(source, config=config, dtype=torch_dtype(model.dtype), **given)
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     _drop_dropout(module)

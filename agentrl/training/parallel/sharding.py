@@ -24,12 +24,7 @@ Load = Callable[[torch.device], ModelHandle]
 
 
 def load_on_ranks(
-    load: Load,
-    ranks: Ranks,
-    fsdp_config: Sharding,
-    *,
-    device: torch.device,
-    compiled: bool = False,
+    load: Load, ranks: Ranks, fsdp_config: Sharding, *, device: torch.device, compiled: bool = False
 ) -> ModelHandle:
     """The model on `device`: whole in a single process, else sharded over `ranks`; it packs sequences where that is
     exact.

@@ -122,16 +122,10 @@ class Roles:
         network = inherited(critic.model, self.config.model)
         own = network.path != self.config.model.path  # then it may have no experts
         roles = replace(self, ranks=replace(self.ranks, expert_mesh=None)) if own else self
-        return ValueCritic(
-            roles._load_on_ranks(
-                lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
-                actor.fsdp_config,
-            ),
-            critic=critic,
-            actor=actor,
-            vf_coef=self.config.algorithm.vf_coef,
-            **self._for_training(total_steps),
-        )
+        seed, sharding = self.config.trainer.seed, actor.fsdp_config
+        model = roles._load_on_ranks(lambda device: load_value_model(network, device=device, seed=seed), sharding)
+        given = self._for_training(total_steps)
+        return ValueCritic(model, critic=critic, actor=actor, vf_coef=self.config.algorithm.vf_coef, **given)
 
     def shares(self, model: ModelHandle) -> bool:
         """Whether the policy's passes compute equal prompts once. Raises UserError where they shall and cannot."""

@@ -27,15 +27,10 @@ from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import Compare, joined
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.roles.frozen import Reference
+from agentrl.training.update import off_policy
 from agentrl.training.update.distillation import Distiller
 from agentrl.training.update.early_gradients import EarlyAccumulation
 from agentrl.training.update.micro_batches import score_batch
-from agentrl.training.update.off_policy import (
-    correct_batch,
-    loss_has_ratio,
-    micro_batch_importance,
-    needs_batch_correction,
-)
 from agentrl.training.update.report import Figures, PolicyReport
 from agentrl.training.update.trainable import RunFacts, Split, Trainable, settled
 
@@ -77,7 +72,7 @@ class PolicyActor(Trainable):
         self.divisor = divisor or 1
         self.reference, self.distiller = reference, distiller
         self.policy_loss = loss_of(actor)
-        if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
+        if self.rollout_correction.bypass_mode and not off_policy.loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         terms = actor.use_kl_loss or actor.entropy_coeff != 0 or actor.router.aux_loss_coef != 0
         self.by_advantage = self.policy_loss.entry.built_in and distiller is None and not terms
@@ -107,7 +102,7 @@ class PolicyActor(Trainable):
     def single_step(self, prompts: int) -> bool:
         """Whether `update` takes one optimizer step for a batch of so many prompts, and needs no `old_logprobs`."""
         once = self.actor.ppo_epochs == 1 and prompts <= self.actor.ppo_mini_batch_size
-        return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
+        return once and not self.policy_loss.chooses and not off_policy.needs_batch_correction(self.rollout_correction)
 
     def is_additive(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, so that parts of it may come early."""
@@ -143,8 +138,7 @@ class PolicyActor(Trainable):
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
-        corrects_here = self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)
-        extra = bool(self.reference) + corrects_here
+        extra = bool(self.reference) + self._corrects_mini_batches
         forward = self.cost.forward(*self.work(batch)) if extra else 0.0
         return super().flops(batch) + self.steps.epochs * extra * forward
 
@@ -159,13 +153,19 @@ class PolicyActor(Trainable):
             set_rng_state(state["rng"])
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
-        """With `bypass_mode`, correct each mini-batch by the policy's current log-probs."""
-        if not (self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)):
+        """Correct the mini-batch, where mini-batches are corrected."""
+        if not self._corrects_mini_batches:
             return mini
         self.model.module.eval()
         logprobs = self.logprobs(mini)[0]
         self.model.train()
-        return correct_batch(mini, logprobs, self.rollout_correction, self.micro_batching.ranks.sum_over_ranks)
+        total = self.micro_batching.ranks.sum_over_ranks
+        return off_policy.correct_batch(mini, logprobs, self.rollout_correction, total)
+
+    @property
+    def _corrects_mini_batches(self) -> bool:
+        """Whether each mini-batch is corrected as a whole, by the policy's current log-probs."""
+        return self.rollout_correction.bypass_mode and off_policy.needs_batch_correction(self.rollout_correction)
 
     @property
     def _aggregation(self) -> str:
@@ -191,19 +191,11 @@ class PolicyActor(Trainable):
         exact = [figures.pop(0)] if exact_kl else []
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        importance, capped = micro_batch_importance(micro, drawn_by, self.rollout_correction)
+        importance, capped = off_policy.micro_batch_importance(micro, drawn_by, self.rollout_correction)
         advantages, distance, distilled = self._distilled(micro, logprobs, figures)
-        losses, details = self.policy_loss(
-            logprobs,
-            old,
-            advantages,
-            mask=micro.mask,
-            cu_seqlens=micro.cu_seqlens,
-            chosen=micro.chosen,
-            weights=micro.weights,
-            importance=importance,
-            step=self.step,
-        )
+        columns: dict[str, Any] = {name: getattr(micro, name) for name in ("mask", "cu_seqlens", "chosen", "weights")}
+        columns |= {"importance": importance, "step": self.step}
+        losses, details = self.policy_loss(logprobs, old, advantages, **columns)
         if importance is not None and capped is not None:
             details |= {"rollout_is/mean": importance, "rollout_is/capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import isfinite, nan
 from numbers import Real
+from typing import Any
 
 import torch
 
@@ -32,14 +33,9 @@ OnAdvantages = Callable[[Callable[[], dict[str, list[Values]]]], object]
 
 def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages) -> "ComputeAdvantages":
     """The computation that a run's settings ask for."""
-    return ComputeAdvantages(
-        config.algorithm,
-        config.reward,
-        seed=config.trainer.seed,
-        corrects=changed_distribution(config.rollout) is None,
-        on_advantages=on_advantages,
-        kl=kl,
-    )
+    corrects, seed = changed_distribution(config.rollout) is None, config.trainer.seed
+    given: dict[str, Any] = {"seed": seed, "corrects": corrects, "on_advantages": on_advantages, "kl": kl}
+    return ComputeAdvantages(config.algorithm, config.reward, **given)
 
 
 def columns_read(config: Config) -> frozenset[str] | None:
@@ -145,21 +141,11 @@ class ComputeAdvantages:
             found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
             batch.mask, batch.rejected = found.mask, found.rejected
             batch.importance, batch.capped = found.importance, found.capped
-        batch.advantages, batch.returns = estimate(
-            algorithm.adv_estimator,
-            rewards,
-            batch.mask,
-            batch.cu_seqlens,
-            *batch.players(),
-            values=batch.values,
-            baselines=batch.baselines,
-            components=batch.components,
-            component_weights=torch.tensor([*self.components.values()]),
-            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
-            gamma=algorithm.gamma,
-            lam=algorithm.lam,
-            config=algorithm,
-        )
+        given: dict[str, Any] = {name: getattr(batch, name) for name in ("values", "baselines", "components")}
+        given |= {"component_weights": torch.tensor([*self.components.values()]), "config": algorithm}
+        given |= {"norm_by_std": algorithm.norm_adv_by_std_in_grpo, "gamma": algorithm.gamma, "lam": algorithm.lam}
+        columns = rewards, batch.mask, batch.cu_seqlens, *batch.players()
+        batch.advantages, batch.returns = estimate(algorithm.adv_estimator, *columns, **given)
         if algorithm.mask_truncated_completions and batch.truncated is not None:
             batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
             batch.advantages = batch.advantages * batch.mask

@@ -7,15 +7,8 @@ from agentrl.config.derived import state_bytes
 from agentrl.config.schema import Config
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local
-from agentrl.training.perf.pass_size import (
-    UNITS,
-    TokenBytes,
-    activation_bytes,
-    free_memory,
-    logits_that_fit,
-    shape_of,
-    tokens_that_fit,
-)
+from agentrl.training.perf import pass_size
+from agentrl.training.perf.pass_size import TokenBytes, free_memory
 from agentrl.training.roles.frozen import Reference
 from agentrl.training.update.actor import PolicyActor
 from agentrl.training.update.trainable import Trainable
@@ -38,11 +31,11 @@ def fit_passes(config: Config, trainables: list[Trainable], frozen: Sequence[Ref
     for trainable in trainables:
         left, each = room - pass_bytes(trainable), token_bytes(trainable)
         if ranks.max_over_ranks(int(not trainable.taken or needed(trainable, each) > left * FULL)):
-            fitting = tokens_that_fit(left, each, longest, alone=alone)
+            fitting = pass_size.tokens_that_fit(left, each, longest, alone=alone)
             lower = min(fitting, trainable.micro_batching.max_tokens or fitting) if trainable.taken else fitting
             trainable.micro_batching = trainable.micro_batching.of_default_size(-ranks.max_over_ranks(-lower))
-            keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
-            trainable.score.keep = keep
+            tokens = pass_tokens(trainable, longest)
+            trainable.score.keep = pass_size.logits_that_fit(left, each, tokens, alone=alone)
     for model in frozen:
         model.micro_batching = model.micro_batching.of_default_size(trainables[0].micro_batching.max_tokens)
 
@@ -63,10 +56,10 @@ def token_bytes(trainable: Trainable) -> TokenBytes:
     """Bytes per token of a pass: as estimated, or as measured where that is more."""
     model = trainable.model
     parameters = dict(model.module.named_parameters())
-    shape = shape_of(model.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
+    shape = pass_size.shape_of(model.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
     logits = trainable.score.logit_bytes
-    compiled, checkpointing = model.runs_compiled, model.base.is_gradient_checkpointing
-    activations = activation_bytes(shape, narrow=model.in_half, compiled=compiled, checkpointing=checkpointing)
+    known = {"compiled": model.runs_compiled, "checkpointing": model.base.is_gradient_checkpointing}
+    activations = pass_size.activation_bytes(shape, narrow=model.in_half, **known)
     rest = trainable.taken - pass_bytes(trainable) - min(trainable.fullest, trainable.score.keep) * logits
     return TokenBytes(max(activations, rest / max(trainable.fullest, 1)), logits)
 
@@ -87,7 +80,7 @@ def pass_bytes(trainable: Trainable) -> float:
     if not model.sharded:
         return gradients + head
     whole = 2 * 2.0 * sum(p.numel() for p in model.module.parameters())  # of split experts, the rank's
-    return gradients + head + whole * (1.0 if model.keeps_gathered else UNITS / model.sizes.layers)
+    return gradients + head + whole * (1.0 if model.keeps_gathered else pass_size.UNITS / model.sizes.layers)
 
 
 def description(policy: PolicyActor) -> str:

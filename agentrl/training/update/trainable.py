@@ -151,15 +151,9 @@ class Trainable:
     def token_weights(self, mini: Batch, mode: str, norm: float = 1.0) -> Tensor:
         """Weights by `algorithms.token_weights`, over the whole mini-batch. Collective."""
         ranks = self.micro_batching.ranks
-        return token_weights(
-            mini.mask,
-            mini.cu_seqlens,
-            mode,
-            trajectory=mini.trajectory,
-            trajectories=ranks.max_over_ranks(max(mini.trajectory.tolist(), default=-1) + 1),
-            norm=norm,
-            total=ranks.sum_over_ranks,
-        )
+        owner, total = mini.trajectory, ranks.sum_over_ranks
+        n = ranks.max_over_ranks(max(owner.tolist(), default=-1) + 1)
+        return token_weights(mini.mask, mini.cu_seqlens, mode, trajectory=owner, trajectories=n, norm=norm, total=total)
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """The micro-batch's part of its mini-batch's loss: a scalar."""
@@ -173,10 +167,6 @@ class Trainable:
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
         """Sequences that still need a pass. Adds the metrics of finished ones to `report`."""
         return whole
-
-    def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch that has all its columns; returns metrics."""
-        raise NotImplementedError
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of `train_on`, of this rank's share."""

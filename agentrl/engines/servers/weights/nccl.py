@@ -75,15 +75,8 @@ def process_group(group: BroadcastGroup) -> Any:
     store, _, _ = next(rendezvous(f"tcp://{group.address}:{group.port}", 0, group.world_size, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
     make: Any = _new_process_group_helper
-    made, _ = make(
-        group.world_size,
-        0,
-        [],
-        dist.Backend(group.backend),
-        PrefixStore(group.name, store),
-        group_name=group.name,
-        timeout=TIMEOUT,
-    )
+    size, backend, prefixed = group.world_size, dist.Backend(group.backend), PrefixStore(group.name, store)
+    made, _ = make(size, 0, [], backend, prefixed, group_name=group.name, timeout=TIMEOUT)
     _world.pg_group_ranks[made] = {rank: rank for rank in range(group.world_size)}
     return made
 

@@ -75,11 +75,7 @@ def is_packed(module: Any) -> bool:
 
 
 def packing_arguments(
-    cu_seqlens: Tensor,
-    longest: int,
-    seq_group: Any = None,
-    kernel: str = "fa2",
-    shared: SharedPrompts | None = None,
+    cu_seqlens: Tensor, longest: int, seq_group: Any = None, kernel: str = "fa2", shared: SharedPrompts | None = None
 ) -> dict[str, Any]:
     """Arguments of a model's forward that make its one row of tokens packed sequences.
 
