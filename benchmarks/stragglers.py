@@ -358,7 +358,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="updates begin when their batch is complete")
     args = parser.parse_args()
     sessions = read(args.sessions, args.longest_wait, args.most_turns)
-    config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
+    config: Config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
     alone = sorted(sum(wait + tokens / args.fastest for wait, tokens in turns) for turns in sessions)
     step = ideal_step(sessions, args)
     console = Console()
