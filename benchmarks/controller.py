@@ -4,8 +4,8 @@
     python benchmarks/controller.py --tokens 512 --no-routes --estimator gae
 
 Trajectories come as a rollout worker sends them. What the controller does with them in a step is measured: it receives
-them, computes metrics, packs a batch, sends its shares to eight ranks for their log-probs, computes advantages, and sends
-them again for the update. Neither Ray nor a model runs: what would go to another process is pickled and counted.
+them, computes metrics, packs a batch, sends its shares to eight ranks for their log-probs, computes advantages, and
+sends them again for the update. Neither Ray nor a model runs: what would go to another process is pickled and counted.
 """
 
 import argparse

@@ -141,7 +141,9 @@ def measured(tokens: int, folder: Path) -> Figures:
 
 
 def tracker(folder: Path, decode: Callable[[Sequence[int]], str]) -> RunTracker:
-    config: Config = compose([f"trainer.default_local_dir={folder}", "trainer.live=false", "trainer.logger=[]"], checks=())
+    config: Config = compose(
+        [f"trainer.default_local_dir={folder}", "trainer.live=false", "trainer.logger=[]"], checks=()
+    )
     return RunTracker(config, STEPS, 0, decode)
 
 
