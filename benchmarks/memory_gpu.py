@@ -103,8 +103,8 @@ def measured_updates(args: argparse.Namespace, found: dict[str, Any]) -> None:
     settings = [f"model.path={folder}", f"trainer.device={args.device}", "rollout.name=hf", "data.train_files=none"]
     settings += [f"actor.ppo_max_token_len_per_gpu={passes}", "data.max_prompt_length=2048", *UPDATES[args.one]]
     settings += ["data.max_response_length=2048", *args.set]
-    settings.append("rollout.name=sglang")  # without the hf engine's cache, which is not used
-    config: Config = compose(settings, checks=())
+    # Without the hf engine's cache, which is not used.
+    config: Config = compose([*settings, "rollout.name=sglang"], checks=())
     device = torch.device(args.device)
     room = torch.cuda.get_device_properties(0).total_memory if args.device == "cuda" else None
     found["doctor GiB"] = sum(parts(config, size_of(config), 1, device, room).values())
