@@ -149,6 +149,8 @@ class Making:
 class Workers:
     """Replays a session for each trajectory."""
 
+    teachers = ()
+
     world: World
     sessions: Sequence[Turns]
     n: int
