@@ -237,6 +237,11 @@ class Updates:
     total: int = 0
     """Tokens of all batches that were begun early."""
 
+    @property
+    def learner(self) -> "Updates":
+        """Packs, too."""
+        return self
+
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         return pack_tokens(trajectories, version)
 

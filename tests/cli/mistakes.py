@@ -512,14 +512,6 @@ OTHER_COMMANDS = [
         "no.jsonl does not exist",
         "`agentrl data",
     ),
-    Mistake(
-        "replay of a file that is no trajectory",
-        f"rollout {MODEL} data.train_files=rows.jsonl --replay other.json",
-        "other.json is no ATIF trajectory",
-        "`steps`",
-        {"other.json": '{"a": 1}'},
-        slow=True,
-    ),
     Mistake("model into a folder of something else", "model smollm2 model", "model exists", "choose another folder"),
 ]
 MISTAKES = [
