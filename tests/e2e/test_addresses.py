@@ -1,4 +1,4 @@
-"""Addresses at which nothing listens, or something else does."""
+"""Addresses and files of other things than the run expects: one line each."""
 
 import socket
 from collections.abc import Iterator
@@ -34,10 +34,9 @@ def test_a_collector_that_does_not_listen_costs_one_line(
     assert "batch" not in (done.stdout + done.stderr).replace(line, "")
 
 
-def test_sessions_at_a_port_that_is_taken(overrides: list[str], port: int, tmp_path) -> None:
-    rows = f"data.train_files=sessions:127.0.0.1:{port}"
-    folder = f"trainer.default_local_dir={tmp_path}"
-    done = agentrl("train", *overrides, *SHORT, rows, folder, "data.val_files=null", check=False)
-    assert done.returncode
-    assert f"cannot listen at 127.0.0.1: port {port}: Address already in use" in done.stderr
-    assert "--port" not in done.stderr
+def test_replay_of_a_file_that_is_no_trajectory(overrides: list[str], tmp_path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"a": 1}')
+    done = agentrl("rollout", *overrides, "--replay", str(file), check=False)
+    assert done.returncode == 2
+    assert f"error: {file} is no ATIF trajectory, whose `steps` have `source` and `message`" in done.stderr
