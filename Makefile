@@ -78,6 +78,7 @@ check: $(VENV)/.test
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 
 # One file per process at a time, so that a file's shared fixtures are made once. One thread per process, because
 # several would share the cores. With bytecode, so that not each of some hundred processes compiles the package again.

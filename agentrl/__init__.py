@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from agentrl.api import Step as Step
     from agentrl.api import TrainingRun as TrainingRun
     from agentrl.api import evaluate as evaluate
+    from agentrl.api import rollout as rollout
+    from agentrl.api import sft as sft
+    from agentrl.api import train as train
+    from agentrl.api import training as training
     from agentrl.chat import Chat as Chat
     from agentrl.config import compose as compose
     from agentrl.config.schema import Config as Config

@@ -104,7 +104,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mini", default="mini", help="the program")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--loops", nargs="+", choices=(BUILT_IN, AGENT), default=[BUILT_IN, AGENT])

@@ -35,7 +35,7 @@ from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-SMALL = {"cpus": 0.25, "memory_mb": 64, "processes": 64, "start_timeout": 300.0}
+SMALL: dict[str, Any] = {"cpus": 0.25, "memory_mb": 64, "processes": 64, "start_timeout": 300.0}
 PRIVATE = "Private_Clean:", "Private_Dirty:"
 
 

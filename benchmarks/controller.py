@@ -4,39 +4,32 @@
     python benchmarks/controller.py --tokens 512 --no-routes --estimator gae
 
 Trajectories come as a rollout worker sends them. What the controller does with them in a step is measured: it receives
-them, computes metrics, packs a batch, deals it to eight ranks for their log-probs, computes advantages, and deals it
-again for the update. Neither Ray nor a model runs: what would go to another process is pickled and counted. With
-PYTHONPATH set to an older tree it measures that one.
+them, computes metrics, packs a batch, sends its shares to eight ranks for their log-probs, computes advantages, and
+sends them again for the update. Neither Ray nor a model runs: what would go to another process is pickled and counted.
 """
 
 import argparse
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from agentrl.config.schema import Algorithm
+from agentrl.config.schema import Algorithm, Config
 from agentrl.runtime.ray.learner import RayLearner
 from agentrl.tracking.metrics import rollout_metrics
-from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training import ComputeAdvantages
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchPlan
 from agentrl.training.batches.splitting import assign_shares
+from agentrl.training.batches.transfer import computed_columns
+from agentrl.training.update.advantages import columns_read
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.store import Outline, Stored
 from agentrl.trajectory.trajectory import Trajectory
-
-try:
-    from agentrl.trajectory.store import Outline, Stored
-
-    STORED = True
-except ImportError:  # a tree whose tokens pass through the controller
-    from agentrl.trajectory.wire import pack, unpack
-
-    STORED = False
 
 RANKS, GROUP, TURNS = 8, 8, 4
 LAYERS, EXPERTS = 48, 8
@@ -103,16 +96,9 @@ class Ranks:
     def answer(self, method: str, share: Any) -> bytes:
         if method == "update":
             return pickle.dumps({"actor/loss": 0.0}, 5)
-        from agentrl.training.batches import transfer
-
-        def scored(batch: Batch) -> Batch:
-            return replace(batch, old_logprobs=batch.rollout_logprobs, values=batch.rollout_logprobs)
-
-        if not STORED:
-            batch = transfer.of_columns(share)
-            return pickle.dumps(transfer.computed_columns(scored(batch), batch), 5)
-        batch = share.batch(self.store.get(share.references))
-        return pickle.dumps(self.store.put(transfer.computed_columns(scored(batch), batch, share.wanted)), 5)
+        batch: Batch = share.batch(self.store.get(share.references))
+        scored = replace(batch, old_logprobs=batch.rollout_logprobs, values=batch.rollout_logprobs)
+        return pickle.dumps(self.store.put(computed_columns(scored, batch, share.wanted)), 5)
 
 
 def measured(tokens: int, count: int, routes: bool, estimator: str) -> tuple[float, float]:
@@ -123,24 +109,13 @@ def measured(tokens: int, count: int, routes: bool, estimator: str) -> tuple[flo
     compute = ComputeAdvantages(algorithm, seed=0)
     trajectories = [made(number, tokens, routes) for number in range(count)]
     rows = [each.row for each in trajectories]
-    learner: Any
-    receive: Callable[[bytes, Row], Trajectory]
-    if STORED:
-        from agentrl.config.schema import Config
-        from agentrl.training.update.advantages import columns_read
-
-        sent = [pickle.dumps(Outline.of(each, store.put), 5) for each in trajectories]
-        learner = RayLearner(ranks, store, 1, reads=columns_read(Config(algorithm=algorithm)))  # type: ignore[arg-type]
-        receive, packed = (lambda data, row: Stored(pickle.loads(data), row, store)), learner.pack
-    else:
-        sent = [pickle.dumps(pack(each), 5) for each in trajectories]
-        learner = RayLearner(ranks, 1)  # type: ignore[arg-type,call-arg]
-        receive, packed = (lambda data, row: unpack(pickle.loads(data), row)), pack_tokens
+    learner = RayLearner(ranks, store, 1, reads=columns_read(Config(algorithm=algorithm)))  # type: ignore[arg-type]
+    sent = [pickle.dumps(Outline.of(each, store.put), 5) for each in trajectories]
     del trajectories
     begun = time.process_time()
-    received = [receive(data, row) for data, row in zip(sent, rows, strict=True)]
+    received = [Stored(pickle.loads(data), row, store) for data, row in zip(sent, rows, strict=True)]
     rollout_metrics(received)
-    batch = learner.compute_logprobs(packed(received, None))
+    batch = learner.compute_logprobs(learner.pack(received, None))
     batch, _ = compute(batch, received, None, 1)
     learner.update(batch)
     seconds = time.process_time() - begun - ranks.elsewhere

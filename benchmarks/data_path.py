@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.algorithms import estimate
 from agentrl.config import compose
-from agentrl.config.schema import Reward
+from agentrl.config.schema import Config, Reward
 from agentrl.tracking.metrics import rollout_metrics
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.training.batches.batch import Batch
@@ -141,7 +141,9 @@ def measured(tokens: int, folder: Path) -> Figures:
 
 
 def tracker(folder: Path, decode: Callable[[Sequence[int]], str]) -> RunTracker:
-    config = compose([f"trainer.default_local_dir={folder}", "trainer.live=false", "trainer.logger=[]"], checks=())
+    config: Config = compose(
+        [f"trainer.default_local_dir={folder}", "trainer.live=false", "trainer.logger=[]"], checks=()
+    )
     return RunTracker(config, STEPS, 0, decode)
 
 

@@ -24,7 +24,7 @@ from agentrl.tracking import read_metrics
 
 TASK = "arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0"
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
-LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 4, "linear_key_head_dim": 32}
+LINEAR: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 4, "linear_key_head_dim": 32}
 LINEAR |= {"linear_value_head_dim": 64, "layer_types": ["linear_attention", "full_attention"] * 2}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("qwen3", {}),
@@ -68,8 +68,8 @@ def random_weights(kind: str, llama: Path, out: Path) -> None:
     """A model of the kind with the sizes and the tokenizer of another."""
     name, fields = KINDS[kind]
     known = AutoConfig.from_pretrained(llama)
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    sizes += ("num_key_value_heads", "max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
+    sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"]
+    sizes += ["num_key_value_heads", "max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"]
     torch.manual_seed(0)
     config = CONFIG_MAPPING[name](**{n: getattr(known, n) for n in sizes} | {"head_dim": 64} | fields)
     AutoModelForCausalLM.from_config(config).save_pretrained(out)

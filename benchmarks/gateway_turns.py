@@ -243,10 +243,12 @@ def chat_of(given: argparse.Namespace) -> Chat:
 def served(settings: list[str], stack: ExitStack) -> Bench:
     """The engine of a run with these settings, started."""
     from agentrl.config import compose
+    from agentrl.config.schema import Config
     from agentrl.evaluation.settings import scoring_something, untrained
     from agentrl.runtime.local import LocalRuntime
 
-    config = untrained(scoring_something(compose([*settings, *UNTRAINED], checks=())))
+    config: Config = compose([*settings, *UNTRAINED], checks=())
+    config = untrained(scoring_something(config))
     runtime = stack.enter_context(closing(LocalRuntime(config)))
     runtime.publish_weights(0)
     env = runtime.rollouts.env

@@ -24,6 +24,7 @@ from gpu_parts import REWARD, bandwidth, least_seconds, median, model_bytes
 from agentrl.config import compose
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
+from agentrl.rollout.scheduler import Scheduler
 from agentrl.runtime.local import LocalRuntime
 from agentrl.trajectory.row import Row
 
@@ -134,6 +135,7 @@ class Bench:
         self.runtime.publish_weights(0)  # empties the server's cache
         scripted: Any = Scripted(self.engine, self._encode, load)
         scheduler = self.runtime.rollouts.scheduler
+        assert isinstance(scheduler, Scheduler)
         scheduler.max_concurrent = load.concurrent
         scheduler.env = dataclasses.replace(self.runtime.rollouts.env, engine=scripted)
         group = min(GROUP, load.concurrent)

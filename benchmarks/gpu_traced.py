@@ -27,10 +27,15 @@ class Trace:
         """Python asks each finder in `sys.meta_path` this; only one module is changed."""
         if name != TRACED:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec: Any = importlib.util.find_spec(name)
         run = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (run(module), self._wrap(module.Phases))
+
+        def wrapped(module: Any) -> None:
+            run(module)
+            self._wrap(module.Phases)
+
+        spec.loader.exec_module = wrapped
         return spec
 
     def _wrap(self, phases: Any) -> None:
@@ -54,7 +59,7 @@ class Trace:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, Trace(sys.argv.pop(1)))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Trace(sys.argv.pop(1)))
     del sys.path[0]  # the version that PYTHONPATH names comes first, not this script's folder
     print("agentrl of", importlib.util.find_spec("agentrl").origin, flush=True)  # type: ignore[union-attr]
     runpy.run_module("agentrl", run_name="__main__", alter_sys=True)

@@ -242,7 +242,12 @@ def estimates(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], l
         )
         for name, (words, env) in commands.items()
     }
-    killer = threading.Timer(limit, lambda: [process.kill() for process in asked.values()])
+
+    def kill() -> None:
+        for process in asked.values():
+            process.kill()
+
+    killer = threading.Timer(limit, kill)
     killer.start()
     said = {name: process.communicate()[0] for name, process in asked.items()}
     killer.cancel()

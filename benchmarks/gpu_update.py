@@ -34,7 +34,7 @@ def measure(spec: dict[str, Any], tokens: int | None) -> dict[str, float]:
 def measure_groups(spec: dict[str, Any]) -> dict[str, float]:
     """Figures of updates over several answers to each prompt, in passes of the default size."""
     one_update = [f"actor.ppo_mini_batch_size={spec['groups'][0]}"]
-    return updates(spec, one_update, lambda vocabulary: grouped_batch(*spec["groups"], vocabulary))
+    return updates(spec, one_update, partial(grouped_batch, *spec["groups"]))
 
 
 def updates(spec: dict[str, Any], settings: list[str], batch_of: Callable[[int], Any]) -> dict[str, float]:

@@ -68,7 +68,7 @@ def on(config: Config, size: Size, gpus: int, memory: float = 80) -> Layout:
 
 def configs(folder: Path) -> dict[str, Config]:
     """The common settings of the recipes with each model, by its name."""
-    found = {}
+    found: dict[str, Config] = {}
     for name, shape in json.loads(SHAPES.read_text()).items():
         place = folder / name
         place.mkdir()

@@ -13,6 +13,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,9 @@ def main() -> None:
             runner.run(vllm.start())
             works["vllm"] = lambda ids: run_engine(runner, vllm, ids)
         table = measure(works, args, model.config.vocab_size)
-        for each in filter(None, (engine, vllm)):
-            runner.run(each.close())
+        runner.run(engine.close())
+        if vllm is not None:
+            runner.run(vllm.close())
     show(table, args)
 
 
@@ -157,7 +159,7 @@ def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) ->
         best = dict.fromkeys(works, float("inf"))
         for _ in range(args.rounds):
             for name, work in works.items():
-                best[name] = min(best[name], seconds(lambda work=work, ids=ids: work(ids)))
+                best[name] = min(best[name], seconds(partial(work, ids)))
         table[n] = {name: n * NEW / best[name] for name in works}
         print(f"{n} requests: {', '.join(f'{name} {speed:.0f}' for name, speed in table[n].items())}", flush=True)
     return table

@@ -59,7 +59,7 @@ def write_files(config: Any, folder: Path, device: torch.device) -> int:
         blocks.setdefault(number, {})[name] = parameter.shape
     config.architectures = [type(module).__name__]
     config.save_pretrained(folder)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shapes in blocks.items():
         tensors = dict(
             as_on_the_hub({n: torch.empty(s, device=device, dtype=torch.bfloat16) for n, s in shapes.items()})
@@ -119,7 +119,7 @@ def rank(index: int, world: int, port: int, folder: Path, device_type: str, resu
     ranks = join_ranks(device)
     load_model(Model(path=str(folder)), device=torch.device("meta"), seed=0)  # imports
     torch.zeros(1, device=device)
-    sharding.pack_where_exact = lambda *_: False  # type: ignore[assignment]
+    sharding.pack_where_exact = lambda *_: False
     memory, begin = Memory(), time.perf_counter()
     with memory.watched():
         model = sharding.load_on_ranks(

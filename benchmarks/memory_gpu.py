@@ -94,6 +94,7 @@ def main() -> None:
 def measured_updates(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Updates of one column, and the doctor's estimate of the same settings."""
     from agentrl.config import compose
+    from agentrl.config.schema import Config
     from agentrl.doctor.memory import parts, size_of
 
     shape = SHAPES["Qwen3-1.7B"] | (TINY if args.tiny else {})
@@ -102,7 +103,8 @@ def measured_updates(args: argparse.Namespace, found: dict[str, Any]) -> None:
     settings = [f"model.path={folder}", f"trainer.device={args.device}", "rollout.name=hf", "data.train_files=none"]
     settings += [f"actor.ppo_max_token_len_per_gpu={passes}", "data.max_prompt_length=2048", *UPDATES[args.one]]
     settings += ["data.max_response_length=2048", *args.set]
-    config = compose([*settings, "rollout.name=sglang"], checks=())  # without the hf engine's cache, which is not used
+    # Without the hf engine's cache, which is not used.
+    config: Config = compose([*settings, "rollout.name=sglang"], checks=())
     device = torch.device(args.device)
     room = torch.cuda.get_device_properties(0).total_memory if args.device == "cuda" else None
     found["doctor GiB"] = sum(parts(config, size_of(config), 1, device, room).values())

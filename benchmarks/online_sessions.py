@@ -103,7 +103,10 @@ async def insisted(call: Any) -> Any:
 async def hold(client: Client, port: int, draw: random.Random, http: httpx.AsyncClient) -> None:
     """Hold the conversations of one session."""
     sdk = openai.AsyncOpenAI(
-        base_url=f"http://127.0.0.1:{port}/v1", api_key=client.name, http_client=http, max_retries=1
+        base_url=f"http://127.0.0.1:{port}/v1",
+        api_key=client.name,
+        http_client=http,  # type: ignore[arg-type]  # the SDK takes clients of httpx too
+        max_retries=1,
     )
     chosen = draw.random() < 0.5
     for conversation in range(draw.randint(1, 3)):
@@ -149,7 +152,8 @@ async def measured(folder: Path, sessions: int, at: list[int], port: int, ahead:
     async with httpx.AsyncClient(timeout=120) as http:
         training = asyncio.create_task(trained(folder, steps, at, port, ahead, draw))
         everyone = asyncio.gather(*map(held, clients))
-        await asyncio.wait([training, asyncio.ensure_future(everyone)], return_when=asyncio.FIRST_EXCEPTION)
+        both: list[asyncio.Future[Any]] = [training, everyone]
+        await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         killed = await training
         await everyone
     show(folder, clients, killed, time.monotonic() - begun)

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config import compose
+from agentrl.config.schema import Config
 from agentrl.core.loop_thread import LoopThread
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers import RemoteEngine, Replica
@@ -41,6 +42,7 @@ from agentrl.engines.sglang.backend import SGLang
 from agentrl.http.client import Http
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks.models.tiny import train_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -172,6 +174,7 @@ class Turns(AgentLoop):
 
 def step(run: Callable[[Any], Any], rollouts: Rollouts, engine: Any, rows: list[Row], group: int) -> dict[str, float]:
     """One step's CPU milliseconds a trajectory, and its wall seconds."""
+    assert isinstance(rollouts.scheduler, Scheduler)
     rollouts.scheduler.env = dataclasses.replace(rollouts.env, engine=engine)
     wall, cpu = time.perf_counter(), time.process_time()
     made = run(rollouts.scheduler.run(rows, n=group, sampling=Sampling(4096), tag="1"))
@@ -187,7 +190,7 @@ def main() -> None:
     runner, profile, found = LoopThread(), cProfile.Profile(), []
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizer_of(args.tokenizer)
-        config = compose(settings(args, Path(folder)), checks=())
+        config: Config = compose(settings(args, Path(folder)), checks=())
         rollouts = Rollouts(config, tokenizer, Instant(0, []), runner.run)  # type: ignore[arg-type]
         rollouts.scheduler.loop_for = lambda _: partial(Turns, turns=args.turns)  # type: ignore
         engine_of = Served(args.prompts * args.group) if args.http else Instant

@@ -179,7 +179,7 @@ def one(conversations: int, workers: int, turns: int, folder: Path) -> dict[str,
     return figures(before, after, conversations, turns) | {"wall": wall}
 
 
-def spread(config: Config, own: Any, link: DelayLink, stack: ExitStack) -> Any:
+def spread(config: Config, own: Any, link: Any, stack: ExitStack) -> Any:
     """An engine over workers, and a function that measures them."""
     import ray
 

@@ -181,7 +181,7 @@ class Http:
         head = b" HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(content)
         writer.write(line + head + content)
         answer = await reader.readuntil(b"\r\n\r\n")
-        length = int(re.search(rb"content-length: (\d+)", answer)[1])
+        length = int(answer.partition(b"content-length: ")[2].split()[0])
         content = await reader.readexactly(length)
         self.idle.append((reader, writer))
         return int(answer[9:12]), content
@@ -206,15 +206,17 @@ class Served:
 @contextmanager
 def served(isolation: str) -> Iterator[Served]:
     """A server of its own, stopped at the end."""
-    begin, group = time.monotonic(), Path(f"/sys/fs/cgroup/cpuacct/agentrl-benchmark-{os.getpid()}")
+    begin, named = time.monotonic(), Path(f"/sys/fs/cgroup/cpuacct/agentrl-benchmark-{os.getpid()}")
+    group: Path | None = named
     command = [sys.executable, "-m", "agentrl", "sandbox", "serve", "--port", "0", "--isolation", isolation]
     try:
-        group.mkdir()
-        command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]
+        named.mkdir()
+        command = ["sh", "-c", f'echo $$ > {named}/cgroup.procs && exec "$@"', "sh", *command]
     except OSError:
         group = None
     process = subprocess.Popen([*command, "--patience", "60"], stderr=subprocess.PIPE, text=True)
-    lines = []
+    assert process.stderr is not None
+    lines: list[str] = []
     while not (found := re.search(r"sandbox: (http://\S+),", "".join(lines))):
         line = process.stderr.readline()
         if not line:
@@ -239,7 +241,8 @@ def own_cpu() -> float:
 
 def cpu_of(pid: int) -> float:
     """Seconds of a process, of all below it, and of their children that have ended."""
-    ticks, parents = {}, {}
+    ticks: dict[int, int] = {}
+    parents: dict[int, list[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = file.read_text().rpartition(")")[2].split()

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
@@ -344,12 +344,13 @@ def forecast(case: Case, words: list[str], args: argparse.Namespace) -> Figures:
     """What `agentrl plan` and the doctor say of a run; they stand beside it, and stop nothing."""
     try:
         from agentrl.config import compose
+        from agentrl.config.schema import Config
         from agentrl.doctor.forecast import Layout
         from agentrl.doctor.memory import GIB, parts, size_of
         from agentrl.doctor.speeds import STORED
         from agentrl.training import device_for
 
-        config = compose(words, checks=())
+        config: Config = compose(words, checks=())
         layout = Layout(config, size_of(config), STORED[args.gpu], lengths=1.0)
         seconds = layout.seconds()
         room = layout.speeds.memory * GIB
@@ -442,7 +443,7 @@ def split_sequences(args: Any, size: int, compiled: bool, ranks: Any, device: An
     batch = random_batch([args.length] * 2, config.vocab_size, torch.Generator().manual_seed(0)).to(device)
     own = batch.share(policy.assign_shares(BatchOutline.of(batch))[ranks.data_rank])
     first = policy.update(own)["actor/grad_norm"]
-    seconds = statistics.median(timed(lambda: policy.update(own), device) for _ in range(args.steps))
+    seconds = statistics.median(timed(lambda: policy.update(own)["actor/grad_norm"], device) for _ in range(args.steps))
     needed, peak = (
         model_flops(model.whole_shapes, config).update(batch.lengths, int(batch.mask.sum())),
         peak_flops(device),
@@ -459,7 +460,7 @@ def longest(file: str, args: argparse.Namespace) -> Figures:
     return {"n": runpy.run_path(file)["SESSIONS"].longest()}
 
 
-CHILDREN = {"model": random_model, "hybrid": hybrid, "longest": longest}
+CHILDREN: dict[str, Callable[..., Figures]] = {"model": random_model, "hybrid": hybrid, "longest": longest}
 
 
 def table(bench: Bench, title: str) -> Table:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tinker
 from rich.console import Console
@@ -58,7 +59,8 @@ class Client(threading.Thread):
                 self.numbers.append(
                     (found.metrics["loss:sum"], [out["logprobs"].data for out in found.loss_fn_outputs])
                 )
-            self.numbers.append(stepped.result().metrics["grad_norm:mean"])
+            metrics = stepped.result().metrics or {}
+            self.numbers.append(metrics["grad_norm:mean"])
             self.steps += 1
         self.path = model.save_weights_for_sampler("end").result().path
 
@@ -74,7 +76,7 @@ def data(seed: int) -> list[tinker.types.Datum]:
     draw, found = random.Random(seed), []
     for _ in range(3):
         ids = [draw.randrange(3, 300) for _ in range(draw.randrange(8, 40))]
-        inputs = {"target_tokens": ids[1:], "weights": [1.0] * (len(ids) - 1)}
+        inputs: dict[str, Any] = {"target_tokens": ids[1:], "weights": [1.0] * (len(ids) - 1)}
         found.append(tinker.types.Datum(model_input=tinker.types.ModelInput.from_ints(ids[:-1]), loss_fn_inputs=inputs))
     return found
 

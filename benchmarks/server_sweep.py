@@ -22,6 +22,7 @@ import time
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from rich.console import Console
@@ -57,8 +58,11 @@ GIB_EACH = 45
 
 def rows(best: str, concurrent: int) -> list[Row]:
     """The sets of flags; `best`: the fastest attention that is installed."""
-    triton = {"attention_backend": "triton", "sampling_backend": "pytorch"}
-    fast = {"attention_backend": best, "sampling_backend": "flashinfer" if find_spec("flashinfer") else "pytorch"}
+    triton: dict[str, Any] = {"attention_backend": "triton", "sampling_backend": "pytorch"}
+    fast: dict[str, Any] = {
+        "attention_backend": best,
+        "sampling_backend": "flashinfer" if find_spec("flashinfer") else "pytorch",
+    }
     fast |= {"cuda_graph_bs_decode": graph_sizes(concurrent, 0)}
     short = {"cuda_graph_bs_prefill": [32, 64, 128, 256, 512]}
     return [

@@ -53,9 +53,10 @@ def demo(args: argparse.Namespace, folder: Path) -> None:
     ]
     start = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "agentrl", "train", *settings])
-    first = killed = None
+    first: float | None = None
+    killed: int | None = None
     while process.poll() is None:
-        steps = [line["step"] for line in read_metrics(run / "metrics.jsonl")]
+        steps = [int(line["step"]) for line in read_metrics(run / "metrics.jsonl")]
         if first is None and 1 in steps:
             first = time.monotonic() - start
         if killed is None and steps and max(steps) >= args.kill:

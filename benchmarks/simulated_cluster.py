@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +46,8 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.runtime.ray.learner import RayLearner
-from agentrl.training import pack_tokens
 from agentrl.training.batches.outline import BatchPlan
-from agentrl.training.update.advantages import advantages_of, kl_of
+from agentrl.training.update.advantages import advantages_of, columns_read, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -85,7 +84,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         future = self.create_future()
         future.set_result(func(*args))
         return future
@@ -215,6 +214,22 @@ class Background:
 
 
 @dataclass
+class Store:
+    """Bodies of the trajectories of a step, by number."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def put(self, value: Any) -> int:
+        number = next(self._numbers)
+        self.values[number] = value
+        return number
+
+    def get(self, references: Sequence[int]) -> list[Any]:
+        return [self.values[number] for number in references]
+
+
+@dataclass
 class Ranks:
     """The group of ranks: takes shares, and counts their bytes and the CPU seconds of sending them."""
 
@@ -243,7 +258,8 @@ class Cluster:
         half, share = args.gpus // 2, args.tokens
         self.servers = Servers([Server(self.loop, args.speed * share, args.fastest * share) for _ in range(half)])
         self.ranks = Ranks(half)
-        self.learner = RayLearner(self.ranks, 1)  # type: ignore[arg-type]
+        self.store = Store()
+        self.learner = RayLearner(self.ranks, self.store, 1, reads=columns_read(config))  # type: ignore[arg-type]
         self.cpu = dict.fromkeys(("loop", "pack", "shares"), 0.0)
         run = self.loop.run_until_complete
         background = Background(self.loop, self.servers) if config.trainer.max_staleness else None
@@ -252,7 +268,7 @@ class Cluster:
         rows = [Row(f"r{i}", [{"role": "user", "content": f"Number {i}."}]) for i in range(args.gpus * 4)]
         loader = Loader(rows, args.gpus, shuffle=True, seed=0)
         self.advantages = advantages_of(config, kl_of(config.algorithm), lambda *_: None)
-        look = FinishedGroups(config, self, self.advantages)  # type: ignore[arg-type]
+        look = FinishedGroups(config, self, self.advantages)
         stream = stream_of(config, Splits(loader, [], args.steps + args.bound + 1))
         self.sample = Sampler(config, self.rollouts, stream, Quiet(), lambda: self.loop.now, look)  # type: ignore[arg-type]
         self.early = 0
@@ -273,10 +289,11 @@ class Cluster:
         busy, parts, self.early = sum(s.busy for s in self.servers.all), dict(self.cpu), 0
         groups = self.sample(step)
         with self._counted("pack"):
-            batch = pack_tokens(groups.trained, step - 1)
+            batch = self.learner.pack(groups.trained, step - 1)
             batch = self.advantages.of_groups(batch, groups.trained)
         with self._counted("shares"):
             self.learner.update(batch)
+        self.store.values.clear()
         self._train(batch.num_tokens - self.early)
         self.servers.version = step
         seconds = self.loop.now - first
@@ -319,7 +336,7 @@ def measured(args: argparse.Namespace, folder: Path) -> Figures:
     args.drawn_share = drawn / sum(turn.tokens + turn.reply for turns in SESSIONS.all for turn in turns)
     (folder / "reward.py").write_text(REWARD)
     tokenizer_of("").save_pretrained(folder)
-    config = compose(
+    config: Config = compose(
         [
             f"model.path={folder}", f"rollout.n={GROUP}", f"data.train_batch_size={args.gpus}",
             f"actor.ppo_mini_batch_size={args.gpus}", f"trainer.max_staleness={args.bound}",

@@ -149,6 +149,8 @@ class Making:
 class Workers:
     """Replays a session for each trajectory."""
 
+    teachers = ()
+
     world: World
     sessions: Sequence[Turns]
     n: int
@@ -234,6 +236,11 @@ class Updates:
     """Tokens of the present batch that it has computed."""
     total: int = 0
     """Tokens of all batches that were begun early."""
+
+    @property
+    def learner(self) -> "Updates":
+        """Packs, too."""
+        return self
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         return pack_tokens(trajectories, version)
@@ -358,7 +365,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="updates begin when their batch is complete")
     args = parser.parse_args()
     sessions = read(args.sessions, args.longest_wait, args.most_turns)
-    config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
+    config: Config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
     alone = sorted(sum(wait + tokens / args.fastest for wait, tokens in turns) for turns in sessions)
     step = ideal_step(sessions, args)
     console = Console()

@@ -34,6 +34,7 @@ from stragglers import kolmogorov_smirnov
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.core.tasks import cancelled
+from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl.runtime.local import LocalRuntime
 from agentrl.train import Trainer, open_trainer
 
@@ -127,7 +128,9 @@ class Bench:
         self.config.trainer.default_local_dir = str(self.folder / f"run-{variant}")
         runtime.sleeps = variant.interrupted and self.args.engine != "hf"  # that one has no memory of its own
         assert runtime.async_sampling is not None
-        runtime.async_sampling.engine.partial = not variant.drained
+        engine = runtime.async_sampling.engine
+        assert isinstance(engine, PausableEngine)
+        engine.partial = not variant.drained
         SESSIONS.begun.clear()
         with open_trainer(self.config, runtime) as trainer:
             noted(trainer, measured)

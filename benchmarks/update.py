@@ -140,6 +140,7 @@ def padded_step(module: Any, batch: Batch, args: argparse.Namespace, device: tor
     module.set_attn_implementation("sdpa")
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=0.01)
+    assert batch.advantages is not None
     rows = [x.split(batch.lengths) for x in (batch.ids, batch.mask, batch.advantages)]
     pad = torch.nn.utils.rnn.pad_sequence
     ids, mask, advantages = (pad(list(column), batch_first=True) for column in rows)

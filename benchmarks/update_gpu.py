@@ -100,7 +100,7 @@ def measured(way: str, gpus: int, args: argparse.Namespace) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     found = context.SimpleQueue()
     try:
-        multiprocessing.spawn(member, (way, gpus, port, args, found), nprocs=gpus)  # type: ignore[no-untyped-call]
+        multiprocessing.spawn(member, (way, gpus, port, args, found), nprocs=gpus)
     except Exception as error:  # out of memory, say: the other ways go on
         lines = str(error).strip().splitlines()
         return {"way": way, "gpus": gpus, "error": (lines[-1] if lines else repr(error))[:200]}
@@ -231,6 +231,7 @@ def plain_step(
         fully_shard(part, mesh=ranks.mesh, mp_policy=policy)
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=0.01, fused=True)
+    assert batch.advantages is not None
     rows = [x.split(batch.lengths)[ranks.rank :: ranks.world] for x in (batch.ids, batch.mask, batch.advantages)]
     size = max(args.pass_tokens // args.max_tokens, 1)
     most = max((len(batch.lengths) - r + ranks.world - 1) // ranks.world for r in range(ranks.world))

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config import compose
+from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.trajectory.row import Row
@@ -156,7 +157,7 @@ async def loop(plugin: Plugin) -> Verdict:
 
     path = _written([{"name": "tried", "_target_": _dotted(plugin)}])
     env, _ = environment(lambda key, turn: says("5")(key, 0))
-    settings = compose(["model.path=m", "data.train_files=x"], config_name="train", checks=())
+    settings: Config = compose(["model.path=m", "data.train_files=x"], config_name="train", checks=())
     env = replace(env, settings=settings)
     trajectory = Trajectory(subject(), "0/r/0", 0)
     trajectory.row.extra_info["interaction_kwargs"] = {"name": "tried", "query": "2 + 3 ?", "ground_truth": "5"}

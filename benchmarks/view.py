@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Traject
 WORDS = ("so", "we", "add", "the", "two", "and", "take", "what", "is", "left", "then", "divide by", "three", "giving")
 
 
-def decode(ids: list[int]) -> str:
+def decode(ids: Sequence[int]) -> str:
     """In these files a token is a character."""
     return "".join(map(chr, ids))
 

@@ -71,7 +71,7 @@ def untuned() -> Iterator[None]:
         import torch
 
         torch.set_num_threads(before[0])
-        torch.backends.mkldnn.matmul.fp32_precision = before[1]
+        torch.backends.mkldnn.matmul.fp32_precision = before[1]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Process:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         place = (str(cwd or Path.cwd()), dict(env or os.environ), start_new_session)
         given = (_Stream(self.out.fileno()), _Stream(self.err.fileno()), *place, work, args)
-        self._process = CONTEXT.Process(target=_begin, args=given)
+        self._process: BaseProcess = CONTEXT.Process(target=_begin, args=given)  # type: ignore[attr-defined]
         self._process.start()
         self.pid = self._process.pid
 
@@ -131,7 +132,7 @@ def _begin(
     if leads:
         os.setsid()
     code = _code(work, args)
-    threading._shutdown()  # what the interpreter does at its end, and multiprocessing does not
+    threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter does at its end, and multiprocessing does not
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,11 +6,11 @@ files only; keys are looked up in the schema here, because its own message for a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from agentrl.config.given import Objects
 from agentrl.config.keys import Key, schema_keys
@@ -22,6 +22,7 @@ from agentrl.config.tree import Reader, on_defaults, to_object, without_nulls
 from agentrl.config.validate import TRAINING, Check, validate
 from agentrl.core.compatibility import Written, layers
 from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_keys
 
 C = TypeVar("C")
 
@@ -90,6 +91,8 @@ def _typed(tree: DictConfig, schema: type) -> Any:
     try:
         return to_object(tree, schema)
     except OmegaConfBaseException as error:
+        if isinstance(error, ConfigKeyError) and is_dataclass(error.object_type):  # a section of the user's own name
+            check_keys([error.key], error.object_type.__dataclass_fields__, str(error.full_key).rpartition(".")[0])
         raise UserError(_type_message(error, tree, schema_keys(schema))) from error
 
 

@@ -61,7 +61,7 @@ class HttpServer:
             self.listener = socket.create_server((host, port), backlog=BACKLOG)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
-            raise UserError(f"--port {port}: {why}; choose another, or 0 for any") from None
+            raise UserError(f"port {port}: {why}; choose another, or 0 for any") from None
         host, port = self.listener.getsockname()[:2]
         self.url = f"http://{LOCAL if host == '0.0.0.0' else host}:{port}"
         config = uvicorn.Config(

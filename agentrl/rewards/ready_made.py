@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from agentrl.config.schema import Data
 from agentrl.core.compatibility import layers
 
-CODE_FUNCTION = "agentrl.rewards.code:compute_score"
 SOURCE_FUNCTION = "agentrl.rewards.sources:compute_score"
 """Chooses among ready-made functions, row by row."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 MARKER = "(truncated)"
-SIDES = ("left", "right", "middle")
 UNITS = ("characters", "tokens")
 # No vocabulary has many tokens longer than this; text beyond it is cut before the tokenizer sees it, because
 # encoding megabytes of output would delay all other trajectories.

@@ -56,8 +56,8 @@ def test_packages_that_share_a_name_are_packages() -> None:
     import agentrl.training as package
     from agentrl.rollout.episode import seed_for
 
-    assert package.Batch is agentrl.training.Batch
-    assert seed_for(1, "a", 0, 0) == agentrl.rollout.episode.seed_for(1, "a", 0, 0)
+    assert package.Batch is agentrl.training.Batch  # type: ignore[attr-defined]
+    assert seed_for(1, "a", 0, 0) == agentrl.rollout.episode.seed_for(1, "a", 0, 0)  # type: ignore[attr-defined]
 
 
 def test_a_wrong_name_is_refused() -> None:

@@ -83,6 +83,7 @@ rollout.agent.num_workers=-1 | must be at least 0
 rollout.agent.default_agent_loop=loop.Nope | has no class 'Nope': correct the path
 rollout.agent.default_agent_loop=nofile.Loop | No module named 'nofile'
 data.val_sets={a:{files:rows.jsonl,agent:singel_turn}} | agent loop 'singel_turn' is unknown
+data.val_sets={a:{file:rows.jsonl}} | unknown key 'file': did you mean files?
 rollout.containers.provider=dokcer | did you mean docker?
 reward.custom_reward_function.name=score | has no 'score': it has compute_score
 reward.custom_reward_function.reward_kwargs.alpha=1 | make it compute_score(

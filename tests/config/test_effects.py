@@ -146,8 +146,8 @@ def outcome(model: Path, *settings: str) -> Any:
     counts: list[str] = []
     others = (learner.critic, learner.reference)
     models = {"policy": learner.model} | {type(each).__name__: each.model for each in others if each is not None}
-    for name, model in models.items():
-        layer = next(part for part in model.module.modules() if type(part).__name__.endswith("DecoderLayer"))
+    for name, each in models.items():
+        layer = next(part for part in each.module.modules() if type(part).__name__.endswith("DecoderLayer"))
         layer.register_forward_hook(lambda *_, name=name: counts.append(name))
     metrics = [known(learner.update(ready(learner, seed))) for seed in range(2)]
     sums = [float(parameter.double().abs().sum()) for parameter in learner.model.module.parameters()]

@@ -50,7 +50,7 @@ class Reached(BaseException):
 def arguments_of(place: str, name: str, work: Callable[[], Any]) -> Any:
     """The arguments with which `work()` calls what is `name` in the module `place`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{place}.{name}", Reached.raised)
+        patch.setattr(f"{place}.{name}", _raised)
         try:
             work()
         except Reached as reached:
@@ -60,9 +60,6 @@ def arguments_of(place: str, name: str, work: Callable[[], Any]) -> Any:
 
 def _raised(*arguments: Any, **named: Any) -> Any:
     raise Reached(*arguments, **named)
-
-
-Reached.raised = _raised  # type: ignore[attr-defined]
 
 
 def bare(cls: type, /, **attributes: Any) -> Any:
@@ -461,9 +458,9 @@ def sft_pruned(config: SftConfig) -> Any:
 
 
 def loggers(config: SftConfig) -> Any:
-    from agentrl import sft
+    from agentrl.sft import _loggers
 
-    return arguments_of("agentrl.sft", "open_loggers", lambda: sft._loggers(config, 0, ""))[0][1].project
+    return arguments_of("agentrl.sft", "open_loggers", lambda: _loggers(config, 0, ""))[0][1].project
 
 
 # Evaluation.

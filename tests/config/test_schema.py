@@ -110,7 +110,6 @@ def test_words_are_those_that_the_code_offers() -> None:
         "algorithm.rollout_correction.rollout_is_mode": MODES,
         "data.truncation": overlong.TRUNCATIONS,
         f"{multi_turn}.tokenization_sanity_check_mode": check.MODES,
-        f"{multi_turn}.tool_response_truncate_side": truncation.SIDES,
         f"{multi_turn}.tool_response_unit": truncation.UNITS,
     }
     assert {path: set(CHOICES[path]) for path in offered} == {path: set(words) for path, words in offered.items()}

@@ -72,7 +72,8 @@ def of(name: str, folder: Path, *settings: str, preset: str = "recipes/base"):
 def layout(name: str, gpu: str, folder: Path, *settings: str) -> Layout:
     work = ["rollout.name=sglang", "actor.ppo_mini_batch_size=64", "data.train_batch_size=64"]
     work += ["data.max_prompt_length=256", "data.max_response_length=512", "rollout.n=8"]
-    return Layout(*of(name, folder, *work, *settings, preset="train"), STORED[gpu], lengths=1.0)
+    config, size = of(name, folder, *work, *settings, preset="train")
+    return Layout(config, size, STORED[gpu], lengths=1.0)
 
 
 @pytest.mark.parametrize(("name", "gpu", "settings", "seconds"), FITTED + CHECKED + AFTERWARDS)

@@ -8,6 +8,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,7 +180,7 @@ def test_a_neighbour_of_the_same_name_comes_first(tmp_path, url):
 def test_ray_itself_is_as_it_was(tmp_path):
     before = sys.modules.get("ray")
     (tmp_path / "with_ray.py").write_text("import ray\nclass Tool:\n    get = staticmethod(ray.get)\n")
-    kind = find_class("with_ray.Tool", folder=tmp_path, where="test")
+    kind: Any = find_class("with_ray.Tool", folder=tmp_path, where="test")
     assert kind.get is in_process.get
     assert sys.modules.get("ray") is before
 
@@ -232,7 +233,7 @@ def test_actors():
     def double(x):
         return 2 * x
 
-    counter = Counter.remote(3)
+    counter = Counter.remote(3)  # type: ignore[attr-defined]
     assert ray.get([counter.add.remote(1), double.remote(ray.put(4))]) == [4, 8]
     assert ray.get(counter.later.remote()) == -4
     with pytest.raises(ValueError, match="no"):

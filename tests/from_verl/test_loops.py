@@ -181,7 +181,7 @@ def test_a_registered_name_needs_no_yaml(tmp_path):
 
     (tmp_path / "named.py").write_text(V05.replace("old_kind", "by_name_alone"))
     load_user_file(tmp_path / "named.py", where="test")
-    assert loop_class("by_name_alone").kind.__name__ == "Old"
+    assert loop_class("by_name_alone").kind.__name__ == "Old"  # type: ignore[attr-defined]
 
 
 DERIVED = """

@@ -1,6 +1,8 @@
 """What clients do wrong: each gets a clear error in its protocol's form, and nothing is left."""
 
 import asyncio
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -49,9 +51,19 @@ async def test_errors_have_the_protocols_form() -> None:
     assert not served.trajectory.ledgers
 
 
-async def test_arguments_nested_too_deep_are_refused() -> None:
+@pytest.fixture
+def usual_recursion() -> Iterator[None]:
+    """Python's own limit of recursion, which libraries and other tests raise."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+async def test_arguments_nested_too_deep_are_refused(usual_recursion: None) -> None:
+    """Deeper than Python's limit wherever the stack is when they are read, and not too deep for orjson (1,024)."""
     async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=None) as http:
-        call = b'{"type": "tool_use", "id": "1", "name": "add", "input": %b1%b}' % (b'{"a": ' * 900, b"}" * 900)
+        call = b'{"type": "tool_use", "id": "1", "name": "add", "input": %b1%b}' % (b'{"a": ' * 1010, b"}" * 1010)
         said = b'{"role": "assistant", "content": [%b]}, {"role": "user", "content": "x"}' % call
         answer = await http.post("/v1/messages", content=b'{"max_tokens": 5, "messages": [%b]}' % said)
         assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is nested too deep")

@@ -14,6 +14,7 @@ import httpx
 import openai
 import pytest
 
+from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf.hf_engine import HFEngine
 from agentrl.gateway.halting import MAX_HALTS, Halting
@@ -393,3 +394,11 @@ async def test_bodies_that_cannot_fit_are_not_read() -> None:
             answer = await http.post("/v1/chat/completions", content=body, headers=BEARER)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
         assert not served.session.bodies._last
+
+
+async def test_a_port_that_is_taken_names_no_option() -> None:
+    """The port stands in an agent's YAML, in data.train_files, or after --port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InfraError, match=f"at 127.0.0.1: port {port}: Address already in use; choose another"):
+            await Gateway("127.0.0.1", port).start()

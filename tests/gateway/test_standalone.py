@@ -30,9 +30,9 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
             answer = await client.chat.completions.create(model="m", messages=said)
             said += [answer.choices[0].message, {"role": "user", "content": "Sure?"}]
     async with httpx.AsyncClient(timeout=None) as keyless:
-        answer = await keyless.get(f"{base}/models")
-        assert answer.status_code == 401
-        assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
+        refusal = await keyless.get(f"{base}/models")
+        assert refusal.status_code == 401
+        assert refusal.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
     stop.set()
     await serving
     records = load_trajectories(tmp_path / "seen.jsonl")

@@ -10,7 +10,6 @@ from agentrl.config.schema import Reward
 from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer, load_reward_function
-from agentrl.rewards.ready_made import CODE_FUNCTION
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks.demo import make_task
@@ -33,7 +32,7 @@ async def play(sandbox: Sandbox, answers: list[list[str]], tools: str = "tools/c
     bounds = {"response_length": 2000, "model_length": 4000}
     env, _ = environment(lambda key, turn: answers[int(key[-1])][turn] + END, tools=loaded, **bounds)
     judge = Scorer(
-        load_reward_function(None, CODE_FUNCTION, {}),
+        load_reward_function(None, "agentrl.rewards.code:compute_score", {}),
         Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0),
         env.chat.decode,
         sandbox=sandbox,

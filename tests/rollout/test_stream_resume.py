@@ -29,7 +29,7 @@ class Repeatable(Workers):
         class Batch:
             number, finished = step, {}
 
-        Batch.rows = rows
+        Batch.rows = rows  # type: ignore[attr-defined]
         return [self.make(Batch, i, self.version) for i in range(len(rows) * self.n)]
 
     def compare(self, trajectories):

@@ -161,13 +161,18 @@ async def test_trouble_of_the_sandbox_is_no_answer(answer: Any) -> None:
     assert result.outcome is Outcome.INFRA_ERROR
 
 
+def tool_of(tools: ToolSet, name: str) -> Any:
+    """The object of a tool."""
+    return tools.runners[name].methods["execute"].fn.__self__  # type: ignore[attr-defined]
+
+
 def test_tools_and_rewards_share_the_runs_sandbox(verl_yaml: str) -> None:
     shared = Sandbox()
     tools = load("tools/code_interpreter.yaml", shared)
-    assert tools.runners["code_interpreter"].methods["execute"].fn.__self__.sandbox is shared
+    assert tool_of(tools, "code_interpreter").sandbox is shared
     file = Path(verl_yaml)
     file.write_text(VERL.format(url="sandbox_fusion_url: http://127.0.0.1:9/run_code"))
-    apart = load(verl_yaml, shared).runners["code_interpreter"].methods["execute"].fn.__self__.sandbox
+    apart = tool_of(load(verl_yaml, shared), "code_interpreter").sandbox
     assert apart is not shared
     assert apart.url == "http://127.0.0.1:9/run_code"
 
@@ -187,7 +192,7 @@ async def test_a_session_keeps_its_state_and_is_a_trajectorys_own() -> None:
         together = await asyncio.gather(*(two.call("python", {"code": f"y{n} = {n}\ny{n}"}) for n in range(4)))
         assert [result.text for result in together] == ["0\n", "1\n", "2\n", "3\n"]
         await asyncio.gather(one.release(), two.release())
-        assert not tools.runners["python"].methods["execute"].fn.__self__.notebooks
+        assert not tool_of(tools, "python").notebooks
     finally:
         await tools.close()
         await sandbox.close()

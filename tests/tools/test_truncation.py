@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.tools.truncation import MARKER, SIDES, Truncation
+from agentrl.config.choices import CHOICES
+from agentrl.tools.truncation import MARKER, Truncation
 
+SIDES = CHOICES["rollout.multi_turn.tool_response_truncate_side"]
 WORDS = " ".join(f"word{i}" for i in range(500))
 
 

@@ -59,7 +59,7 @@ def records(path: Path):
 
 def test_wandb(tmp_path, table, monkeypatch):
     wandb = pytest.importorskip("wandb", reason='pip install "agentrl[wandb]"')
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_the_loss_written_out():
     settings = {"use_kl_loss": True, "kl_loss_coef": 0.3, "kl_loss_type": "low_var_kl", "entropy_coeff": 0.2}
     mine = gradient_of(module, replace(batch, old_logprobs=old, ref_logprobs=ref), **settings)
 
-    total, tokens = 0.0, int(batch.mask.sum())
+    total, tokens = torch.tensor(0.0), int(batch.mask.sum())
     for span in torch.arange(batch.num_tokens).split(batch.lengths):
         logits = module(input_ids=batch.ids[span][None], use_cache=False).logits[0].log_softmax(-1)
         for place, t in enumerate(span.tolist()):

@@ -8,10 +8,10 @@ from agentrl.training.perf import cpu
 
 @pytest.fixture(autouse=True)
 def restore():
-    threads, precision = torch.get_num_threads(), torch.backends.mkldnn.matmul.fp32_precision
+    threads, precision = torch.get_num_threads(), torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     yield
     torch.set_num_threads(threads)
-    torch.backends.mkldnn.matmul.fp32_precision = precision
+    torch.backends.mkldnn.matmul.fp32_precision = precision  # type: ignore[attr-defined]
 
 
 def test_products_stay_exact():
@@ -20,10 +20,10 @@ def test_products_stay_exact():
 
 
 def test_an_inexact_switch_is_undone(monkeypatch):
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     monkeypatch.setattr(cpu, "product_error", lambda: 4e-3)
     cpu.tune_cpu()
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
 
 
 def test_the_error_of_bfloat16_would_be_seen():

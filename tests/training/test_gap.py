@@ -24,15 +24,15 @@ class Together(Ranks):
     def __init__(self, parts: int) -> None:
         super().__init__()
         self.brought: list[torch.Tensor] = []
-        self.barrier = Barrier(parts)
+        self.meeting = Barrier(parts)
 
     def sum_over_ranks(self, tensor):
         self.brought.append(tensor.clone())
-        self.barrier.wait()
+        self.meeting.wait()
         tensor.copy_(sum(self.brought))
-        if not self.barrier.wait():
+        if not self.meeting.wait():
             self.brought.clear()
-        self.barrier.wait()
+        self.meeting.wait()
         return tensor
 
 

@@ -1,6 +1,7 @@
 """A model is loaded by slices: every part of a lazy tensor equals that of the tensor, and ranks read their shards."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -139,16 +140,18 @@ def test_any_operation_can_be_done_with_a_lazy_tensor(tmp_path):
     values = torch.arange(24.0).view(4, 6)
     found = lazy(values, tmp_path)
     box = (slice(1, 3), slice(2, 5))
-    rotated = found.view(2, 2, 6).transpose(1, 2).flip(0)
+    rotated: Any = found.view(2, 2, 6).transpose(1, 2).flip(0)
     assert isinstance(rotated, LazyTensor)
     assert torch.equal(rotated.part((*box[:1], *box)), values.view(2, 2, 6).transpose(1, 2).flip(0)[(*box[:1], *box)])
-    assert torch.equal(torch.chunk(found, 2)[1].part((slice(0, 2), slice(1, 3))), values[2:, 1:3])
+    half: Any = torch.chunk(found, 2)[1]
+    assert torch.equal(half.part((slice(0, 2), slice(1, 3))), values[2:, 1:3])
     assert torch.equal(torch.cat([found, torch.ones(1, 6)]), torch.cat([values, torch.ones(1, 6)]))  # not lazy any more
     assert torch.equal(found, values)
-    assert found.sum().whole() == 276
-    copied = copy.deepcopy(nn.Parameter(found))
-    assert isinstance(copied, nn.Parameter)
+    total: Any = found.sum()
+    assert total.whole() == 276
+    copied: Any = copy.deepcopy(nn.Parameter(found))
     assert torch.equal(copied.whole(), values)
+    assert isinstance(copied, nn.Parameter)
     with pytest.raises(TypeError, match="the tensor is in a file"):
         found.zero_()
 

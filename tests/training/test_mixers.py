@@ -3,6 +3,7 @@
 import copy
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -104,7 +105,7 @@ def convolve(x, weight, bias, *, activation, cu_seqlens):
 
 
 def test_a_kernel_that_reads_bounds_computes_the_whole_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = ModuleType("fla.modules.causal_conv1d")
+    package: Any = ModuleType("fla.modules.causal_conv1d")
     package.causal_conv1d = convolve
     monkeypatch.setitem(sys.modules, package.__name__, package)
     monkeypatch.setattr(modeling_lfm2, "causal_conv1d_fn", modeling_lfm2.causal_conv1d_fn)

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_verl_s_way_to_name_one(monkeypatch):
             seen.append((lr, betas, percentile))
             super().__init__(params, lr=lr)
 
-    module = ModuleType("bitsandbytes.optim")
+    module: Any = ModuleType("bitsandbytes.optim")
     module.AdamW8bit = AdamW8bit
     monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", module)

@@ -53,7 +53,7 @@ def small_memory(policy: PolicyActor, most: int, *, after_backward: bool) -> lis
             raise torch.OutOfMemoryError
         return columns
 
-    limited.keep = 0
+    limited.keep = 0  # type: ignore[attr-defined]
     policy.score = limited
     return seen
 

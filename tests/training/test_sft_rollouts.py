@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from agentrl.core.errors import UserError
 from agentrl.tasks.models import tiny as tiny_model
 from agentrl.tracking import load_trajectories
 from agentrl.training import load_tokenizer
-from agentrl.training.sft.conversations import read_conversations
+from agentrl.training.sft.conversations import Conversations, read_conversations
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def read(home: Path, file: Path, **fields: object) -> object:
+def read(home: Path, file: Path, **fields: Any) -> Conversations:
     chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
     return read_conversations(SftData(train_files=str(file), **fields), chat)
 

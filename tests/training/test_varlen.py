@@ -59,9 +59,9 @@ def test_it_differentiates_and_does_not_break_a_compiled_graph(kernel) -> None:
     compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for tokens, longest in ((10, 6), (17, 13)):
-            inputs = heads(tokens)
+            inputs = q, k, v = heads(tokens)
             bounds = torch.tensor([0, longest, tokens], dtype=torch.int32)
-            found, wanted = (f(*inputs, bounds, longest) for f in (compiled, attention))
+            found, wanted = (f(q, k, v, bounds, longest) for f in (compiled, attention))
             torch.testing.assert_close(found, wanted)
             assert wanted.shape == (1, tokens, 4, 8)
             for mine, theirs in zip(*(torch.autograd.grad(x.sum(), inputs) for x in (found, wanted)), strict=True):
@@ -101,12 +101,12 @@ def test_a_kernel_is_assumed_until_it_is_compiled(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(varlen.varlen_fa4, "installed", lambda: False)
     gpu, shape = torch.device("cuda", 0), (4, 2, 16)
     assert varlen.attention_kernel(gpu, *shape) == "fa2"
-    rows = [torch.randn(1, heads, 12, 16, requires_grad=True) for heads in (4, 2, 2)]
+    rows = q, k, v = [torch.randn(1, heads, 12, 16, requires_grad=True) for heads in (4, 2, 2)]
     bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
     with varlen.assumed("fa4"):
         assert varlen.attention_kernel(gpu, *shape) == "fa4"
         assert varlen.shares_keys("fa4", gpu, *shape)
-        output = varlen.varlen_attention(*rows, bounds, 7, None, "fa4")
+        output = varlen.varlen_attention(q, k, v, bounds, 7, None, "fa4")
         gradients = torch.autograd.grad(output.sum(), rows)
     assert output.shape == (1, 12, 4, 16)
     assert [g.shape for g in gradients] == [r.shape for r in rows]

@@ -85,9 +85,9 @@ def test_only_this_machine_can_reach_it(server):
 
 def test_a_port_that_is_taken(server):
     port = server.listener.getsockname()[1]
-    with pytest.raises(UserError, match=f"--port {port}: .*choose another"):
+    with pytest.raises(UserError, match=f"^port {port}: .*choose another"):
         ViewServer(Api([]), port)
-    with pytest.raises(UserError, match="--port 99999: .*port must be 0-65535"):
+    with pytest.raises(UserError, match="^port 99999: .*port must be 0-65535"):
         ViewServer(Api([]), 99999)
 
 

@@ -53,7 +53,7 @@ def read_atif(path: Path) -> Record:
         about = dict.fromkeys(ABOUT) | (found or {}).get("extra", {})
         return about | {"key": path.name, "prompt": [], "messages": messages}
     except (OSError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no ATIF trajectory: {type(error).__name__}: {error}") from None
+        raise UserError(f"{path} is no ATIF trajectory, whose `steps` have `source` and `message`; name one") from error
 
 
 def _turns(record: Record) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ A rollout is a trace: `invoke_agent`, its turns, their generations and tool call
 of its step. Names are those of the conventions for generative AI (`gen_ai.*`); all others begin with `rl.`.
 """
 
+import logging
 import os
 import re
 from bisect import bisect_right
@@ -23,6 +24,13 @@ STRANGE = re.compile(r"[^\w.\-]", re.ASCII)
 """Characters that names of instruments do not have."""
 NAMES = {"generate": "chat", "score": "rl.reward"}
 """Names of spans by kind; that of another kind is `rl.<kind>`."""
+FIRST = iter([True])
+
+
+def _first(record: logging.LogRecord) -> bool:
+    """Whether it is the exporters' first trouble: they retry by themselves, and log each time."""
+    record.msg = f"trainer.logger: otel: {record.msg} {OpenTelemetry.fix}, or drop it (shown once)"
+    return next(FIRST, False)
 
 
 @run_logger("otel")
@@ -42,6 +50,8 @@ class OpenTelemetry(Service):
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+        for exporter in (OTLPMetricExporter, self.module.OTLPSpanExporter):
+            logging.getLogger(exporter.__module__).addFilter(_first)
         service = os.environ.get("OTEL_SERVICE_NAME", info.project)
         resource = Resource.create({"service.name": service, "service.instance.id": self.id, "rl.run": info.name})
         tracing = TracerProvider(resource=resource)

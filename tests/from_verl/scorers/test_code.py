@@ -112,7 +112,7 @@ def test_outputs_are_compared_as_verl_does() -> None:
 @needs_reference
 def test_values_are_compared_as_verl_does() -> None:
     pairs = [(returned, value) for returned in RETURNED for value in VALUES]
-    asked = [
+    asked: list[dict[str, Any]] = [
         {
             "code": f"def f():\n    return {code}",
             "cases": {"fn_name": "f", "inputs": ["1"], "outputs": [json.dumps(value)]},

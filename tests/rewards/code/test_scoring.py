@@ -22,7 +22,7 @@ from agentrl.core.sandbox import Sandbox
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.checks import RUN
 from agentrl.rewards.code import compute_score
-from agentrl.rewards.ready_made import CODE_FUNCTION, known_source
+from agentrl.rewards.ready_made import known_source
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -96,7 +96,7 @@ def trajectory(words: list[int], truth: Any, data_source: str = "apps") -> Traje
     return Trajectory(Row("f:1", [], data_source, reward_model={"ground_truth": truth}), "k", 0, ledgers=[ledger])
 
 
-def scorer(sandbox: Sandbox, name: str = CODE_FUNCTION, timeout: float = 60.0) -> Scorer:
+def scorer(sandbox: Sandbox, name: str = "agentrl.rewards.code:compute_score", timeout: float = 60.0) -> Scorer:
     return Scorer(
         load_reward_function(None, name, {}),
         Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=timeout),

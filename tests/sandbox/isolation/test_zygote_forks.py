@@ -101,11 +101,11 @@ async def test_every_slot_shows_its_own_path_and_no_other(landlock: Pool) -> Non
     assert len(places) == 5
     if landlock.supervisor is not None:
         landlock.supervisor.close_idle()
-    shown = (await landlock.run(Job("python", SHOWN, run_limits=LONG))).runs[0]
+    run = (await landlock.run(Job("python", SHOWN, run_limits=LONG))).runs[0]
     for session in sessions:
         await session.close()
-    assert shown.stderr == b""
-    text = shown.stdout.decode()
+    assert run.stderr == b""
+    text = run.stdout.decode()
     found = set(re.findall(r"agentrl-sandbox-\w+/(\d{6})", text))
     assert len(found) == 1, text
     (own,) = found
