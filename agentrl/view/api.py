@@ -28,7 +28,7 @@ Json = dict[str, Any]
 PAGE_ROWS, MOST_ROWS = 200, 1000
 STRANGE = re.compile(r"\W", re.ASCII)
 """Characters that Prometheus does not take in names."""
-QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "trajectory", "timeline", "match")
+QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajectory", "timeline", "match")
 """Names of methods that answer them."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
