@@ -22,7 +22,7 @@ class DockerProvider:
 
     def __init__(self, settings: Any = None) -> None:
         self.engine = Engine()
-        self.images = Images(self.engine)
+        self.images = Images(self.engine, getattr(settings, "registry", None))
         self.networks = Networks(self.engine)
         self._composer = Composer(self.engine, self.images)
 
