@@ -14,7 +14,7 @@ import asyncio
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import terminal
 from agentrl.core.errors import InfraError, UserError, one_line
@@ -66,12 +66,11 @@ def _clean(*, images: bool) -> int:
 async def _build(args: argparse.Namespace) -> int:
     """Push the images of rows, one after another. Raises UserError for rows without one, and without an engine."""
     from agentrl.config import compose
-    from agentrl.config.schema import Config
     from agentrl.containers.docker.provider import DockerProvider
     from agentrl.data.dataset import load_dataset
     from agentrl.tasks.runner import specs_of
 
-    config: Config = compose(args.overrides, checks=())
+    config: Any = compose(args.overrides, checks=())
     console, failed = terminal(), 0
     source = f"tasks:{args.rows}" if expanded(args.rows).is_dir() else args.rows
     rows = load_dataset(config.data, source, None, what="FOLDER_OR_ROWS")
