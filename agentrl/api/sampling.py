@@ -63,13 +63,14 @@ def rollout(
     objects = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     log_notes(preflight(settled))
     with sampler(settled, objects) as runtime:
-        chosen = chosen_rows(settled, objects, runtime, settled.data.train_files, limit)
+        chosen = chosen_rows(settled, objects, runtime, limit)
         return fetch(runtime.rollouts.sample(chosen, 0, lambda _: None))
 
 
-def chosen_rows(config: Config, objects: UserObjects, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
-    """The first `limit` of the rows that were passed, or of those in `files`."""
-    rows = objects.rows if objects.rows is not None else load_dataset(config.data, files, runtime.tokenizer)
+def chosen_rows(config: Config, objects: UserObjects, runtime: Runtime, limit: int | None) -> Sequence[Row]:
+    """The first `limit` of the rows that were passed, or of `data.train_files`; in an evaluation, of `data.path`."""
+    key, files = next(iter(config.data.files().items()))
+    rows = load_dataset(config.data, files, runtime.tokenizer, what=key) if objects.rows is None else objects.rows
     return rows[:limit]
 
 
@@ -111,6 +112,8 @@ def evaluate(
         settled.rollout.n = n
     if rows is not None and is_files(rows):
         settled.data.path, rows = plain(rows), None
+    if rows is None and not settled.data.path:
+        raise UserError("nothing to evaluate: pass rows, or set data.path, and model.path where a model answers them")
     stored = settled.model.path is None
     objects = experiment(settled, Given(tools, interactions, reward, None if stored else rows), ANSWERING)
     found = _of_stored(settled, objects, rows, limit) if stored else _of_model(settled, objects, limit)
@@ -118,8 +121,6 @@ def evaluate(
 
 
 def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int | None) -> list[RowScores]:
-    if rows is None and not config.data.path:
-        raise UserError("nothing to evaluate: pass rows, or set data.path, and model.path where a model answers them")
     if rows is None:
         return scored(config, read_answers(config.data)[:limit], objects)
     held = [answered(dict(row), config.data, f"rows:{number}") for number, row in enumerate(rows, 1)]
@@ -127,15 +128,11 @@ def _of_stored(config: EvalConfig, objects: UserObjects, rows: Any, limit: int |
 
 
 def _of_model(config: EvalConfig, objects: UserObjects, limit: int | None) -> list[RowScores]:
-    if objects.rows is None:
-        if not config.data.path:
-            raise UserError("nothing to evaluate: pass rows, or set data.path")
-        config.data.train_files = config.data.path  # where rows are looked at for what they are, they are these
     if objects.reward is None and scoring_something(config) is not config:
         raise UserError("nothing scores the answers: pass reward, or set reward.custom_reward_function.path")
     log_notes(preflight(config))
     with sampler(config, objects) as runtime:
-        rows = chosen_rows(config, objects, runtime, config.data.path, limit)
+        rows = chosen_rows(config, objects, runtime, limit)
         parts = (rows[start:][:CHUNK] for start in range(0, len(rows), CHUNK))
         answers = [trajectory for part in parts for trajectory in runtime.rollouts.sample(part, 0, lambda _: None)]
     groups = grouped(answers, lambda trajectory: trajectory.row.uid).values()

@@ -23,7 +23,7 @@ from rich.table import Table
 from agentrl.cli.generate import answer, load
 from agentrl.cli.generate import configure as configure_rows
 from agentrl.config.checks.files import inputs
-from agentrl.core.errors import UserError, plural
+from agentrl.core.errors import plural
 from agentrl.core.outputs import check_apart, check_file, writing
 from agentrl.core.row_sources import split_source
 
@@ -46,8 +46,6 @@ def run(args: argparse.Namespace) -> int:
     """Print a table; returns 1 if an answer has no score."""
     args.overrides = overrides(args)
     config = load(args)
-    if not config.data.path:
-        raise UserError("data.path is not set: set it to stored answers, or with model.path to the rows to answer")
     if args.json is not None:
         check_file(args.json, "--json")
         check_apart(args.json, "--json", inputs(config.model, config.data))

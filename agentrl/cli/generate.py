@@ -37,8 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer the rows and print the output file; returns 1 if an answer failed."""
     config = load(args)
-    if not config.data.path:
-        raise UserError("data.path is not set: set it to the rows to answer, .parquet or .jsonl")
     generator, rows = answer(config, args.rows)
     console = terminal(stderr=True)
     answers = sum(map(len, generator.answers.values()))
@@ -51,15 +49,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load(args: argparse.Namespace) -> "EvalConfig":
-    """Load and check the configuration."""
-    from dataclasses import replace
-
+    """Load and check the configuration. Raises UserError."""
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.config.validate import ANSWERING
 
     config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=ANSWERING)
-    # Checks of rows read data.train_files.
-    return replace(config, data=replace(config.data, train_files=config.data.path))
+    if not config.data.path:
+        raise UserError("data.path is not set: set it to the rows to answer; without a model, to stored answers")
+    return config
 
 
 def answer(config: "EvalConfig", limit: int | None) -> "tuple[Generator, Sequence[Row]]":

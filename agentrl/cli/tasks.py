@@ -1,8 +1,10 @@
-"""Check task folders before a run, and remove what runs with containers have left.
+"""Check task folders before a run, prepare images for a cluster, and remove what runs with containers have left.
 
 agentrl tasks check FOLDER                 run each task's solution, and nothing at all: 1 and 0 are right
 agentrl tasks check FOLDER --task fix-git  one of them
 agentrl tasks check FOLDER rollout.containers.pass_env=[HF_TOKEN]   with settings of a run
+agentrl tasks build FOLDER --push HOST:PORT    build or pull their images once, and push them to a registry
+agentrl tasks build swe:FILE --push HOST:PORT  the images of rows
 agentrl tasks clean                        remove containers and networks that ended runs of this machine have left
 agentrl tasks clean --images               the images that runs have built, too
 """
@@ -12,10 +14,10 @@ import asyncio
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import terminal
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.core.paths import expanded
 
 if TYPE_CHECKING:
@@ -32,12 +34,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
     check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of a run")
 
+    build = actions.add_parser("build", help="build or pull the images of tasks once, and push them to a registry")
+    build.add_argument("rows", metavar="FOLDER_OR_ROWS", help="task folders, a file of rows, or a source: swe:FILE")
+    build.add_argument("--push", metavar="REGISTRY", required=True, help="HOST:PORT, or HOST/PATH")
+    build.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of a run")
+
     clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
     clean.add_argument("--images", action="store_true", help="also remove the images that runs have built")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one of them; returns 1 if a task is broken. Raises UserError and InfraError."""
+    if args.action == "build":
+        return asyncio.run(_build(args))
     return _clean(images=args.images) if args.action == "clean" else _check(args)
 
 
@@ -52,6 +61,34 @@ def _clean(*, images: bool) -> int:
     if not removed:
         console.print("nothing was left")
     return 0
+
+
+async def _build(args: argparse.Namespace) -> int:
+    """Push the images of rows, one after another. Raises UserError for rows without one, and without an engine."""
+    from agentrl.config import compose
+    from agentrl.containers.docker.provider import DockerProvider
+    from agentrl.data.dataset import load_dataset
+    from agentrl.tasks.runner import specs_of
+
+    config: Any = compose(args.overrides, checks=())
+    console, failed = terminal(), 0
+    source = f"tasks:{args.rows}" if expanded(args.rows).is_dir() else args.rows
+    rows = load_dataset(config.data, source, None, what="FOLDER_OR_ROWS")
+    specs = {spec.image or spec.build: spec for spec in specs_of(rows, config.rollout.containers)}
+    if not specs:
+        raise UserError(f"{args.rows}: no row has a container; name task folders, or rows with extra_info.container")
+    provider = DockerProvider(config.rollout.containers)
+    try:
+        await provider.ready()
+        for name, spec in specs.items():
+            try:
+                console.print(f"{name}  {await provider.images.push(spec, args.push)}", markup=False)
+            except (UserError, InfraError) as error:
+                failed = 1
+                console.print(f"{name}: {one_line(error)}", style="red", markup=False)
+        return failed
+    finally:
+        await provider.close()
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -44,6 +44,6 @@ def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
         words = (word for word in as_list(value_at(config, key)) if word is not None)
         yield from ((choice, key, f"{module}.{word}" if module else word) for word in words)
     data = value_at(config, "data")
-    for key, files in (data.files() | {"data.path": getattr(data, "path", None)} if data else {}).items():
+    for key, files in (data.files() if data else {}).items():
         for source in filter(None, map(split_source, as_list(files))):
             yield SOURCES, key, source[0]

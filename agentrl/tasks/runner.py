@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -86,10 +86,8 @@ class TaskRunner:
 
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
-        for row in {row.uid: row for row in rows if row.task}.values():
-            task = task_for(row, self.containers)
-            for spec in (task.spec, *getattr(task, "further", ())):
-                self.images.expect(spec)
+        for spec in specs_of({row.uid: row for row in rows}.values(), self.containers):
+            self.images.expect(spec)
 
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
         """Run the agent in a container and verify its work. `adapt`: what the agent changes of the container.
@@ -233,6 +231,14 @@ def task_for(row: Row, containers: Containers) -> TaskFormat:
     except UserError as error:
         raise UserError(f"{row.uid}: {error}") from None
     return task
+
+
+def specs_of(rows: Iterable[Row], containers: Containers) -> Iterator[ContainerSpec]:
+    """The containers of rows, and those that their verifiers start. Raises UserError."""
+    for row in rows:
+        if row.task:
+            task = task_for(row, containers)
+            yield from (task.spec, *getattr(task, "further", ()))
 
 
 def kept_folder(trajectory: Trajectory) -> Path:

@@ -6,7 +6,7 @@ Raises UserError for a question that has no answer.
 import json
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 PAGE_ROWS, MOST_ROWS = 200, 1000
 STRANGE = re.compile(r"\W", re.ASCII)
 """Characters that Prometheus does not take in names."""
-QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "trajectory", "timeline", "match")
+QUESTIONS = ("metrics", "meanings", "settings", "trajectories", "tasks", "trajectory", "timeline", "match")
 """Names of methods that answer them."""
 BETWEEN = "//"
 """Between names of runs in a query: no name has it."""
@@ -102,15 +102,23 @@ class Api:
     def trajectories(self, query: Query) -> Json:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
         rows = self._table(query).rows(query)
-        start, count = int(query.get("offset", 0)), min(int(query.get("limit", PAGE_ROWS)), MOST_ROWS)
         rewards = [row["reward"] for row in rows if row["reward"] is not None]
-        return {
-            "total": len(rows),
-            "rows": rows[start : start + count],
+        return _page(rows, query) | {
             "outcomes": sorted({row["outcome"] for row in rows}),
             "finishes": sorted({row["finish"] for row in rows}),
             "reward": sum(rewards) / len(rewards) if rewards else None,
         }
+
+    def tasks(self, query: Query) -> Json:
+        """A page of the tasks (rows) with their mean rewards by step; those whose last one is lowest come first.
+
+        `kind`: never (solved), always, or changing; without it all. `kinds`: how many there are of each.
+        """
+        means = self._table(query).means().items()
+        rows: list[Json] = [{"uid": uid, "kind": _kind(list(steps.values())), "means": steps} for uid, steps in means]
+        chosen = [row for row in rows if query.get("kind", row["kind"]) == row["kind"]]
+        chosen.sort(key=lambda row: (list(row["means"].values())[-1], row["uid"]))
+        return _page(chosen, query) | {"kinds": Counter(row["kind"] for row in rows)}
 
     def trajectory(self, query: Query) -> Json:
         """One record of a dump, with the text and the advantage of each token where the dump has them."""
@@ -201,6 +209,16 @@ class Api:
         if split not in FOLDERS:
             raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
         return self._chosen(query).tables[split]
+
+
+def _page(rows: Sequence[Json], query: Query) -> Json:
+    """Rows of an answer, and how many there are in all."""
+    start, count = int(query.get("offset", 0)), min(int(query.get("limit", PAGE_ROWS)), MOST_ROWS)
+    return {"total": len(rows), "rows": rows[start : start + count]}
+
+
+def _kind(means: Sequence[float]) -> str:
+    return "always" if min(means) >= 1 else "never" if max(means) <= 0 else "changing"
 
 
 def _series(curves: Curves, names: Sequence[str], axis: str | None) -> Json:

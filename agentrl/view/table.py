@@ -5,9 +5,11 @@ Invariant: a row is named by (step, line), which does not change while a run wri
 
 import bisect
 import mmap
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -64,6 +66,16 @@ class Table:
             known.sort(key=lambda row: row[column], reverse=name.startswith("-"))
             found = known + [row for row in found if row.get(column) is None]
         return _grouped(found) if query.get("group") else found
+
+    def means(self) -> dict[str, dict[int, float]]:
+        """Mean reward of each row of the run, by step."""
+        found = defaultdict[str, dict[int, float]](dict)
+        for step in self.dumps():
+            columns = self.index(step).columns
+            scored = [pair for pair in zip(columns["uid"], columns["reward"], strict=True) if pair[1] is not None]
+            for uid, pairs in grouped(scored, lambda pair: str(pair[0])).items():
+                found[uid][step] = fmean(reward for _, reward in pairs)
+        return found
 
     def _of(self, step: int, query: Mapping[str, str]) -> Iterator[Row]:
         index = self.index(step)

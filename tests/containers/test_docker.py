@@ -21,7 +21,7 @@ from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.container import MAX_PROCESSES, OOM_SCORE, DockerContainer
 from agentrl.containers.docker.engine import environments
-from agentrl.containers.docker.images import pack, with_tag
+from agentrl.containers.docker.images import pack
 from agentrl.containers.docker.provider import DockerProvider, clean
 from agentrl.containers.docker.reaper import OWNER
 from agentrl.core.errors import InfraError, UserError
@@ -419,16 +419,3 @@ async def started(provider: DockerProvider, spec: ContainerSpec) -> AsyncIterato
         yield container
     finally:
         await container.stop()
-
-
-@pytest.mark.parametrize(
-    ("image", "found"),
-    [
-        ("debian", ("debian", "latest")),
-        ("registry:5000/agent", ("registry:5000/agent", "latest")),
-        ("registry:5000/agent:2", ("registry:5000/agent", "2")),
-        ("agent@sha256:ab", ("agent@sha256:ab", None)),
-    ],
-)
-def test_an_image_without_a_tag_is_the_latest(image: str, found: tuple[str, str | None]) -> None:
-    assert with_tag(image) == found

@@ -95,6 +95,10 @@ SCORED = "reward.custom_reward_function.name=agentrl.rewards.scorers:exact_match
         (["data.path=PATH", "data.response_key=none"], "'none' holds no answers"),
         (["data.path=PATH", "rollout.tempreature=1"], "did you mean rollout.temperature"),
         (["data.path=PATH", "model.path=MODEL", SCORED], "data.output_path is not set"),
+        (
+            ["data.path=MODEL", "model.path=MODEL", SCORED, "data.output_path=PATH.jsonl"],
+            "data.path: MODEL is a folder",
+        ),
     ],
 )
 def test_mistakes(
@@ -103,7 +107,7 @@ def test_mistakes(
     path = stored(tmp_path)
     settings = [text.replace("PATH", str(path)).replace("MODEL", str(home / "model")) for text in settings]
     assert main(["eval", *settings]) == 2
-    assert message in capsys.readouterr().err
+    assert message.replace("MODEL", str(home / "model")) in capsys.readouterr().err
 
 
 def arguments(home: Path, out: Path) -> list[str]:

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from agentrl.core.errors import UserError
+from agentrl.tracking.dumps.jsonl import write_trajectories
 from agentrl.tracking.status import RunStatus
 from agentrl.view.api import Api
-from tests.view.conftest import AHEAD
+from tests.view.conftest import AHEAD, decode, talk
 
 
 def test_overview(ask, run):
@@ -196,3 +197,27 @@ def test_meanings(ask):
     meanings = ask("meanings")
     assert meanings["rollout/reward_mean"][0] == "Reward of the scored trajectories, without turn rewards."
     assert set(meanings) >= {"actor/lr", *AHEAD}
+
+
+def test_tasks_by_step(ask):
+    (whole,) = {answer["total"] for answer in (ask("tasks"), ask("tasks", kind="changing"))}
+    first, second = ask("tasks")["rows"]
+    assert whole == 2
+    assert ask("tasks")["kinds"] == {"changing": 2}
+    assert (first["uid"], first["means"]) == ("train.parquet:0", {1: 0.5, 2: 0.5, 3: 0.5})
+    assert ask("tasks", limit=1, offset=1)["rows"] == [second]
+    assert ask("tasks", split="validation")["kinds"] == {"always": 1}
+    assert ask("tasks", kind="always")["rows"] == []
+
+
+def test_tasks_that_change_are_told_from_the_others(tmp_path):
+    for step in (1, 2):
+        group = [talk(step, 0, 0, reward=float(i % 3 and step > i % 2)) for i in range(30)]
+        for i, trajectory in enumerate(group):
+            trajectory.row.uid = f"t{i:02}"
+        write_trajectories(tmp_path / f"rollouts/{step}.jsonl", step, group, decode)
+    answer = Api([str(tmp_path)]).answer("tasks", {"limit": "5"})
+    assert answer["kinds"] == {"never": 10, "always": 10, "changing": 10}
+    assert [row["uid"] for row in answer["rows"]] == ["t00", "t03", "t06", "t09", "t12"]
+    changing = Api([str(tmp_path)]).answer("tasks", {"limit": "1", "kind": "changing"})
+    assert changing["rows"][0]["means"] == {1: 0.0, 2: 1.0}

@@ -191,6 +191,16 @@ def test_rows_grouped_by_prompt(page, server):
     playwright.expect(page.locator(".row").nth(3)).to_have_class("row on")
 
 
+def test_tasks_open_their_conversations(page, server):
+    show(page, server, "tasks?run=run")
+    assert page.locator(".tasks tbody tr").count() == 2
+    assert page.locator(".tasks .mean").count() == 6
+    page.locator(".tasks tbody a").first.click()
+    page.wait_for_selector(".rows .name")
+    assert "uid=train.parquet" in page.url
+    assert "step=all" in page.url
+
+
 def test_settings(page, server):
     show(page, server, "settings")
     assert "no settings" in page.locator(".settings").inner_text().lower()

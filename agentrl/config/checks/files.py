@@ -55,5 +55,4 @@ def answers_output(model: Model, data: Data) -> None:
 
 def inputs(model: Any, data: Any) -> dict[str, Any]:
     """Models and rows by key."""
-    rows = {**data.files(), "data.path": getattr(data, "path", None)}
-    return {"model.path": model.path, "model.tokenizer_path": model.tokenizer_path, **rows}
+    return {"model.path": model.path, "model.tokenizer_path": model.tokenizer_path, **data.files()}

@@ -1,7 +1,7 @@
 """Keys of `agentrl generate` and `agentrl eval`: those of `agentrl train`, and keys for answers and scores."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from agentrl.config.schema import Config, Data
 from agentrl.config.schema.marks import ABOVE_0, SHARE, OutputPath, RowFiles
@@ -22,6 +22,10 @@ class EvalData(Data):
     """Column with a score for each answer; used if no reward function is set."""
     output_path: OutputPath | None = None
     """Parquet or jsonl file for the answers; an interrupted run resumes from it."""
+
+    def files(self) -> dict[str, Any]:
+        """Those of `path` alone: it replaces the keys of a training run."""
+        return {"data.path": self.path}
 
 
 @dataclass

@@ -101,6 +101,9 @@ class Containers:
 
     provider: Annotated[str, OpenChoice(points.CONTAINER_PROVIDERS)] = "docker"
     """Makes the containers."""
+    registry: str | None = None
+    """For provider=docker: the registry (HOST:PORT, or HOST/PATH) that `agentrl tasks build --push` pushed images to.
+    Each machine pulls them from there, and builds or pulls from elsewhere what the registry lacks."""
     harbor: dict[str, Any] = field(default_factory=dict)
     """For provider=harbor: `python`, an interpreter that has Harbor and a vendor's SDK, and Harbor's own section
     `environment`: `type` (modal, daytona, e2b, gke, ...) or `import_path`, and `kwargs`."""

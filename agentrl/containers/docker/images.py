@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import tarfile
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,8 +19,11 @@ from typing import IO, Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import Engine, described, explained
+from agentrl.containers.docker.registry import BUILT, pull, push
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.tasks import cancelled
+
+log = logging.getLogger(__name__)
 
 LABEL = "agentrl.image"
 """Label of all images that agentrl builds; its value is their tag."""
@@ -26,6 +31,7 @@ LAST_LINES = 20
 LONGEST_LINE = 2**20
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 DOCKERFILE_FAILS = 1
+NOT_PULLED = "rollout.containers.registry=%s: %s is not pulled from there: %s; it is built or pulled from elsewhere"
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,10 @@ class Image:
 class Images:
     """The images of one run. All who need one at the same time wait for one attempt to have it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, registry: str | None = None) -> None:
+        """`registry`: `rollout.containers.registry`."""
+        self._engine, self._registry = engine, registry
+        self._reasons = set[type[Exception]]()  # why images do not come from the registry: each is logged once
         self._attempts: dict[str | Path, asyncio.Task[Image]] = {}
 
     async def have(self, spec: ContainerSpec) -> Image:
@@ -55,6 +63,11 @@ class Images:
             attempt = self._attempts[key] = asyncio.create_task(self._have(spec))
         return await asyncio.shield(attempt)
 
+    async def push(self, spec: ContainerSpec, registry: str) -> str:
+        """Have a container's image, and push it; gives its name there. Raises UserError, InfraError."""
+        image = (await self.have(spec)).name
+        return await self._engine.call(push, self._engine.client, registry, spec.image or image, image)
+
     def forget(self, spec: ContainerSpec) -> None:
         """An image was removed: get it again for the next container."""
         self._attempts.pop(spec.image or spec.build or "", None)
@@ -65,49 +78,53 @@ class Images:
 
     async def _have(self, spec: ContainerSpec) -> Image:
         if spec.image or not spec.build:
-            return await self._engine.call(_pulled, self._engine.client, spec.image)
+            return await self._engine.call(self._pulled, spec.image)
         with TemporaryFile() as context:
             tag = await self._engine.call(pack, spec.build, context)
-            found = await self._engine.call(_found, self._engine.client, tag)
+            found = await self._engine.call(self._there, tag)
             if found is None:
                 await build(spec.build, tag, context, spec.build_timeout, self._engine.env)
                 found = await self._engine.call(_found, self._engine.client, tag)
-        if found is None:
-            raise InfraError(f"{spec.build}: its image {tag} was removed")
         return found
 
+    def _pulled(self, name: str) -> Image:
+        """Pull an image that is not there. Raises UserError."""
+        from docker.errors import DockerException
 
-def _pulled(client: Any, image: str) -> Image:
-    """Pull an image that is not there. Raises UserError."""
-    from docker.errors import DockerException
+        found = self._there(name)
+        if found is not None:
+            return found
+        try:
+            return _described(name, self._engine.client.images.pull(name))
+        except DockerException as error:
+            raise UserError(f"image: {name} is not there and cannot be pulled: {explained(error)}") from None
 
-    found = _found(client, image)
-    if found is not None:
-        return found
-    try:
-        return _described(image, client.images.pull(*with_tag(image)))
-    except DockerException as error:
-        raise UserError(f"image: {image} is not there and cannot be pulled: {explained(error)}") from None
+    def _there(self, name: str) -> Image | None:
+        """An image of this machine, or of the registry."""
+        from docker.errors import DockerException, ImageNotFound
+
+        with suppress(ImageNotFound):
+            return _found(self._engine.client, name)
+        if self._registry is None:
+            return None
+        try:
+            pulled = pull(self._engine.client, self._registry, name)
+            return _described(pulled.id if "@" in name else name, pulled)
+        except DockerException as error:
+            if type(error) not in self._reasons:
+                self._reasons.add(type(error))
+                log.warning(NOT_PULLED, self._registry, name, explained(error))
+            return None
 
 
-def _found(client: Any, image: str) -> Image | None:
-    from docker.errors import ImageNotFound
-
-    try:
-        return _described(image, client.images.get(image))
-    except ImageNotFound:
-        return None
+def _found(client: Any, image: str) -> Image:
+    """An image of this machine. Raises ImageNotFound."""
+    return _described(image, client.images.get(image))
 
 
 def _described(name: str, found: Any) -> Image:
     config = found.attrs.get("Config") or {}
     return Image(name, tuple(config.get("Entrypoint") or ()), tuple(config.get("Cmd") or ()))
-
-
-def with_tag(image: str) -> tuple[str, str | None]:
-    """Name and tag: without a tag all of them would be pulled."""
-    name, colon, tag = image.rpartition(":")
-    return (name, tag) if colon and "/" not in tag and "@" not in image else (image, None if "@" in image else "latest")
 
 
 def pack(folder: Path, file: IO[bytes]) -> str:
@@ -123,7 +140,7 @@ def pack(folder: Path, file: IO[bytes]) -> str:
             if member is not None:
                 _add(tar, member, folder / name, digest)
     file.seek(0)
-    return f"agentrl-built:{digest.hexdigest()[:32]}"
+    return f"{BUILT}{digest.hexdigest()[:32]}"
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, digest: "hashlib._Hash") -> None:

@@ -20,9 +20,9 @@ class DockerProvider:
 
     composes = True
 
-    def __init__(self, settings: Any = None) -> None:
+    def __init__(self, containers: Any = None) -> None:
         self.engine = Engine()
-        self.images = Images(self.engine)
+        self.images = Images(self.engine, containers and containers.registry)
         self.networks = Networks(self.engine)
         self._composer = Composer(self.engine, self.images)
 

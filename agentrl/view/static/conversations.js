@@ -9,7 +9,7 @@ const SORTS = [
   ["", "as sampled"], ["-reward", "reward, best first"], ["reward", "reward, worst first"], ["-advantage", "advantage, highest first"], ["advantage", "advantage, lowest first"], ["-seconds", "slowest first"],
   ["-tokens", "longest first"], ["-turns", "most turns"], ["-calls", "most calls"], ["-failed", "most failed calls"],
 ];
-const FILTERS = ["text", "reward_min", "reward_max", "turns_min", "turns_max", "outcome", "finish", "sort", "group"];
+const FILTERS = ["uid", "text", "reward_min", "reward_max", "turns_min", "turns_max", "outcome", "finish", "sort", "group"];
 
 let root, runs, state, list, rows, total, panes;
 let reading = 0;
@@ -93,6 +93,7 @@ function filters() {
   const used = FILTERS.filter((name) => state[name] && name !== "sort" && name !== "group").length;
   return h("details", { className: "fold", open: innerWidth > 900 }, h("summary", {}, used ? `Filters (${used})` : "Filters"), h("form", { className: "filters", onsubmit: (event) => event.preventDefault() },
     field("text", "search", "Text in the conversation"),
+    field("uid", "search", "Task (the row's uid)"),
     h("div", { className: "pair" }, h("span", {}, "Reward"), field("reward_min", "number", "from"), field("reward_max", "number", "to")),
     h("div", { className: "pair" }, h("span", {}, "Turns"), field("turns_min", "number", "from"), field("turns_max", "number", "to")),
     h("div", { className: "two" }, picks("outcome", "outcome", known.outcome), picks("finish", "ending", known.finish)),

@@ -5,14 +5,15 @@ import * as table from "./runs.js";
 import * as curves from "./curves.js";
 import * as conversations from "./conversations.js";
 import * as timeline from "./timeline.js";
+import * as tasks from "./tasks.js";
 import * as settings from "./settings.js";
 
-const PAGES = { runs: table, curves, conversations, timeline, settings };
-const NAMES = { runs: "Runs", curves: "Curves", conversations: "Conversations", timeline: "Timeline", settings: "Settings" };
+const PAGES = { runs: table, curves, conversations, timeline, tasks, settings };
+const NAMES = { runs: "Runs", curves: "Curves", conversations: "Conversations", timeline: "Timeline", tasks: "Tasks", settings: "Settings" };
 const REFRESH = 5000;
 
 const KEYS = [
-  ["1 2 3 4 5", "runs, curves, conversations, timeline, settings"],
+  ["1 2 3 4 5 6", "runs, curves, conversations, timeline, tasks, settings"],
   ["[ ]", "step before, step after"],
   ["j k", "next, previous conversation"],
   ["c", "a second conversation beside the first"],
