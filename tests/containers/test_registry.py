@@ -114,6 +114,8 @@ def test_a_registry_that_is_down(
     assert "refused; it is built or pulled from elsewhere" in line
     assert main(["tasks", "build", str(task), "--push", CLOSED]) == 1
     assert f"{CLOSED} does not take its image: " in capsys.readouterr().out
+    (place,) = (tag for tag in tags() if tag.startswith(f"{CLOSED}/agentrl:"))
+    remove(place, f"agentrl-built:{place.rpartition(':')[2]}")
 
 
 def test_rows_without_a_container(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +146,10 @@ def checked(task: Path, settings: Containers) -> TaskReport:
             await runner.close()
 
     return asyncio.run(work())
+
+
+def tags() -> list[str]:
+    return [tag for image in docker.from_env().images.list() for tag in image.tags]
 
 
 def remove(*names: str) -> None:
