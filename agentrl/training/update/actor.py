@@ -193,9 +193,17 @@ class PolicyActor(Trainable):
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
         importance, capped = off_policy.micro_batch_importance(micro, drawn_by, self.rollout_correction)
         advantages, distance, distilled = self._distilled(micro, logprobs, figures)
-        columns: dict[str, Any] = {name: getattr(micro, name) for name in ("mask", "cu_seqlens", "chosen", "weights")}
-        columns |= {"importance": importance, "step": self.step}
-        losses, details = self.policy_loss(logprobs, old, advantages, **columns)
+        losses, details = self.policy_loss(
+            logprobs,
+            old,
+            advantages,
+            mask=micro.mask,
+            cu_seqlens=micro.cu_seqlens,
+            chosen=micro.chosen,
+            weights=micro.weights,
+            importance=importance,
+            step=self.step,
+        )
         if importance is not None and capped is not None:
             details |= {"rollout_is/mean": importance, "rollout_is/capped": capped}
             losses = losses if self.policy_loss.corrects else losses * importance

@@ -141,11 +141,21 @@ class ComputeAdvantages:
             found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
             batch.mask, batch.rejected = found.mask, found.rejected
             batch.importance, batch.capped = found.importance, found.capped
-        given: dict[str, Any] = {name: getattr(batch, name) for name in ("values", "baselines", "components")}
-        given |= {"component_weights": torch.tensor([*self.components.values()]), "config": algorithm}
-        given |= {"norm_by_std": algorithm.norm_adv_by_std_in_grpo, "gamma": algorithm.gamma, "lam": algorithm.lam}
-        columns = rewards, batch.mask, batch.cu_seqlens, *batch.players()
-        batch.advantages, batch.returns = estimate(algorithm.adv_estimator, *columns, **given)
+        batch.advantages, batch.returns = estimate(
+            algorithm.adv_estimator,
+            rewards,
+            batch.mask,
+            batch.cu_seqlens,
+            *batch.players(),
+            values=batch.values,
+            baselines=batch.baselines,
+            components=batch.components,
+            component_weights=torch.tensor([*self.components.values()]),
+            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            config=algorithm,
+        )
         if algorithm.mask_truncated_completions and batch.truncated is not None:
             batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
             batch.advantages = batch.advantages * batch.mask
