@@ -221,7 +221,7 @@ def test_a_reward_model_in_a_worker_of_its_own(whole: Config, cluster: None, tas
     network = RewardNetwork(path=str(tmp_path / "judge"), dtype="float32")
 
     def judged(folder: Path, pool: bool, **trainer: Any) -> list[dict[str, float]]:
-        reward = replace(whole.reward, reward_model=RewardModel(True, network, enable_resource_pool=pool))
+        reward = replace(whole.reward, reward_model=RewardModel(True, model=network, enable_resource_pool=pool))
         config = replace(changed(whole, folder, total_training_steps=1, **trainer), reward=reward)
         train(config)
         return figures_of(config)
