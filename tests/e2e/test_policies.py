@@ -11,6 +11,7 @@ from agentrl.config import compose
 from agentrl.tracking import load_trajectories
 from agentrl.train import train
 from tests.e2e.conftest import figures
+from tests.engines.adapter_server import serving
 
 pytestmark = pytest.mark.integration
 
@@ -75,3 +76,31 @@ def test_two_players_learn_different_answers_and_resume(tmp_path: Path, override
     shutil.rmtree(whole / "checkpoints/global_step_12")
     run(tmp_path, overrides, "whole", 12)
     assert figures(whole)[-1] == last
+
+
+def adapters(run_dir: Path, step: int) -> list[dict[str, torch.Tensor]]:
+    folder = run_dir / f"checkpoints/global_step_{step}/huggingface"
+    return [load_file(one / "adapter_model.safetensors") for one in (folder, folder / "seller")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("engine", "ahead"), [("sglang", 0), ("vllm", 0), ("sglang", 1)])
+def test_servers_draw_each_policys_tokens_from_its_present_adapter(
+    engine: str, ahead: int, tmp_path: Path, task: Path, overrides: list[str]
+) -> None:
+    """A stand-in for the server computes with what was loaded by name, and the trainer with what it trains."""
+    with serving(str(task / "model")) as (url, server):
+        served = [f"rollout.name={engine}", f"rollout.base_url={url}", "model.target_modules=[down_proj,q_proj]"]
+        checked = ["rollout.weight_check=always", "trainer.save_freq=1", f"trainer.max_staleness={ahead}"]
+        found = run(tmp_path, overrides, "served", 4, *served, *checked)
+    steps = [step for step in figures(found) if "reward/buyer" in step]
+    assert len(steps) == 4
+    if not ahead:
+        assert max(max(one["rollout_gap/max"], one["seller/rollout_gap/max"]) for one in steps) < 1e-4
+    assert server.loads == [*NAMES] * 5
+    assert set(server.asked) == {*NAMES}
+    for number in range(1, 5):
+        drawn = load_trajectories(found / f"rollouts/{number}.jsonl")
+        assert len(drawn) == 16
+    buyer, seller = adapters(found, 4)
+    assert not any(torch.equal(buyer[name], seller[name]) for name in buyer if "lora_B" in name)
