@@ -1,11 +1,15 @@
 """Several policies on one base: each learns from its own tokens and its own rewards."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from agentrl.config import compose
 from agentrl.tracking import load_trajectories
@@ -83,24 +87,44 @@ def adapters(run_dir: Path, step: int) -> list[dict[str, torch.Tensor]]:
     return [load_file(one / "adapter_model.safetensors") for one in (folder, folder / "seller")]
 
 
+LORA = LoraConfig(r=8, lora_alpha=32, target_modules=["down_proj", "q_proj"])
+SHORT = ["rollout.n=2", "data.train_batch_size=2", "actor.ppo_mini_batch_size=2"]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("engine", "ahead"), [("sglang", 0), ("vllm", 0), ("sglang", 1)])
-def test_servers_draw_each_policys_tokens_from_its_present_adapter(
+@pytest.mark.parametrize(("engine", "ahead"), [("sglang", 0), ("vllm", 0), ("sglang", 1), ("hf", 1)])
+def test_each_policys_tokens_are_from_its_adapter_of_their_version(
     engine: str, ahead: int, tmp_path: Path, task: Path, overrides: list[str]
 ) -> None:
-    """A stand-in for the server computes with what was loaded by name, and the trainer with what it trains."""
+    """A stand-in for a server computes with what was loaded by name, and the trainer with what it trains. The
+    checkpoints of all steps say which log-prob each token had under the weights of its version."""
     with serving(str(task / "model")) as (url, server):
-        served = [f"rollout.name={engine}", f"rollout.base_url={url}", "model.target_modules=[down_proj,q_proj]"]
-        checked = ["rollout.weight_check=always", "trainer.save_freq=1", f"trainer.max_staleness={ahead}"]
-        found = run(tmp_path, overrides, "served", 4, *served, *checked)
+        served = [] if engine == "hf" else [f"rollout.base_url={url}", "rollout.weight_check=always"]
+        settings = [f"rollout.name={engine}", "model.target_modules=[down_proj,q_proj]", "trainer.save_freq=1"]
+        kept = [f"trainer.max_staleness={ahead}", "trainer.max_actor_ckpt_to_keep=null"]
+        found = run(tmp_path, overrides, "served", 4, *served, *settings, *kept, *SHORT)
     steps = [step for step in figures(found) if "reward/buyer" in step]
-    assert len(steps) == 4
-    if not ahead:
-        assert max(max(one["rollout_gap/max"], one["seller/rollout_gap/max"]) for one in steps) < 1e-4
-    assert server.loads == [*NAMES] * 5
-    assert set(server.asked) == {*NAMES}
-    for number in range(1, 5):
-        drawn = load_trajectories(found / f"rollouts/{number}.jsonl")
-        assert len(drawn) == 16
-    buyer, seller = adapters(found, 4)
-    assert not any(torch.equal(buyer[name], seller[name]) for name in buyer if "lora_B" in name)
+    assert [step["step"] for step in steps] == [1, 2, 3, 4]
+    assert {*server.loads} == {*server.asked} == ({*NAMES} if served else set())
+    trajectories = [t for number in range(1, 5) for t in load_trajectories(found / f"rollouts/{number}.jsonl")]
+    assert len({t["key"] for t in trajectories}) == len(trajectories) == 16
+    versions = compared(found, task / "model", trajectories)
+    assert len(versions) > 1 if ahead else versions == {0, 1, 2, 3}
+
+
+def compared(run_dir: Path, base: Path, trajectories: list[dict[str, Any]]) -> set[int]:
+    """Compare log-probs of tokens with those of their version's adapters by plain peft; returns the versions."""
+    model = PeftModel(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), LORA).eval()
+    found = set[int]()
+    for sample, side in ((s, side) for t in trajectories for s, side in zip(t["samples"], t["sides"], strict=True)):
+        ids, drawn = torch.tensor([sample["columns"]["ids"]]), torch.tensor(sample["columns"]["logprobs"])
+        versions = torch.tensor([s["version"] if s["mask"] else -1 for s in sample["segments"] for _ in range(s["n"])])
+        for version in {*versions.tolist()} - {-1}:
+            for name, tensor in adapters(run_dir, version)[side].items() if version else ():
+                model.get_parameter(name.replace(".weight", ".default.weight")).data = tensor
+            with torch.no_grad(), model.disable_adapter() if not version else nullcontext():
+                own = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            made = versions[1:] == version
+            torch.testing.assert_close(own[made], drawn[1:][made], atol=3e-4, rtol=0)
+            found.add(version)
+    return found
