@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.config import compose
 from agentrl.tracking import load_trajectories
 from agentrl.train import train
+from agentrl.training.checkpoint.merge import merge
 from tests.e2e.conftest import figures
 from tests.engines.adapter_server import serving
 
@@ -77,6 +78,14 @@ def test_two_players_learn_different_answers_and_resume(tmp_path: Path, override
     exported = whole / "checkpoints/global_step_12/huggingface"
     buyer, seller = (load_file(folder / "adapter_model.safetensors") for folder in (exported, exported / "seller"))
     assert not any(torch.equal(buyer[name], seller[name]) for name in buyer if "lora_B" in name)
+    merge(exported.parent, tmp_path / "merged")
+    for folder, trained in ((tmp_path / "merged", buyer), (tmp_path / "merged/seller", seller)):
+        written = load_file(folder / "adapter_model.safetensors")
+        assert all(torch.equal(written[name], trained[name]) for name in trained)
+    merge(exported.parent, tmp_path / "merged", adapter=True, overwrite=True)
+    first, second = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "merged", folder))
+    assert not (folder / "adapter_config.json").exists()
+    assert not torch.equal(first.get_output_embeddings().weight, second.get_output_embeddings().weight)
     shutil.rmtree(whole / "checkpoints/global_step_12")
     run(tmp_path, overrides, "whole", 12)
     assert figures(whole)[-1] == last
