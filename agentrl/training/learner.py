@@ -21,7 +21,6 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
-from agentrl.training.model.adapter import place
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.head.logprobs import score_tokens
@@ -94,7 +93,7 @@ class Learner:
         self.policies = {}
         for name in reversed(names or [""]):
             own = [(key, p) for key, p in self.model.module.named_parameters() if names and p.requires_grad]
-            place(self.model.module, {key: nn.Parameter(p.detach().clone()) for key, p in own})
+            self.model.place({key: nn.Parameter(p.detach().clone()) for key, p in own})
             self.policies[name] = self.roles.actor(copy(self.model) if name in names[1:] else self.model, *roles)
         self.actor = self.policies[name]
 
@@ -102,7 +101,7 @@ class Learner:
         """Each policy, whose adapter is in the model then; a thread waits until another one has gone through them."""
         with self._placing:
             for name, actor in self.policies.items():
-                place(self.model.module, {key: own.parameter for key, own in actor.optimizer.shards.items() if name})
+                self.model.place({key: own.parameter for key, own in actor.optimizer.shards.items() if name})
                 yield name, actor
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Tensor], float]]:

@@ -137,3 +137,31 @@ def compared(run_dir: Path, base: Path, trajectories: list[dict[str, Any]]) -> s
             torch.testing.assert_close(own[made], drawn[1:][made], atol=3e-4, rtol=0)
             found.add(version)
     return found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_two_ranks_train_the_same_policies_as_one_process(
+    engine: str, tmp_path: Path, task: Path, overrides: list[str]
+) -> None:
+    """Each rank has half of the tensors of each adapter; a second run continues from the checkpoint of the two."""
+    pytest.importorskip("ray")
+    two = ["trainer.n_gpus_per_node=2", "ray_init.address=local", "ray_init.num_cpus=4"]
+    with serving(str(task / "model")) as (url, _):
+        served = [] if engine == "hf" else [f"rollout.base_url={url}", "rollout.weight_check=always"]
+        settings = [f"rollout.name={engine}", "model.target_modules=[down_proj,q_proj]", "trainer.device=cpu"]
+        settings += [*served, "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=null", "data.train_batch_size=4"]
+        settings += [
+            "actor.ppo_mini_batch_size=2",
+            "actor.optim.lr=1e-3",
+        ]  # so log-probs are computed before the update
+        alone = run(tmp_path, overrides, "alone", 2, *settings)
+        both = run(tmp_path, overrides, "both", 2, *settings, *two)
+        for mine, theirs in zip(figures(both), figures(alone), strict=True):
+            assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+        run(tmp_path, overrides, "both", 3, *settings)
+        run(tmp_path, overrides, "alone", 3, *settings)
+    for step in (2, 3):
+        for mine, theirs in zip(adapters(both, step), adapters(alone, step), strict=True):
+            for name in theirs:
+                torch.testing.assert_close(mine[name], theirs[name], atol=1e-4, rtol=1e-3)

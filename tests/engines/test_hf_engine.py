@@ -380,7 +380,7 @@ async def test_a_request_goes_on_with_the_changed_adapter_of_its_policy(fallback
         give()
         await subject.update_weights(1)
         running = asyncio.create_task(subject.generate(ids, Sampling(400, seed=1, adapter="seller"), key="a"))
-        while (await subject.health())["drawn_tokens"] < 5:
+        while (await subject.health())["drawn_tokens"] < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await subject.pause()
         before = tiny.logits(trained, ids)

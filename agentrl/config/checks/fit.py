@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers, processes
+from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers
 from agentrl.config.keys import value_at
 from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
@@ -60,11 +60,11 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
 
 
 def policies(model: Model, rollout: Rollout, trainer: Trainer, algorithm: Algorithm) -> None:
-    """Several policies are adapters of one process, with names that are folders too. Raises UserError."""
-    names, alone = model.policies, processes(trainer, rollout) == 1
-    fits = alone and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
+    """Several policies are adapters of one base, with names that are folders too. Raises UserError."""
+    names, here = model.policies, rollout.nnodes == 0 or rollout.name in ("sglang", "vllm")
+    fits = here and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
     if names and not (fits and rollout.name in SEVERAL):
-        needed = f"model.lora_rank, rollout.name of {', '.join(SEVERAL)}, one process, and groups (grpo)"
+        needed = f"model.lora_rank, rollout.name of {', '.join(SEVERAL)}, groups (grpo), and rollout.nnodes=0 with hf"
         raise UserError(f"model.policies needs {needed}; leave out model.target_parameters")
     if len({*names}) < len(names) or any(not name or "/" in name or name.startswith(".") for name in names):
         raise UserError(f"model.policies={names}: give each a name of its own, without a slash or a dot before it")

@@ -190,6 +190,12 @@ class ModelHandle:
         """Move the model to another device."""
         self.module.to(device)
 
+    def place(self, parameters: dict[str, Any]) -> None:
+        """Have the model compute with other parameters of the same shapes, which are sharded like its own."""
+        for name, parameter in parameters.items():
+            layer, _, own = name.rpartition(".")
+            self.module.get_submodule(layer)._parameters[own] = parameter
+
     def shards(self) -> dict[str, Shard]:
         """This process's chunk of each parameter, by the plain model's names."""
         return {name: Shard(p, tuple(p.shape)) for name, p in self.module.named_parameters()}

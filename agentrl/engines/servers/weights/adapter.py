@@ -65,7 +65,8 @@ class AdapterTransport(Transport):
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Send the current adapters to the replicas."""
-        for name in await asyncio.to_thread(lambda: [self._written(name) for name, _ in self.placed()]):
+        names = await asyncio.to_thread(lambda: [self._written(policy) for policy, _ in self.placed()])
+        for name in names:
             loads = (r.backend.load_adapter(r.http, self.folder / name, name or ADAPTER) for r in replicas)
             await asyncio.gather(*loads)
 
