@@ -118,6 +118,13 @@ def adapter_names(module: "PeftModel") -> dict[str, str]:
     return names
 
 
+def place(module: "PeftModel", tensors: dict[str, Any]) -> None:
+    """Have a model compute with the tensors of another adapter of the same shape."""
+    for name, tensor in tensors.items():
+        layer, _, own = name.rpartition(".")
+        module.get_submodule(layer)._parameters[own] = tensor
+
+
 def unties(base: "PreTrainedModel") -> bool:
     """Whether an adapter of a model changes one of its embeddings, which are tied."""
     parts = base.get_input_embeddings(), base.get_output_embeddings()
