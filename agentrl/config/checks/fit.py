@@ -59,15 +59,15 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
     return _same(rollout.val_kwargs, "rollout.val_kwargs")
 
 
-def policies(model: Model, rollout: Rollout, trainer: Trainer, algorithm: Algorithm) -> None:
-    """Several policies are adapters of one base, with names that are folders too. Raises UserError."""
+def policies(model: Model, rollout: Rollout, algorithm: Algorithm) -> None:
+    """Several policies are adapters of one base; checkpoints have a folder for each. Raises UserError."""
     names, here = model.policies, rollout.nnodes == 0 or rollout.name in ("sglang", "vllm")
     fits = here and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
     if names and not (fits and rollout.name in SEVERAL):
         needed = f"model.lora_rank, rollout.name of {', '.join(SEVERAL)}, groups (grpo), and rollout.nnodes=0 with hf"
         raise UserError(f"model.policies needs {needed}; leave out model.target_parameters")
     if len({*names}) < len(names) or any(not name or "/" in name or name.startswith(".") for name in names):
-        raise UserError(f"model.policies={names}: give each a name of its own, without a slash or a dot before it")
+        raise UserError(f"model.policies={names}: give them different names, without a slash or a dot before it")
 
 
 def val_sets(data: Data) -> str | None:
