@@ -47,7 +47,8 @@ def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> Se
         raise UserError("rollout.quantization and rollout.speculative_algorithm are for servers on a GPU; remove them")
     place = str(expanded(model.path)) if model.path and expanded(model.path).is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
-    adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
+    merges = model.lora_merge and not model.policies
+    adapter = sent_adapter(config) if (model.lora_rank or saved) and not merges else None
     dtype = server_dtype(config, kind)
     settings = ServerSettings(
         python=server_python(name, rollout),

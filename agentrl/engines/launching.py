@@ -6,7 +6,7 @@ Invariant: until the servers are launched nothing here imports PyTorch, which ta
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,8 @@ from agentrl.tracking.start_times import StartTimes
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-    from agentrl.training.model.handle import ModelHandle
+    from agentrl.training.learner import Learner
 
 KEY = "rollout.name"
 
@@ -111,20 +110,22 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, model: "ModelHandle", score: "Callable[[list[int]], Tensor]", times: StartTimes) -> RemoteEngine:
-        """The engine that samples from the weights of `model`; `score`: its log-probs, see `Learner.score`; `times`
-        counts the seconds of their check. Raises UserError where PyTorch does not use the GPU that the servers have."""
+    def engine(self, learner: "Learner", times: StartTimes) -> RemoteEngine:
+        """The engine that samples from the weights of the learner's policies; `times` counts the seconds of their
+        check. Raises UserError where PyTorch does not use the GPU that the servers have."""
         from agentrl.engines.sending import probe_for, sent_weights, transport
 
-        rollout, device = self.config.rollout, next(model.module.parameters()).device
+        model = learner.model
+        device = next(model.module.parameters()).device
         if device.type != self.kind:
             raise UserError(
                 f"trainer.device=auto: the servers were started for {self.kind}, and PyTorch uses {device.type}: set "
                 f"trainer.device={device.type}"
             )
         weights = sent_weights(self.config, model, self.weight_sync, device)
-        probe = probe_for(rollout, score, model.config.get_text_config().vocab_size)
-        sender = transport(self.config, weights, self.weight_sync, device, self.scratch.path)
+        probe = probe_for(self.config, learner.score, model.config.get_text_config().vocab_size)
+        scratch = self.scratch.path
+        sender = transport(self.config, weights, self.weight_sync, device, scratch, placed=learner.placed)
         check = probe and times.timed("probe", probe)
         return RemoteEngine(self.backend, self.replicas, sender, check=check, scratch=self.scratch)
 

@@ -11,7 +11,6 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
-from agentrl.engines.hf.adapters import LoadedAdapter, parts_of
 from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
@@ -19,7 +18,6 @@ from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner
-from agentrl.training.model.adapter import adapter_names
 
 
 class LocalRuntime(Runtime):
@@ -52,10 +50,9 @@ class LocalRuntime(Runtime):
 
     def publish_weights(self, version: int) -> None:
         engine: Any = self.rollouts.engine
-        for name, actor in self.learner.policies.items() if self.learner.config.model.policies else ():
-            module, lora = self.learner.model.module, self.learner.model.module.active_peft_config
-            own = {file: actor.optimizer.shards[key].parameter.data for file, key in adapter_names(module).items()}
-            engine.adapters[name] = LoadedAdapter(parts_of(self.learner.model.base, own, lora.lora_alpha / lora.r))
+        served = self.sleeps or self.apart or not self.learner.config.model.policies
+        for adapter in () if served else self.learner.adapters():
+            engine.set_adapter(*adapter)
         super().publish_weights(version)
 
     def _halt_engine(self) -> None:
@@ -75,6 +72,6 @@ class LocalRuntime(Runtime):
             engine = engine_in_process(config, self.learner.model.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner.model, self.learner.score, self.start_times)
+        remote = servers.engine(self.learner, self.start_times)
         self._starting = remote, servers.launched
         return remote

@@ -103,7 +103,8 @@ def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
     """Figures of the samples that share a prompt; none where a prompt has one sample only."""
     by_row = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
     groups = [members for members in by_row.values() if len(members) > 1]
-    flat = [bool(np.ptp([t.reward for t in members]) < SAME_REWARD) for members in groups]
+    rewards = [zip(*(t.side_rewards or [t.reward or 0.0] for t in members), strict=False) for members in groups]
+    flat = [all(np.ptp(each) < SAME_REWARD for each in sides) for sides in rewards]
     solved = [any(passed(t, threshold) for t in members) for members in groups]
     return {**_mean("zero_variance_groups", flat), **_mean("pass_at_n", solved)}
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -20,9 +21,8 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
-from agentrl.training.model.adapter import place
 from agentrl.training.model.attention.early_kernels import EarlyKernels
-from agentrl.training.model.export import write_model
+from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.perf.compiled_block import start_workers
@@ -73,6 +73,7 @@ class Learner:
         self.reference: Reference | None = None
         self.distiller: Distiller | None = None
         self.critic: ValueCritic | None = None
+        self._placing = Lock()
         self._fitted, self._described = 0, ""
         """The last step whose passes were chosen, and the line about them."""
 
@@ -92,21 +93,28 @@ class Learner:
         self.policies = {}
         for name in reversed(names or [""]):
             own = [(key, p) for key, p in self.model.module.named_parameters() if names and p.requires_grad]
-            place(self.model.module, {key: nn.Parameter(p.detach().clone()) for key, p in own})
+            self.model.place({key: nn.Parameter(p.detach().clone()) for key, p in own})
             self.policies[name] = self.roles.actor(copy(self.model) if name in names[1:] else self.model, *roles)
         self.actor = self.policies[name]
 
-    def _placed(self) -> Iterator[tuple[str, PolicyActor]]:
-        """Each policy, whose adapter is in the model then."""
-        for name, actor in self.policies.items():
-            place(self.model.module, {key: own.parameter for key, own in actor.optimizer.shards.items() if name})
-            yield name, actor
+    def placed(self) -> Iterator[tuple[str, PolicyActor]]:
+        """Each policy, whose adapter is in the model then; a thread waits until another one has gone through them."""
+        with self._placing:
+            for name, actor in self.policies.items():
+                self.model.place({key: own.parameter for key, own in actor.optimizer.shards.items() if name})
+                yield name, actor
+
+    def adapters(self) -> Iterator[tuple[str, dict[str, Tensor], float]]:
+        """(policy, its adapter under peft's names in files, the scale of that). Collective."""
+        lora = self.model.module.active_peft_config
+        for name, _ in self.placed():
+            yield name, gather_adapter(self.model), lora.lora_alpha / lora.r
 
     def _parts(self, batch: Batch) -> Iterator[tuple[str, PolicyActor, Batch, Any]]:
         """Each policy, its part of a batch, and where the tokens of that are."""
         names = dict(enumerate(self.config.model.policies))
         sides = [0] * batch.num_sequences if batch.side is None else batch.side.tolist()
-        for name, actor in self._placed():
+        for name, actor in self.placed():
             rows = [i for i, side in enumerate(sides) if names.get(side, names.get(0, "")) == name]
             yield name, actor, batch.select(rows) if names else batch, batch.tokens_of(rows) if names else slice(None)
 
@@ -280,7 +288,7 @@ class Learner:
         whole, others = "hf_model" in contents, self.config.model.policies[1:]
 
         def export(out: Path) -> None:
-            for name, actor in self._placed():
+            for name, actor in self.placed():
                 write_model(actor.model, self.processor, out / name if name in others else out, weights=whole)
 
         self.saver.save(folder, step, mine, export)
@@ -306,10 +314,13 @@ class Learner:
             state["rows"] = restored_groups(state["rows"])
         return step, state if "extra" in contents else {}
 
-    def score(self, ids: list[int]) -> Tensor:
-        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
+    def score(self, ids: list[int], policy: str = "") -> Tensor:
+        """A policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
+
+        `policy`: its name, of several."""
         with uncompiled():  # a few tokens do not pay for compiling
-            return score_tokens(self.model, ids, self.device)
+            found = [score_tokens(self.model, ids, self.device) for name, _ in self.placed() if name == policy]
+        return found[0]
 
     def place_parameters(self, device: torch.device | str = "cpu") -> None:
         """Move the policy's parameters to a device, with `param_offload`; the next pass moves them back."""

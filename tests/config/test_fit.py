@@ -22,7 +22,9 @@ SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
         (["actor.ppo_mini_batch_size=5"], "data.train_batch_size=16 is not a multiple of actor.ppo_mini_batch_size=5"),
         (["actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"], "the KL would count twice"),
         (["rollout.gpu_memory_utilization=0.99"], "the policy trains on the same GPU"),
-        (["model.policies=[a,b]"], "model.policies needs model.lora_rank, rollout.name=hf"),
+        (["model.policies=[a,b]"], "model.policies needs model.lora_rank, rollout.name of auto, hf"),
+        (["model.policies=[a,a]", "model.lora_rank=4"], "model.policies=['a', 'a']: give them different names"),
+        (["model.policies=[a,a/b]", "model.lora_rank=4"], "without a slash"),
         (["rollout.max_model_len=512"], "leaves no room after data.max_prompt_length=512: set it to 1024"),
     ],
 )

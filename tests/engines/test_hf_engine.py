@@ -364,3 +364,33 @@ async def test_a_request_without_a_seat_waits_and_says_so() -> None:
     async with engine(max_num_seqs=1) as subject:
         (first,), (second,) = await asyncio.gather(asked(subject, "a"), asked(subject, "b"))
     assert second > first
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+async def test_a_request_goes_on_with_the_changed_adapter_of_its_policy(fallback: bool) -> None:
+    trained = tiny.lora(target_modules=["q_proj", "down_proj"])
+    names = {name: name.replace(".default", "") for name, _ in trained.named_parameters() if "lora_" in name}
+    scale, ids = trained.active_peft_config.lora_alpha / trained.active_peft_config.r, prompt(30)
+    async with engine(fallback=fallback) as subject:
+
+        def give() -> Any:
+            own = {names[name]: p.detach() for name, p in trained.named_parameters() if name in names}
+            subject.set_adapter("seller", own, scale)
+
+        give()
+        await subject.update_weights(1)
+        running = asyncio.create_task(subject.generate(ids, Sampling(400, seed=1, adapter="seller"), key="a"))
+        while (await subject.health())["drawn_tokens"] < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await subject.pause()
+        before = tiny.logits(trained, ids)
+        tiny.change(trained)
+        give()
+        await subject.update_weights(2)
+        await subject.resume()
+        got = await running
+    later = got.versions.count(2)
+    assert 0 < later < 400
+    assert not torch.allclose(before, tiny.logits(trained, ids))
+    late = Generation(got.token_ids[-later:], got.logprobs[-later:], "length", 2)
+    assert_scores(trained, ids + got.token_ids[:-later], late)

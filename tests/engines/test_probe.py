@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from agentrl.config.schema import Rollout
+from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import InfraError
 from agentrl.engines.sending import probe_for
 from agentrl.engines.servers.backend import ServerAnswer
@@ -33,7 +33,8 @@ def replica(module: torch.nn.Module) -> SimpleNamespace:
 
 
 def probe(kind: str, module: torch.nn.Module):
-    return probe_for(Rollout(weight_check=kind), lambda ids: score_tokens(module, ids, torch.device("cpu")), VOCABULARY)
+    config = Config(rollout=Rollout(weight_check=kind))
+    return probe_for(config, lambda ids, _: score_tokens(module, ids, torch.device("cpu")), VOCABULARY)
 
 
 async def test_the_same_weights_pass_and_others_do_not() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers, processes
+from agentrl.config.derived import changed_distribution, compares_in_groups, has_rollout_workers
 from agentrl.config.keys import value_at
 from agentrl.config.schema import Actor, Algorithm, Data, Model, Optim, Rollout, Trainer
 from agentrl.config.schema.critic import CriticOptim
@@ -11,6 +11,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.numbers import limit_of
 from agentrl.core.shares import KEY
 
+SEVERAL = ("auto", "hf", "sglang", "vllm")
+"""Values of `rollout.name` that sample from several adapters."""
 CROWDED = 0.6
 """Share of a GPU's free memory from which on an engine that never gives it back is worth a word."""
 
@@ -57,13 +59,15 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
     return _same(rollout.val_kwargs, "rollout.val_kwargs")
 
 
-def policies(model: Model, rollout: Rollout, trainer: Trainer, algorithm: Algorithm) -> None:
-    """Several policies are adapters of one process, which takes turns with its engine. Raises UserError."""
-    alone = rollout.name == "hf" and processes(trainer, rollout) == 1 and trainer.max_staleness == 0
-    fits = alone and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
-    if model.policies and not fits:
-        needed = "model.lora_rank, rollout.name=hf, trainer.max_staleness=0, one process, and groups (grpo)"
+def policies(model: Model, rollout: Rollout, algorithm: Algorithm) -> None:
+    """Several policies are adapters of one base; checkpoints have a folder for each. Raises UserError."""
+    names, here = model.policies, rollout.nnodes == 0 or rollout.name in ("sglang", "vllm")
+    fits = here and model.lora_rank and not model.target_parameters and compares_in_groups(algorithm.adv_estimator)
+    if names and not (fits and rollout.name in SEVERAL):
+        needed = f"model.lora_rank, rollout.name of {', '.join(SEVERAL)}, groups (grpo), and rollout.nnodes=0 with hf"
         raise UserError(f"model.policies needs {needed}; leave out model.target_parameters")
+    if len({*names}) < len(names) or any(not name or "/" in name or name.startswith(".") for name in names):
+        raise UserError(f"model.policies={names}: give them different names, without a slash or a dot before it")
 
 
 def val_sets(data: Data) -> str | None:

@@ -52,7 +52,8 @@ class Model(Pretrained):
     ([experts.down_proj]); null: none. Server engines need `lora_merge`."""
 
     policies: list[str] = field(default_factory=list)
-    """Names of policies in requests, or a game's sides in order: each trains an adapter with its own rewards."""
+    """Names of policies in requests, or a game's sides in order: each trains an adapter with its own rewards,
+    which engines get without merging."""
 
     use_fused_kernels: bool = True
     """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,

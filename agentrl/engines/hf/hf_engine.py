@@ -7,15 +7,17 @@ thread; the coroutines here only post requests to it and wait.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from agentrl.core.clocks import began
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import Generation, Sampling, limit_sampling
-from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter, read_adapter
+from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter, parts_of, read_adapter
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.decode_check import decode_gap
 from agentrl.engines.hf.fallback import FallbackRunner
@@ -108,6 +110,12 @@ class HFEngine:
     async def load_adapter(self, folder: Path, name: str) -> None:
         """Sample from the adapter in a folder where `Sampling.adapter` is `name`. Raises UserError."""
         self.adapters[name] = await asyncio.to_thread(read_adapter, folder, self.module)
+
+    def set_adapter(self, name: str, tensors: Mapping[str, Tensor], scale: float) -> None:
+        """Sample from an adapter by its tensors under peft's names where `Sampling.adapter` is `name`, also in requests
+        that run; `update_weights` follows."""
+        base = getattr(self.module, "get_base_model", lambda: self.module)()
+        self.adapters.setdefault(name, LoadedAdapter({})).parts = parts_of(base, tensors, scale)
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter; its requests go on."""

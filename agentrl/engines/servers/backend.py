@@ -140,7 +140,8 @@ class ServerBackend(Protocol):
 
     def adapter(self, name: str | None) -> str:
         """The adapter of a request, by `Sampling.adapter`; "": none."""
-        return (ADAPTER if self.adapted else "") if name is None else name
+        first = [*self.settings.policy.policies, ADAPTER][0] if self.adapted else ""
+        return first if name is None else name
 
     async def load_adapter(self, http: Http, folder: Path, name: str = ADAPTER) -> None:
         """Load an adapter in peft's format; it replaces one of its name."""

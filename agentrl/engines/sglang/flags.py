@@ -107,7 +107,7 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
         "enable_lora": True,
         "max_lora_rank": settings.adapter.rank,
         "lora_target_modules": list(settings.adapter.targets),
-        "max_loras_per_batch": 2,  # the policy's, and "none", with which the server begins
+        "max_loras_per_batch": max(len(settings.policy.policies), 1) + 1,  # and "none", with which it begins
     }
 
 

@@ -90,8 +90,8 @@ def _image_flags(settings: ServerSettings) -> dict[str, Any]:
 def _adapter(settings: ServerSettings) -> dict[str, Any]:
     if settings.adapter is None:
         return {}
-    rank = settings.adapter.rank
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next((r for r in RANKS if r >= rank), rank)}
+    rank, count = settings.adapter.rank, max(len(settings.policy.policies), 1)
+    return {"enable_lora": True, "max_loras": count, "max_lora_rank": next((r for r in RANKS if r >= rank), rank)}
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class RayLearner:
     """Whether a rank computes equal prompts once."""
     reads: frozenset[str] | None = None
     """Columns of tokens that advantages are computed from; None: lines are enough."""
+    several: bool = False
+    """Whether each side of a trajectory is of another policy."""
     held: list[list[int]] = field(default_factory=list)
     """Keys of the sequences of each share that ranks have."""
     computed: list[Any] = field(default_factory=list)
@@ -49,7 +51,7 @@ class RayLearner:
 
     def pack(self, trajectories: Sequence[Trajectory], version: int | None) -> Batch:
         """A batch of all sound trajectories, without their tokens: of lines, or where `reads` says so of tokens."""
-        batch = pack_lines(trajectories, version, self.store)
+        batch = pack_lines(trajectories, version, self.store, sides=self.several)
         return batch if self.reads is None else batch.expanded()
 
     def compute_logprobs(self, batch: Batch) -> Batch:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -114,6 +115,8 @@ class Rank(TrainingWorker, EngineWorker):
         """Copy the current weights to the engine in this worker."""
         for name, tensor in self._trained():
             self.set_parameter(name, tensor)
+        for adapter in self.learner.adapters() if self.config.model.policies else ():
+            self.engine.set_adapter(*adapter)
         await self.engine.update_weights(version)
 
     async def begin_export(self, most: int) -> None:
@@ -139,13 +142,15 @@ class Rank(TrainingWorker, EngineWorker):
         ranks = self.learner.ranks
         if self._transport is None:
             self._weights = sent_weights(self.config, self.learner.model, method, self.device)
-            self._transport = transport(self.config, self._weights, method, self.device, Path(scratch), ranks)
+            self._transport = transport(
+                self.config, self._weights, method, self.device, Path(scratch), ranks, self.learner.placed
+            )
         mine = targets.get(str(ranks.rank), [])
         if mine or (method == "ipc" and backend.tensor_parallel > 1):
             await self._transport.push([self._replica(backend, *target) for target in mine])
         else:
-            for _ in self._weights.tensors():
-                pass
+            for _ in self.learner.placed():
+                deque(self._weights.tensors(), maxlen=0)
 
     async def free(self) -> None:
         """Release unused GPU memory for the engine on the same GPU."""

@@ -69,7 +69,9 @@ class RayRuntime(Runtime):
         """Open the engine and the rollouts; closed in reverse order."""
         send_references()
         store, each = RayStore(), config.actor.ulysses_sequence_parallel_size
-        self.learner = RayLearner(self.ranks, store, each, reads=columns_read(config))
+        self.learner = RayLearner(
+            self.ranks, store, each, reads=columns_read(config), several=bool(config.model.policies)
+        )
         own = self._engine(config)
         self.apart = config.rollout.nnodes > 0 or (self.servers is not None and not self.sleeps)
         kind = "cuda" if self.gpus else "cpu"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class RayServers:
         ranks, backend = self.transport.ranks, self.transport.backend
         own = [Replica(backend, server.url, server) for server in self.servers]
         replicas = own or [Replica(backend, url) for url in as_list(self.config.rollout.base_url)]
-        check = probe_for(self.config.rollout, lambda ids: ranks.call("call", "score", ids), vocabulary)
+        check = probe_for(self.config, partial(ranks.call, "call", "score"), vocabulary)
         return RemoteEngine(backend, replicas, self.transport, check=check)
 
 

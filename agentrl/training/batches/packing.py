@@ -54,7 +54,7 @@ def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None, 
     return _owned(batch, trajectories, sequences, sides=sides)
 
 
-def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: Store) -> Batch:
+def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: Store, *, sides: bool = False) -> Batch:
     """`pack_tokens` as lines, without the tokens: these stay in `store`, or go there."""
     sequences = _sequences(trajectories)
     bodies = {i: _body(trajectories[i], store) for i in dict.fromkeys(i for i, _ in sequences)}
@@ -69,7 +69,7 @@ def pack_lines(trajectories: Sequence[Trajectory], version: int | None, store: S
         counts=counts,
         sources=Sources(tuple(Source(bodies[i], j, outline) for (i, j), outline in places), version),
     )
-    return _owned(batch, trajectories, sequences, sides=False)
+    return _owned(batch, trajectories, sequences, sides=sides)
 
 
 def _sequences(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:

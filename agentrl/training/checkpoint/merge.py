@@ -31,7 +31,8 @@ def merge(
     """Write the model of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
 
     `dtype` of the weights; None: as trained. A checkpoint of an adapter gives the adapter in peft's format; with
-    `adapter`, its base model with the adapter merged. A model that exists in `out` is replaced with `overwrite`. Raises
+    `adapter`, its base model with the adapter merged. Of several policies the first is in `out` itself, and each other
+    one in a folder of its name there. A model that exists in `out` is replaced with `overwrite`. Raises
     UserError, also where a model exists and `overwrite` is not set.
     """
     if model_files(out) and not overwrite:
@@ -46,18 +47,31 @@ def merge(
         raise UserError(f"{checkpoint} has no weights: actor.checkpoint.save_contents was without model")
     described, wanted = checkpoint / checkpoints.HUGGINGFACE, torch_dtype(dtype) if dtype else None
     with model_folder(out, f"the model in {out}") as draft:
-        if (described / CONFIG).is_file():
-            _write_adapter(described, trained, draft, wanted)
-            if adapter:
-                fold_adapter(draft, wanted)
-        else:
-            _write_model(described, trained, draft, wanted)
-        AutoTokenizer.from_pretrained(described).save_pretrained(draft)
-        for file in described.glob("*processor_config.json"):  # of models that read images
-            shutil.copy(file, draft)
-        for file in model_files(out):  # an old file would be loaded with the new ones
-            file.unlink()
+        for name in _policies(described):
+            part = trained if name == "." else state.get(f"policy {name}", {})
+            _write_policy(described / name, part, draft / name, wanted, adapter=adapter)
+            for file in model_files(out / name):  # an old file would be loaded with the new ones
+                file.unlink()
     return step
+
+
+def _policies(described: Path) -> list[str]:
+    """The folders of models in the `huggingface` folder of a checkpoint: itself, and one of each further policy."""
+    return [".", *sorted(file.parent.name for file in described.glob(f"*/{CONFIG}"))]
+
+
+def _write_policy(
+    described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None, *, adapter: bool
+) -> None:
+    if (described / CONFIG).is_file():
+        _write_adapter(described, trained, out, dtype)
+        if adapter:
+            fold_adapter(out, dtype)
+    else:
+        _write_model(described, trained, out, dtype)
+    AutoTokenizer.from_pretrained(described).save_pretrained(out)
+    for file in described.glob("*processor_config.json"):  # of models that read images
+        shutil.copy(file, out)
 
 
 def _write_model(described: Path, trained: dict[str, Any], out: Path, dtype: torch.dtype | None) -> None:

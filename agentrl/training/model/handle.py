@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from agentrl.training.model.adapter import place
 from agentrl.training.model.attention.choosing import is_packed
 from agentrl.training.model.attention.varlen import attention_kernel, shares_keys
 from agentrl.training.model.compute_copies import ComputeCopies
@@ -189,6 +190,10 @@ class ModelHandle:
     def move(self, device: torch.device | str) -> None:
         """Move the model to another device."""
         self.module.to(device)
+
+    def place(self, parameters: dict[str, Any]) -> None:
+        """Have the model compute with other parameters of the same shapes, which are sharded like its own."""
+        place(self.module, parameters)
 
     def shards(self) -> dict[str, Shard]:
         """This process's chunk of each parameter, by the plain model's names."""

@@ -104,6 +104,12 @@ class ShardedModel(ModelHandle):
         self._reshard()
         self.root.to(device)
 
+    def place(self, parameters: dict[str, Any]) -> None:
+        self._reshard()
+        super().place(parameters)
+        if parameters:
+            self.root._apply(lambda tensor: tensor)  # FSDP reads again which parameters there are
+
     def set_no_sync(self, on: bool) -> None:
         """`on`: backward passes leave units gathered and gradients unreduced, where `keeps_gathered` is set.
 

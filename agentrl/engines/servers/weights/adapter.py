@@ -6,7 +6,7 @@ Invariant: base model and adapter together are the policy. An adapter that engin
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
-from agentrl.engines.servers.settings import AdapterSpec
+from agentrl.engines.servers.settings import ADAPTER, AdapterSpec
 from agentrl.engines.servers.weights.transport import Transport
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import gather_adapter, save_adapter
 from agentrl.training.model.handle import ModelHandle
 
 LORA = re.compile(r".+\.lora_[AB]\.\w+\.weight")
+Placed = Callable[[], Iterable[tuple[str, Any]]]
+ONE: Placed = lambda: [("", None)]  # noqa: E731
 OTHERWISE = "set model.lora_merge=true, which sends whole weights"
 
 
@@ -54,21 +56,26 @@ class AdapterWeights:
 
 
 class AdapterTransport(Transport):
-    """Writes the adapter to files; servers replace theirs with it."""
+    """Writes the adapters to files; servers replace theirs with them."""
 
-    def __init__(self, weights: AdapterWeights, *, folder: Path) -> None:
-        """`folder`: made where needed; servers see it."""
-        self.weights, self.folder = weights, folder
+    def __init__(self, weights: AdapterWeights, *, folder: Path, placed: Placed = ONE) -> None:
+        """`folder`: made where needed; servers see it. `placed`: goes through the names of the policies, each of which
+        has its adapter in the model then; "": the only one."""
+        self.weights, self.folder, self.placed = weights, folder, placed
 
     async def push(self, replicas: Sequence[Replica]) -> None:
-        """Send the current adapter to the replicas."""
-        await asyncio.to_thread(self._write)
-        await asyncio.gather(*(replica.backend.load_adapter(replica.http, self.folder) for replica in replicas))
+        """Send the current adapters to the replicas."""
+        names = await asyncio.to_thread(lambda: [self._written(policy) for policy, _ in self.placed()])
+        for name in names:
+            loads = (r.backend.load_adapter(r.http, self.folder / name, name or ADAPTER) for r in replicas)
+            await asyncio.gather(*loads)
 
-    def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / CONFIG).write_text(json.dumps(self.weights.config))
-        save_adapter(dict(self.weights.tensors()), self.folder)
+    def _written(self, name: str) -> str:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(self.weights.config))
+        save_adapter(dict(self.weights.tensors()), folder)
+        return name
 
 
 def _check(model: ModelHandle) -> None:
