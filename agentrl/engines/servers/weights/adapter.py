@@ -89,4 +89,5 @@ def _check(model: ModelHandle) -> None:
         if hasattr(p, "parameter_name")
     ]
     if found:
-        raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {OTHERWISE}")
+        fix = f"{OTHERWISE}, or with model.policies leave it out of model.target_modules"
+        raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {fix}")
