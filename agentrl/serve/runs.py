@@ -24,7 +24,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Adam, AdapterShape
-from agentrl.serve.wire import MESSAGES, Answer, data_of, field, pass_message
+from agentrl.serve.wire import Answer, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
 if TYPE_CHECKING:
@@ -149,12 +149,12 @@ class TrainingRun:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def _forward_backward(self, command: Command) -> Answer:
-        message = MESSAGES["ForwardBackwardRequest"].FromString(command.body)
-        settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
-        given = data_of(message), message.loss_fn, settings
-        result = self.trainer.forward_backward(self.id, *given, backward=not message.forward_only)
+        data, loss, settings, forward_only = pass_input(command.body)
+        result = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
         self._loss = result.metrics["loss:sum"]
         return pass_message(result)
+
+    _forward = _forward_backward
 
     def _optim_step(self, command: Command) -> Answer:
         given = field(parse(command.body), "adam_params", dict)

@@ -23,7 +23,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
-from agentrl.serve.wire import MESSAGES, Answer, Body, field, prompt_ids, sample_message, scores_answer
+from agentrl.serve.wire import MESSAGES, Answer, Body, field, pass_answer, prompt_ids, sample_message, scores_answer
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -175,9 +175,11 @@ class Service:
     async def post_optim_step(self, call: Call) -> Answer:
         return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
 
-    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_optim_step
+    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_forward = post_optim_step
 
     async def post_forward_backward(self, call: Call) -> Answer:
+        if call.body:
+            return await self.post_optim_step(call)
         message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
         return await self._submit(call, message.model_id, message.seq_id or None)
 
@@ -207,6 +209,8 @@ class Service:
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
         answer, drawn = found.result(), name in self._samples
+        if isinstance(answer, bytes) and not call.protobuf:
+            return await asyncio.to_thread(pass_answer, answer)
         return sample_message(answer) if call.protobuf and drawn and "error" not in answer else answer
 
     def post_create_sampling_session(self, call: Call) -> Answer:
@@ -291,6 +295,8 @@ class Service:
         """All training runs, one of them, or its checkpoints."""
         if call.rest:
             folder = self._folder / self._owned(call, call.rest[0])
+            if call.rest[2:]:
+                raise Refused(f"downloads are not served: copy the checkpoint's folder in {folder}", "missing")
             notes = [facts_in(note) for note in folder.glob("*weights/*/checkpoint.json")]
             return {"checkpoints": notes} if call.rest[1:] else facts_in(folder / INFO)
         runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
