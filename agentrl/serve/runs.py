@@ -156,6 +156,9 @@ class TrainingRun:
 
     _forward = _forward_backward
 
+    def _refused(self, command: Command) -> Answer:
+        raise Refused(command.body.decode())
+
     def _optim_step(self, command: Command) -> Answer:
         given = field(parse(command.body), "adam_params", dict)
         adam = {name: field(given, name, float, default) for name, default in asdict(Adam()).items()}

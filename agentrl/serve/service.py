@@ -183,6 +183,12 @@ class Service:
         message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
         return await self._submit(call, message.model_id, message.seq_id or None)
 
+    async def refuse(self, owner: str, command: tuple[str, int] | None, why: str) -> None:
+        """Have a refused command count where its model is the caller's: its number does not come again."""
+        name, seq = command or ("", 0)
+        if name in self._runs and name.startswith(f"s-{owner}_"):
+            await self._submit(Call(owner, "refused", [], {}, why.encode(), protobuf=False), name, seq)
+
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
         run, mine = self._run(call, name), f"s-{call.owner}_"
         waiting = [one for run in self._runs.values() if run.id.startswith(mine) for one in run.pending]

@@ -4,6 +4,7 @@ Invariant: no array is larger than the numbers that one request may have, whatev
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ MAX_NUMBERS = 2**25
 """Numbers in the columns of one request, with those that sparse ones leave out."""
 TEXT_ALONE = "images and audio are not served: send chunks of encoded_text alone"
 MUST: Any = object()
+PASS_BEGIN = re.compile(rb"\n.[\w:-]+\x10[\x80-\xff]{0,4}[\0-\x7f]", re.DOTALL)
+MODEL_ID, SEQ_ID = re.compile(rb'"model_id": ?"([\w:-]+)"'), re.compile(rb'"seq_id": ?(\d{1,9})\b')
 
 TEXT = Path(__file__).with_name("messages.textproto").read_text()
 FILE = text_format.Parse(TEXT, descriptor_pb2.FileDescriptorProto())
@@ -76,6 +79,15 @@ def _json_datum(datum: Body) -> Datum:
     arrays = {name: (np.array(t["data"], NAMED_DTYPES[t["dtype"]]), t) for name, t in datum["loss_fn_inputs"].items()}
     columns = {name: array.reshape(t.get("shape") or -1) for name, (array, t) in arrays.items()}
     return Datum(np.array(prompt_ids(datum["model_input"]), np.int64), columns)
+
+
+def named_command(body: bytes) -> tuple[str, int] | None:
+    """(model, number) of the command in a body that cannot be read, or has its beginning alone."""
+    if begun := PASS_BEGIN.match(body):
+        message = MESSAGES["ForwardBackwardRequest"].FromString(begun[0])
+        return message.model_id, message.seq_id
+    model, seq = MODEL_ID.search(body), SEQ_ID.search(body)
+    return (model[1].decode(), int(seq[1])) if model and seq else None
 
 
 def data_of(message: Any) -> list[Datum]:

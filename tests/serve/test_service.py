@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+from agentrl.http import serving as serving_module
 from agentrl.serve import runs as runs_module
 from agentrl.serve import service as service_module
 from agentrl.serve.app import App
@@ -138,6 +139,27 @@ async def test_commands_that_have_not_run_run_after_the_restart(tmp_path):
         client.http = http
         assert (await client.result(step))["metrics"]["weights:mean"] == 15.0
         assert (await client.result(waiting[0]))["metrics"] == {"loss:sum": 1.0}
+
+
+async def test_refused_commands_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving_module, "MAX_BODY_BYTES", 2000)
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        last = await client.step(5)
+        await client.post("forward_backward", pass_body(client.model, 1, range(2000)), 413)
+        unserved = {"model_id": client.model, "path": "x", "seq_id": 2}
+        await Client(http, "tml-b").post("save_weights_external", unserved | {"seq_id": 4}, 404)
+        await client.post("save_weights_external", unserved, 404)
+        await client.post("forward_backward", {"model_id": client.model, "seq_id": 3, "x": "\x00" * 2000}, 413)
+        await client.forward(4, 6)
+        assert (await client.result(last))["metrics"]["weights:mean"] == 6.0
+        refused = await client.result({"request_id": f"{client.model}/2"})
+        assert refused["category"] == "user"
+        assert "save_weights_external is not served" in refused["error"]
+    async with serving(tmp_path) as http:
+        client.http = http
+        assert (await client.result(await client.step(6)))["metrics"]["steps:max"] == 2
 
 
 async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
