@@ -11,7 +11,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from dataclasses import field as member
 from pathlib import Path
@@ -23,7 +23,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.serve.contract import Adam, AdapterShape
+from agentrl.serve.contract import Adam, AdapterShape, PassResult
 from agentrl.serve.wire import Answer, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
@@ -50,6 +50,8 @@ class Command:
     path: str
     body: bytes = b""
     answer: "asyncio.Future[Answer]" = member(default_factory=lambda: asyncio.get_running_loop().create_future())
+    passes: Iterator[PassResult | None] | None = None
+    """What is left of a pass that has begun."""
 
     @property
     def failed(self) -> bool:
@@ -111,10 +113,11 @@ class TrainingRun:
             self._write(command.seq, "answer", answer if isinstance(answer, bytes) else orjson.dumps(answer))
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
-        command.body, self.next = b"", command.seq + 1
+        command.body, command.passes, self.next = b"", None, command.seq + 1
 
-    def do(self, command: Command) -> Answer:
-        """Have the trainer carry out a command. Raises Refused, UserError."""
+    def do(self, command: Command) -> Answer | None:
+        """Have the trainer carry out a command, or one micro-batch of it; None: there are more. Raises Refused,
+        UserError."""
         if not self.alive:
             parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
             self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"], **parts))
@@ -122,8 +125,8 @@ class TrainingRun:
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
         self.closing |= command.path == "unload_model"
-        answer: Answer = getattr(self, f"_{command.path}", lambda _: {})(command)
-        return answer if isinstance(answer, bytes) else {"type": command.path, "model_id": self.id} | answer
+        answer: Answer | None = getattr(self, f"_{command.path}", lambda _: {})(command)
+        return {"type": command.path, "model_id": self.id} | answer if isinstance(answer, dict) else answer
 
     def take_snapshot(self) -> None:
         """Where a start would have much to run again: write the model, and forget the commands so far."""
@@ -148,9 +151,12 @@ class TrainingRun:
         for name in ("snapshots", "sampling", "commands"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _forward_backward(self, command: Command) -> Answer:
-        data, loss, settings, forward_only = pass_input(command.body)
-        result = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
+    def _forward_backward(self, command: Command) -> Answer | None:
+        if command.passes is None:
+            data, loss, settings, forward_only = pass_input(command.body)
+            command.passes = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
+        if (result := next(command.passes)) is None:
+            return None
         self._loss = result.metrics["loss:sum"]
         return pass_message(result)
 

@@ -87,7 +87,7 @@ class Service:
         await self._samplers.close()
 
     async def _train(self) -> None:
-        """Run one command of each model in turn, and end what its client has left."""
+        """Run one command of each model in turn, or one micro-batch of it, and end what its client has left."""
         while await self._wake.wait():
             self._wake.clear()
             if ready := [run for run in self._runs.values() if run.ready]:
@@ -102,8 +102,10 @@ class Service:
 
     async def _turn(self, runs: list[TrainingRun]) -> None:
         for run, command in [(run, run.ready) for run in runs if run.ready]:
-            run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
-            await self._in_thread(run.take_snapshot)
+            answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+            if answer is not None:
+                run.ran(command, answer)
+                await self._in_thread(run.take_snapshot)
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -315,7 +317,7 @@ class Service:
         return {}
 
 
-async def answered(work: Awaitable[Answer]) -> Answer:
+async def answered(work: Awaitable[Any]) -> Any:
     """The answer that `work` gives, or its error as one."""
     try:
         return await work

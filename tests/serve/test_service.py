@@ -304,6 +304,26 @@ async def test_models_are_trained_in_turn(tmp_path):
     assert order == [True, True, False, True, False, True, False, True, True]
 
 
+async def test_a_long_pass_lets_other_models_compute_between_its_micro_batches(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        large, small = await Client(http).open(), await Client(http, "tml-b").open()
+        message = MESSAGES["ForwardBackwardRequest"].FromString(pass_body(large.model, 1, [1]))
+        for _ in range(7):
+            message.data.append(message.data[0])
+        trainer.gate.clear()
+        long = await large.post("forward_backward", message.SerializeToString())
+        shorts = [await small.forward(seq, 1) for seq in range(1, 4)]
+        trainer.gate.set()
+        await asyncio.gather(large.result(long), small.result(shorts[-1]))
+        assert MESSAGES["ForwardBackwardOutput"].FromString(await large.result(long, PROTOBUF)).metrics == {
+            "loss:sum": 8.0
+        }
+        assert (await large.result(await large.step(2)))["metrics"]["weights:mean"] == 8.0
+    order = [call[1] == large.model for call in trainer.calls if call[0] in ("pass", "micro-batch")]
+    assert order == [True, True, False, True, False, True, False, True, True, True, True]
+
+
 async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "MAX_COMMANDS", 2)
     monkeypatch.setattr(service_module, "MAX_MODELS", 1)
