@@ -73,6 +73,8 @@ class TrainingRun:
         """Number of the next command, and optimizer steps so far."""
         self.alive = self.closing = False
         """Whether the trainer has the model; whether it ends."""
+        self.used = 0.0
+        """Seconds of the trainer's time."""
         self._metrics, self._loss = FileLogger(folder / METRICS_FILE, resume_step=self.steps), 0.0
         self._lock, self.commands = asyncio.Lock(), dict[int, Command]()
         for file in sorted((folder / "commands").glob("[0-9]*")):

@@ -1,7 +1,7 @@
 """What the addresses of the API do: sessions, the models that they train in turn, and samples.
 
-Invariants: no model waits for more than one turn of each other; a session, its models and their checkpoints belong to
-the key that made them; an answer can be fetched again.
+Invariants: models that wait share the trainer's time equally, in turns of one micro-batch at most; a session, its
+models and their checkpoints belong to the key that made them; an answer can be fetched again.
 """
 
 import asyncio
@@ -72,6 +72,8 @@ class Service:
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
         self._samples: dict[str, asyncio.Future[Answer]] = {}
+        self._begun = 0.0
+        """Seconds that the model of the last turn had used before it."""
         self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
 
     async def start(self) -> None:
@@ -87,7 +89,7 @@ class Service:
         await self._samplers.close()
 
     async def _train(self) -> None:
-        """Run one command of each model in turn, or one micro-batch of it, and end what its client has left."""
+        """Run commands in turns, and end the models that their clients have left."""
         while await self._wake.wait():
             self._wake.clear()
             if ready := [run for run in self._runs.values() if run.ready]:
@@ -101,11 +103,16 @@ class Service:
                 await answered(self._in_thread(self._trainer.remove, run.id))
 
     async def _turn(self, runs: list[TrainingRun]) -> None:
-        for run, command in [(run, run.ready) for run in runs if run.ready]:
-            answer = {} if command.failed else await answered(self._in_thread(run.do, command))
-            if answer is not None:
-                run.ran(command, answer)
-                await self._in_thread(run.take_snapshot)
+        """Run a command, or one micro-batch of it, of the model that has used the least time."""
+        for run in runs:
+            run.used = max(run.used, self._begun)  # time that a model has not used is not saved up
+        run, begun = min(runs, key=lambda run: run.used), time.monotonic()
+        self._begun, command = run.used, run.commands[run.next]
+        answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+        if answer is not None:
+            run.ran(command, answer)
+            await self._in_thread(run.take_snapshot)
+        run.used += time.monotonic() - begun
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
