@@ -79,7 +79,7 @@ async def traffic(server: Server, tenants: int, minutes: float, result: Path) ->
             lines.append(
                 f"{(time.monotonic() - begun) / 60:5.1f} {server.memory():8.1f} {share:6.2f} {own[0].pause:7.1f}"
             )
-            result.write_text(report(own, lines))
+            await asyncio.to_thread(result.write_text, report(own, lines))
         await lives
 
 

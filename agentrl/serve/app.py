@@ -21,8 +21,6 @@ from agentrl.serve.wire import PROTOBUF, named_command
 
 BAD = (DecodeError, LookupError, TypeError, ValueError, AttributeError)
 """Errors of reading what has another form."""
-AGAIN = {"slow", "busy", "lost", "key"}
-"""Faults after which a command comes again, or did not come from its model's owner."""
 STATUS = {"key": 401, "missing": 404, "lost": 410, "large": 413, "slow": 408, "busy": 429}
 
 
@@ -48,7 +46,7 @@ class App:
         try:
             return await self._done(http, owner, await self.bodies.read(http, arrived))
         except (*BAD, Refused, UserError) as error:
-            if getattr(error, "fault", "") not in AGAIN:
+            if getattr(error, "fault", "") not in ("slow", "busy", "lost"):  # after which a command comes again
                 await self.service.refuse(owner, named_command(bytes(arrived)), str(error))
             raise
 

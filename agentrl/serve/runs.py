@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from dataclasses import field as member
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Adam, AdapterShape, PassResult
-from agentrl.serve.wire import Answer, field, pass_input, pass_message
+from agentrl.serve.wire import Answer, Body, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
 ANSWERS = 1000
 """Commands whose answers can be fetched again."""
+LONGEST_TTL = 10 * 365 * 86400
+"""Seconds, as in Thinking Machines' service."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
 PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
@@ -198,13 +201,15 @@ class TrainingRun:
         if not PATH.fullmatch(path):
             raise UserError(f"{path[:200]}: name a checkpoint with letters, digits, and . _ -")
         folder = self.folder / kind / body["path"]
+        for other in self.folder.glob("*weights/*"):
+            is_there(other)  # or deletes it
         here = (folder / NOTE).exists() and facts_in(folder / NOTE)["seq"] != command.seq
         if here and not body.get("overwrite"):
             raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
         delete_checkpoint(folder)
-        write(self.id, folder)
         own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
-        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
+        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own | expiry(body)
+        write(self.id, folder)
         write_atomic(folder / NOTE, [orjson.dumps(note).decode()])
         return {"path": path}
 
@@ -221,9 +226,22 @@ def folder_of(runs: Path, path: str, owner: str) -> Path:
     """The folder of a checkpoint of `owner`, whose name begins those of its runs. Raises Refused."""
     found = PATH.fullmatch(path)
     folder = runs.joinpath(*found.groups()) if found else runs
-    if not folder.parents[1].name.startswith(f"s-{owner}_") or not (folder / NOTE).exists():
+    if not folder.parents[1].name.startswith(f"s-{owner}_") or not is_there(folder):
         raise Refused(f"{path[:200]}: no such checkpoint; it was deleted, or belongs to another key", "missing")
     return folder
+
+
+def is_there(folder: Path) -> bool:
+    """Whether a checkpoint is whole; one whose time to live is over is deleted."""
+    if (note := folder / NOTE).exists() and (facts_in(note).get("expires_at") or inf) < time.time():
+        delete_checkpoint(folder)
+    return note.exists()
+
+
+def expiry(body: Body) -> dict[str, float | None]:
+    """The time at which a checkpoint is deleted, in the protocol's words."""
+    ttl = field(body, "ttl_seconds", int, None)
+    return {"expires_at": None if ttl is None else time.time() + min(max(ttl, 0), LONGEST_TTL)}
 
 
 def delete_checkpoint(folder: Path) -> None:

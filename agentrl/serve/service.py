@@ -22,7 +22,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
-from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
+from agentrl.serve.runs import INFO, NOTE, PARTS, TrainingRun, delete_checkpoint, expiry, facts_in, folder_of, is_there
 from agentrl.serve.wire import MESSAGES, Answer, Body, field, pass_answer, prompt_ids, sample_message, scores_answer
 
 if TYPE_CHECKING:
@@ -104,15 +104,14 @@ class Service:
 
     async def _turn(self, runs: list[TrainingRun]) -> None:
         """Run a command, or one micro-batch of it, of the model that has used the least time."""
-        for run in runs:
-            run.used = max(run.used, self._begun)  # time that a model has not used is not saved up
-        run, begun = min(runs, key=lambda run: run.used), time.monotonic()
-        self._begun, command = run.used, run.commands[run.next]
+        # Time that a model has not used is not saved up.
+        run, begun = min(runs, key=lambda run: max(run.used, self._begun)), time.monotonic()
+        self._begun, command = max(run.used, self._begun), run.commands[run.next]
         answer = {} if command.failed else await answered(self._in_thread(run.do, command))
         if answer is not None:
             run.ran(command, answer)
             await self._in_thread(run.take_snapshot)
-        run.used += time.monotonic() - begun
+        run.used = self._begun + time.monotonic() - begun
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -312,10 +311,20 @@ class Service:
             folder = self._folder / self._owned(call, call.rest[0])
             if call.rest[2:]:
                 raise Refused(f"downloads are not served: copy the checkpoint's folder in {folder}", "missing")
-            notes = [facts_in(note) for note in folder.glob("*weights/*/checkpoint.json")]
-            return {"checkpoints": notes} if call.rest[1:] else facts_in(folder / INFO)
+            return self.get_checkpoints(call, folder.name) if call.rest[1:] else facts_in(folder / INFO)
         runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
         return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+
+    def get_checkpoints(self, call: Call, run: str = "") -> Answer:
+        """Checkpoints of a training run, or of all."""
+        folders = self._folder.glob(f"{run or f's-{call.owner}_*'}/*weights/*")
+        return {"checkpoints": [facts_in(folder / NOTE) for folder in folders if is_there(folder)]}
+
+    def put_training_runs(self, call: Call) -> Answer:
+        """Set the time to live of a checkpoint; null: it stays."""
+        note = folder_of(self._folder, "/".join(["tinker:/", call.rest[0], *call.rest[2:4]]), call.owner) / NOTE
+        write_atomic(note, [orjson.dumps(facts_in(note) | expiry(call.body)).decode()])
+        return {}
 
     def delete_training_runs(self, call: Call) -> Answer:
         """Delete a checkpoint."""

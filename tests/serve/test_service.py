@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -194,6 +195,43 @@ async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
         await other.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE", status=404)
         await client.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE")
         assert "no such checkpoint" in (await client.post("weights_info", {"tinker_path": path}, 404))["detail"]
+
+
+async def test_checkpoints_go_when_their_time_to_live_is_over(tmp_path, monkeypatch):
+    clock = SimpleNamespace(time=lambda: now)
+    now = 1000.0
+    monkeypatch.setattr(runs_module, "time", clock)
+    async with serving(tmp_path) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        for seq, (name, seconds) in enumerate([("short", 60), ("long", 900), ("kept", None)], 1):
+            body = {"model_id": client.model, "path": name, "seq_id": seq, "ttl_seconds": seconds}
+            await client.result(await client.post("save_weights", body))
+        bad = {"model_id": client.model, "path": "bad", "seq_id": 4, "ttl_seconds": "soon"}
+        assert "ttl_seconds" in (await client.result(await client.post("save_weights", bad)))["error"]
+
+        async def listed(path="checkpoints"):
+            found = (await client.post(path, verb="GET"))["checkpoints"]
+            return {one["checkpoint_id"].partition("/")[2]: one["expires_at"] for one in found}
+
+        assert await listed() == {"short": 1060.0, "long": 1900.0, "kept": None}
+        assert (await other.post("checkpoints", verb="GET"))["checkpoints"] == []
+        address = f"training_runs/{client.model}/checkpoints"
+        await client.post(f"{address}/weights/kept/ttl", {"ttl_seconds": 50}, verb="PUT")
+        await client.post(f"{address}/weights/long/ttl", {"ttl_seconds": None}, verb="PUT")
+        for path in (f"{address}/weights/long/ttl", "training_runs/../checkpoints/weights/long/ttl"):
+            await other.post(path, {"ttl_seconds": 1}, 404, verb="PUT")
+        assert await listed(address) == {"short": 1060.0, "long": None, "kept": 1050.0}
+        now = 1055.0
+        gone = {"tinker_path": f"tinker://{client.model}/weights/kept"}
+        assert "no such checkpoint" in (await client.post("weights_info", gone, 404))["detail"]
+        now = 1065.0
+        await client.result(await client.post("save_weights", body | {"path": "short", "seq_id": 5}))
+        assert await listed() == {"long": None, "short": None}
+        now = 10.0**12
+        assert {path.name for path in (tmp_path / client.model / "weights").iterdir()} == {"long", "short"}
+        await client.post(f"{address}/weights/long/publish", status=404)
+        await client.post(f"{address}/weights/long/publish", verb="DELETE", status=404)
+        assert await listed() == {"long": None, "short": None}
 
 
 async def test_samples_have_the_weights_of_their_session(tmp_path):
