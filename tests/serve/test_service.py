@@ -9,6 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
+from agentrl.cli import serve as serve_command
+from agentrl.cli.main import main
+from agentrl.config.schema import Config
 from agentrl.http import serving as serving_module
 from agentrl.serve import runs as runs_module
 from agentrl.serve import service as service_module
@@ -390,6 +393,19 @@ async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
         await thief.post("optim_step", {"model_id": client.model, "seq_id": 1}, 404)
         await thief.post("get_info", {"model_id": client.model}, 404)
         await thief.post("session_heartbeat", {"session_id": client.session}, 404)
+
+
+@pytest.mark.parametrize("given", ["abc", "tml-abc"])
+def test_the_printed_key_begins_as_the_sdk_wants(monkeypatch, given):
+    served = []
+
+    async def serve(config, token, host, port):
+        served.append(token)
+
+    monkeypatch.setattr(serve_command, "_serve", serve)
+    monkeypatch.setattr(serve_command, "load_config", lambda args, checks: Config())
+    main(["serve", "--token", given, "model.path=x"])
+    assert served == ["tml-abc"]
 
 
 @pytest.mark.parametrize(
