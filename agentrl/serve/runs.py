@@ -201,7 +201,7 @@ class TrainingRun:
         if not PATH.fullmatch(path):
             raise UserError(f"{path[:200]}: name a checkpoint with letters, digits, and . _ -")
         folder = self.folder / kind / body["path"]
-        for other in self.folder.glob("*weights/*"):
+        for other in self.folder.parent.glob(f"s-{self.info['model_owner']}_*/*weights/*"):
             is_there(other)  # or deletes it
         here = (folder / NOTE).exists() and facts_in(folder / NOTE)["seq"] != command.seq
         if here and not body.get("overwrite"):

@@ -228,6 +228,10 @@ async def test_checkpoints_go_when_their_time_to_live_is_over(tmp_path, monkeypa
         gone = {"tinker_path": f"tinker://{client.model}/weights/kept"}
         assert "no such checkpoint" in (await client.post("weights_info", gone, 404))["detail"]
         now = 1065.0
+        later, model = await Client(http).open(), client.model
+        await later.result(await later.post("save_weights", body | {"model_id": later.model, "path": "x", "seq_id": 1}))
+        assert not (tmp_path / model / "weights" / "short").exists(), "a save of any model deletes what has expired"
+        await later.post(f"training_runs/{later.model}/checkpoints/weights/x", verb="DELETE")
         await client.result(await client.post("save_weights", body | {"path": "short", "seq_id": 5}))
         assert await listed() == {"long": None, "short": None}
         now = 10.0**12
