@@ -146,12 +146,12 @@ def served(count: int, **layers: bool) -> Callable[..., tuple[Callable[[], float
         for number, name in enumerate(names):
             models.create(name, AdapterShape(RANK, seed=number, **layers))
         plain = list(data(batch, [torch.zeros(length - 1) for length in batch.lengths]))
-        found = models.forward_backward("m0", plain, "importance_sampling", {}, backward=False).logprobs
-        given = list(data(batch, [torch.from_numpy(own) for own in found]))
+        *_, found = models.forward_backward("m0", plain, "importance_sampling", {}, backward=False)
+        given = list(data(batch, [torch.from_numpy(own) for own in found.logprobs]))
 
         def step() -> float:
             for name in names:
-                models.forward_backward(name, given, "ppo", {}, backward=True)
+                list(models.forward_backward(name, given, "ppo", {}, backward=True))
                 norm = models.optim_step(name, ADAM)["grad_norm:mean"]
             return norm
 

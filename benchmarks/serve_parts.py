@@ -24,13 +24,14 @@ def tiny_model(folder: Path) -> Path:
 class Server:
     """A process of `agentrl serve` at one address, whose state is in `folder`."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, *settings: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url, self.log = f"http://127.0.0.1:{self.port}", folder / "server.log"
         folder.mkdir(parents=True, exist_ok=True)
         self.command = [sys.executable, "-m", "agentrl", "serve", "--port", str(self.port), f"model.path={model}"]
         self.command += ["trainer.device=cpu", "rollout.max_model_len=512", f"trainer.default_local_dir={folder}"]
+        self.command += settings
         self.start()
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,49 +48,60 @@ class Tenant:
     async def live(self, end: float) -> None:
         """Train and sample until a time."""
         draw = random.Random(self.number)
-        self.session = (await self._post("create_session"))["session_id"]
-        body = {"session_id": self.session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 4}}
-        self.model = (await self._ask(lambda: self._post("create_model", body)))["model_id"]
+        await self.open(rank=4)
         rounds = 0
         while time.monotonic() < end:
-            await asyncio.gather(*(self._command(self._next(), draw) for _ in range(self.pipelined)))
+            await asyncio.gather(*(self.command(self.next(), draw) for _ in range(self.pipelined)))
             rounds += 1
             if rounds % 4 == 0:
-                await self._sample(draw)
+                await self.sample(draw)
             if rounds % 16 == 0:
-                await self._save({"path": "last", "overwrite": True}, "save_weights")
+                await self.save({"path": "last", "overwrite": True}, "save_weights")
             await asyncio.sleep(draw.uniform(0, self.pause))
+        await self.finish()
+
+    async def open(self, rank: int) -> None:
+        """Begin a session with a model."""
+        self.session = (await self._post("create_session"))["session_id"]
+        body = {"session_id": self.session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": rank}}
+        self.model = (await self.ask("create_model", body))["model_id"]
+
+    async def finish(self) -> None:
+        """End the session."""
         await self._post(f"sessions/{self.session}/finish")
 
-    def _next(self) -> int:
+    def next(self) -> int:
+        """The number of the next command."""
         self.seq += 1
         return self.seq
 
-    async def _command(self, seq: int, draw: random.Random) -> None:
+    async def command(self, seq: int, draw: random.Random) -> None:
+        """Send a short pass, or a step."""
         if seq % 3 == 0:
             body = {"model_id": self.model, "seq_id": seq, "adam_params": {"learning_rate": 1e-3}}
-            await self._ask(lambda: self._post("optim_step", body))
+            await self.ask("optim_step", body)
         else:
-            raw = passed(self.model, seq, draw)
-            await self._ask(lambda: self._post("forward_backward", raw))
+            lengths = [draw.randrange(8, 64) for _ in range(2)]
+            await self.ask("forward_backward", passed(self.model, seq, draw, lengths))
 
-    async def _save(self, body: dict[str, Any], path: str) -> dict[str, Any]:
-        given = {"model_id": self.model, "seq_id": self._next()} | body
-        return await self._ask(lambda: self._post(path, given))
+    async def save(self, body: dict[str, Any], path: str) -> dict[str, Any]:
+        given = {"model_id": self.model, "seq_id": self.next()} | body
+        found: dict[str, Any] = await self.ask(path, given)
+        return found
 
-    async def _sample(self, draw: random.Random) -> None:
-        saved = await self._save({"sampling_session_seq_id": 1}, "save_weights_for_sampler")
+    async def sample(self, draw: random.Random) -> None:
+        saved = await self.save({"sampling_session_seq_id": 1}, "save_weights_for_sampler")
         prompt = {"chunks": [{"tokens": [draw.randrange(3, 300) for _ in range(16)]}]}
         body = {"prompt": prompt, "num_samples": 4, "sampling_params": {"max_tokens": 16, "stop": []}}
         self.samples += 1
         given = body | {"sampling_session_id": saved["sampling_session_id"], "seq_id": self.samples}
-        found = await self._ask(lambda: self._post("asample", given))
+        found = await self.ask("asample", given)
         assert all(len(one["tokens"]) == 16 for one in found["sequences"]), found
 
-    async def _ask(self, submit: Callable[[], Awaitable[dict[str, Any]]]) -> Any:
+    async def ask(self, path: str, body: dict[str, Any] | bytes) -> Any:
         """The answer to a request, whose wait is counted."""
         begun = time.monotonic()
-        submitted = await submit()
+        submitted = await self._post(path, body)
         while isinstance(answer := await self._post("retrieve_future", submitted), dict) and "queue_state" in answer:
             pass
         assert "error" not in answer, answer
@@ -107,11 +118,11 @@ class Tenant:
         return answer.json() if "json" in answer.headers["content-type"] else {}
 
 
-def passed(model: str, seq: int, draw: random.Random) -> bytes:
-    """A pass over two sequences."""
+def passed(model: str, seq: int, draw: random.Random, lengths: Sequence[int]) -> bytes:
+    """A pass over sequences of these lengths."""
     message = MESSAGES["ForwardBackwardRequest"](model_id=model, seq_id=seq, loss_fn="cross_entropy")
-    for _ in range(2):
-        datum, ids = message.data.add(), [draw.randrange(3, 300) for _ in range(draw.randrange(8, 64))]
+    for length in lengths:
+        datum, ids = message.data.add(), [draw.randrange(3, 300) for _ in range(length)]
         datum.model_input.add().encoded_text.tokens = np.array(ids, "<i4").tobytes()
         columns = {"target_tokens": (np.array(ids, "<i8"), 2), "weights": (np.ones(len(ids), "<f4"), 1)}
         for name, (column, dtype) in columns.items():

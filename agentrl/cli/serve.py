@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}; 0: any)")
-    parser.add_argument("--token", help="what API keys have to begin with (default: made up for other hosts)")
+    parser.add_argument("--token", help="what API keys have after tml- (default: made up for other hosts)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> None:
     args.overrides = [*DEFAULTS, *args.overrides]
     config = load_config(args, checks=ANSWERING)
     use_idle_cores(config.trainer, config.rollout)
-    made_up = "tml-" if is_loopback(args.host) else f"tml-{secrets.token_urlsafe(18)}."
-    asyncio.run(_serve(config, args.token or made_up, args.host, args.port))
+    token = args.token or ("" if is_loopback(args.host) else f"{secrets.token_urlsafe(18)}.")
+    # The SDK takes no keys without tml-.
+    asyncio.run(_serve(config, f"tml-{token.removeprefix('tml-')}", args.host, args.port))
 
 
 async def _serve(config: Any, token: str, host: str, port: int) -> None:

@@ -123,9 +123,9 @@ class BodyReader:
         self._arriving = 0
         """Bytes of the bodies that have not arrived in full."""
 
-    async def read(self, http: HttpRequest) -> bytes:
-        """The body of a request, unpacked. Raises Refused."""
-        body = bytearray()
+    async def read(self, http: HttpRequest, body: bytearray | None = None) -> bytes:
+        """The body of a request, unpacked; `body` gets what arrives. Raises Refused."""
+        body = bytearray() if body is None else body
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in http.stream():

@@ -17,7 +17,7 @@ from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response
 from agentrl.serve.service import Call, Service
-from agentrl.serve.wire import PROTOBUF
+from agentrl.serve.wire import PROTOBUF, named_command
 
 BAD = (DecodeError, LookupError, TypeError, ValueError, AttributeError)
 """Errors of reading what has another form."""
@@ -41,9 +41,17 @@ class App:
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Any:
-        """The answer to a request. Raises Refused."""
+        """The answer to a request; a refused command counts. Raises Refused."""
+        owner, arrived = self._owner(http.headers.get("x-api-key", "")), bytearray()
+        try:
+            return await self._done(http, owner, await self.bodies.read(http, arrived))
+        except (*BAD, Refused, UserError) as error:
+            if getattr(error, "fault", "") not in ("slow", "busy", "lost"):  # after which a command comes again
+                await self.service.refuse(owner, named_command(bytes(arrived)), str(error))
+            raise
+
+    async def _done(self, http: Request, owner: str, raw: bytes) -> Any:
         path, headers = http.url.path.removeprefix("/api/v1/"), http.headers
-        owner, raw = self._owner(headers.get("x-api-key", "")), await self.bodies.read(http)
         name, *rest = path.split("/")
         if (do := getattr(self.service, f"{http.method.lower()}_{name}", None)) is None:
             raise Refused(f"{http.method} /api/v1/{path[:200]} is not served: see docs/serve.md", "missing")

@@ -8,7 +8,7 @@ Invariants:
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from inspect import signature
@@ -81,19 +81,22 @@ class Models:
 
     def forward_backward(
         self, model: str, data: Sequence[Datum], loss: str, settings: Mapping[str, float], *, backward: bool
-    ) -> PassResult:
+    ) -> Iterator[PassResult | None]:
         """Compute a loss of LOSSES, summed over tokens and data; with `backward` add its gradients to those before.
 
-        A pass has as many tokens as fit.
+        Yields None between two micro-batches, where calls for other models may come, and the result at the end.
         """
         tenant, (chosen, function) = self._tenant(model), loss_of(loss, settings)
         text = self.base.config.get_text_config()
         longest: Any = self.roles.config.rollout.max_model_len or getattr(text, "max_position_embeddings", sys.maxsize)
         batch = pack_data(data, chosen, vocabulary=text.vocab_size, longest=longest)
-        report = tenant.compute(batch, function, backward=backward)
+        passes = tenant.compute(batch, function, backward=backward)
+        while (report := next(passes)) is None:
+            yield None
+            self._place(tenant.slot, tenant.tensors)
         shapes = [datum.columns[TARGETS].shape for datum in data]
         logprobs = [own[:, : (*s, 1)[1]].reshape(s).numpy() for own, s in zip(report.logprobs(), shapes, strict=True)]
-        return PassResult(logprobs, {"loss:sum": float(report.value), "loss_tokens:sum": float(batch.mask.sum())})
+        yield PassResult(logprobs, {"loss:sum": float(report.value), "loss_tokens:sum": float(batch.mask.sum())})
 
     def optim_step(self, model: str, adam: Adam) -> dict[str, float]:
         """Take a step with the gradients so far and clear them; returns their norm and the steps skipped so far."""

@@ -11,9 +11,10 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from dataclasses import field as member
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.serve.contract import Adam, AdapterShape
-from agentrl.serve.wire import MESSAGES, Answer, data_of, field, pass_message
+from agentrl.serve.contract import Adam, AdapterShape, PassResult
+from agentrl.serve.wire import Answer, Body, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ SNAPSHOT_STEPS = 10
 """Optimizer steps after which a snapshot is taken."""
 ANSWERS = 1000
 """Commands whose answers can be fetched again."""
+LONGEST_TTL = 10 * 365 * 86400
+"""Seconds, as in Thinking Machines' service."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
 PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
@@ -50,6 +53,8 @@ class Command:
     path: str
     body: bytes = b""
     answer: "asyncio.Future[Answer]" = member(default_factory=lambda: asyncio.get_running_loop().create_future())
+    passes: Iterator[PassResult | None] | None = None
+    """What is left of a pass that has begun."""
 
     @property
     def failed(self) -> bool:
@@ -71,6 +76,8 @@ class TrainingRun:
         """Number of the next command, and optimizer steps so far."""
         self.alive = self.closing = False
         """Whether the trainer has the model; whether it ends."""
+        self.used = 0.0
+        """Seconds of the trainer's time."""
         self._metrics, self._loss = FileLogger(folder / METRICS_FILE, resume_step=self.steps), 0.0
         self._lock, self.commands = asyncio.Lock(), dict[int, Command]()
         for file in sorted((folder / "commands").glob("[0-9]*")):
@@ -111,10 +118,11 @@ class TrainingRun:
             self._write(command.seq, "answer", answer if isinstance(answer, bytes) else orjson.dumps(answer))
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
-        command.body, self.next = b"", command.seq + 1
+        command.body, command.passes, self.next = b"", None, command.seq + 1
 
-    def do(self, command: Command) -> Answer:
-        """Have the trainer carry out a command. Raises Refused, UserError."""
+    def do(self, command: Command) -> Answer | None:
+        """Have the trainer carry out a command, or one micro-batch of it; None: there are more. Raises Refused,
+        UserError."""
         if not self.alive:
             parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
             self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"], **parts))
@@ -122,8 +130,8 @@ class TrainingRun:
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
         self.closing |= command.path == "unload_model"
-        answer: Answer = getattr(self, f"_{command.path}", lambda _: {})(command)
-        return answer if isinstance(answer, bytes) else {"type": command.path, "model_id": self.id} | answer
+        answer: Answer | None = getattr(self, f"_{command.path}", lambda _: {})(command)
+        return {"type": command.path, "model_id": self.id} | answer if isinstance(answer, dict) else answer
 
     def take_snapshot(self) -> None:
         """Where a start would have much to run again: write the model, and forget the commands so far."""
@@ -148,13 +156,19 @@ class TrainingRun:
         for name in ("snapshots", "sampling", "commands"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _forward_backward(self, command: Command) -> Answer:
-        message = MESSAGES["ForwardBackwardRequest"].FromString(command.body)
-        settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
-        given = data_of(message), message.loss_fn, settings
-        result = self.trainer.forward_backward(self.id, *given, backward=not message.forward_only)
+    def _forward_backward(self, command: Command) -> Answer | None:
+        if command.passes is None:
+            data, loss, settings, forward_only = pass_input(command.body)
+            command.passes = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
+        if (result := next(command.passes)) is None:
+            return None
         self._loss = result.metrics["loss:sum"]
         return pass_message(result)
+
+    _forward = _forward_backward
+
+    def _refused(self, command: Command) -> Answer:
+        raise Refused(command.body.decode())
 
     def _optim_step(self, command: Command) -> Answer:
         given = field(parse(command.body), "adam_params", dict)
@@ -187,13 +201,15 @@ class TrainingRun:
         if not PATH.fullmatch(path):
             raise UserError(f"{path[:200]}: name a checkpoint with letters, digits, and . _ -")
         folder = self.folder / kind / body["path"]
+        for other in self.folder.parent.glob(f"s-{self.info['model_owner']}_*/*weights/*"):
+            is_there(other)  # or deletes it
         here = (folder / NOTE).exists() and facts_in(folder / NOTE)["seq"] != command.seq
         if here and not body.get("overwrite"):
             raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
         delete_checkpoint(folder)
-        write(self.id, folder)
         own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
-        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
+        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own | expiry(body)
+        write(self.id, folder)
         write_atomic(folder / NOTE, [orjson.dumps(note).decode()])
         return {"path": path}
 
@@ -210,9 +226,22 @@ def folder_of(runs: Path, path: str, owner: str) -> Path:
     """The folder of a checkpoint of `owner`, whose name begins those of its runs. Raises Refused."""
     found = PATH.fullmatch(path)
     folder = runs.joinpath(*found.groups()) if found else runs
-    if not folder.parents[1].name.startswith(f"s-{owner}_") or not (folder / NOTE).exists():
+    if not folder.parents[1].name.startswith(f"s-{owner}_") or not is_there(folder):
         raise Refused(f"{path[:200]}: no such checkpoint; it was deleted, or belongs to another key", "missing")
     return folder
+
+
+def is_there(folder: Path) -> bool:
+    """Whether a checkpoint is whole; one whose time to live is over is deleted."""
+    if (note := folder / NOTE).exists() and (facts_in(note).get("expires_at") or inf) < time.time():
+        delete_checkpoint(folder)
+    return note.exists()
+
+
+def expiry(body: Body) -> dict[str, float | None]:
+    """The time at which a checkpoint is deleted, in the protocol's words."""
+    ttl = field(body, "ttl_seconds", int, None)
+    return {"expires_at": None if ttl is None else time.time() + min(max(ttl, 0), LONGEST_TTL)}
 
 
 def delete_checkpoint(folder: Path) -> None:

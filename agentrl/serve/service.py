@@ -1,7 +1,7 @@
 """What the addresses of the API do: sessions, the models that they train in turn, and samples.
 
-Invariants: no model waits for more than one turn of each other; a session, its models and their checkpoints belong to
-the key that made them; an answer can be fetched again.
+Invariants: models that wait share the trainer's time equally, in turns of one micro-batch at most; a session, its
+models and their checkpoints belong to the key that made them; an answer can be fetched again.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
-from agentrl.serve.runs import INFO, PARTS, TrainingRun, delete_checkpoint, facts_in, folder_of
-from agentrl.serve.wire import MESSAGES, Answer, Body, field, prompt_ids, sample_message, scores_answer
+from agentrl.serve.runs import INFO, NOTE, PARTS, TrainingRun, delete_checkpoint, expiry, facts_in, folder_of, is_there
+from agentrl.serve.wire import MESSAGES, Answer, Body, field, pass_answer, prompt_ids, sample_message, scores_answer
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -72,6 +72,8 @@ class Service:
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
         self._samples: dict[str, asyncio.Future[Answer]] = {}
+        self._begun = 0.0
+        """Seconds that the model of the last turn had used before it."""
         self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
 
     async def start(self) -> None:
@@ -87,7 +89,7 @@ class Service:
         await self._samplers.close()
 
     async def _train(self) -> None:
-        """Run one command of each model in turn, and end what its client has left."""
+        """Run commands in turns, and end the models that their clients have left."""
         while await self._wake.wait():
             self._wake.clear()
             if ready := [run for run in self._runs.values() if run.ready]:
@@ -101,9 +103,15 @@ class Service:
                 await answered(self._in_thread(self._trainer.remove, run.id))
 
     async def _turn(self, runs: list[TrainingRun]) -> None:
-        for run, command in [(run, run.ready) for run in runs if run.ready]:
-            run.ran(command, {} if command.failed else await answered(self._in_thread(run.do, command)))
+        """Run a command, or one micro-batch of it, of the model that has used the least time."""
+        # Time that a model has not used is not saved up.
+        run, begun = min(runs, key=lambda run: max(run.used, self._begun)), time.monotonic()
+        self._begun, command = max(run.used, self._begun), run.commands[run.next]
+        answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+        if answer is not None:
+            run.ran(command, answer)
             await self._in_thread(run.take_snapshot)
+        run.used = self._begun + time.monotonic() - begun
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
@@ -175,11 +183,19 @@ class Service:
     async def post_optim_step(self, call: Call) -> Answer:
         return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
 
-    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_optim_step
+    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_forward = post_optim_step
 
     async def post_forward_backward(self, call: Call) -> Answer:
+        if call.body:
+            return await self.post_optim_step(call)
         message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
         return await self._submit(call, message.model_id, message.seq_id or None)
+
+    async def refuse(self, owner: str, command: tuple[str, int] | None, why: str) -> None:
+        """Have a refused command count where its model is the caller's: its number does not come again."""
+        name, seq = command or ("", 0)
+        if name in self._runs and name.startswith(f"s-{owner}_"):
+            await self._submit(Call(owner, "refused", [], {}, why.encode(), protobuf=False), name, seq)
 
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
         run, mine = self._run(call, name), f"s-{call.owner}_"
@@ -207,6 +223,8 @@ class Service:
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
         answer, drawn = found.result(), name in self._samples
+        if isinstance(answer, bytes) and not call.protobuf:
+            return await asyncio.to_thread(pass_answer, answer)
         return sample_message(answer) if call.protobuf and drawn and "error" not in answer else answer
 
     def post_create_sampling_session(self, call: Call) -> Answer:
@@ -291,10 +309,22 @@ class Service:
         """All training runs, one of them, or its checkpoints."""
         if call.rest:
             folder = self._folder / self._owned(call, call.rest[0])
-            notes = [facts_in(note) for note in folder.glob("*weights/*/checkpoint.json")]
-            return {"checkpoints": notes} if call.rest[1:] else facts_in(folder / INFO)
+            if call.rest[2:]:
+                raise Refused(f"downloads are not served: copy the checkpoint's folder in {folder}", "missing")
+            return self.get_checkpoints(call, folder.name) if call.rest[1:] else facts_in(folder / INFO)
         runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
         return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+
+    def get_checkpoints(self, call: Call, run: str = "") -> Answer:
+        """Checkpoints of a training run, or of all."""
+        folders = self._folder.glob(f"{run or f's-{call.owner}_*'}/*weights/*")
+        return {"checkpoints": [facts_in(folder / NOTE) for folder in folders if is_there(folder)]}
+
+    def put_training_runs(self, call: Call) -> Answer:
+        """Set the time to live of a checkpoint; null: it stays."""
+        note = folder_of(self._folder, "/".join(["tinker:/", call.rest[0], *call.rest[2:4]]), call.owner) / NOTE
+        write_atomic(note, [orjson.dumps(facts_in(note) | expiry(call.body)).decode()])
+        return {}
 
     def delete_training_runs(self, call: Call) -> Answer:
         """Delete a checkpoint."""
@@ -303,7 +333,7 @@ class Service:
         return {}
 
 
-async def answered(work: Awaitable[Answer]) -> Answer:
+async def answered(work: Awaitable[Any]) -> Any:
     """The answer that `work` gives, or its error as one."""
     try:
         return await work

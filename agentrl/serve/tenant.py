@@ -1,5 +1,7 @@
 """A model of one client: the project's own passes and optimizer, with a loss that the client names."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -58,16 +60,31 @@ class Tenant(Trainable):
         self._fitted = device.type != "cuda"
         self._function: Any = None
 
-    def compute(self, batch: Batch, function: LossFunction, *, backward: bool) -> PassReport:
-        """Add the gradients of a loss, summed over a batch, to those so far; without `backward` compute it alone."""
+    def compute(self, batch: Batch, function: LossFunction, *, backward: bool) -> Iterator[PassReport | None]:
+        """Add the gradients of a loss, summed over a batch, to those so far; without `backward` compute it alone.
+
+        Yields None between two micro-batches, where other tenants may compute, and the report at the end.
+        """
         if not self._fitted:
             fit_passes(self.roles.config, [self], [], ALONE)
-        self._fitted, self._function = True, function
+        self._fitted, self._function, report = True, function, PassReport()
+        parts = [rows for own in self.split_by_gradient(batch) for rows in self.micro_batching.split(batch, own)]
+        with self._gradients_apart():
+            for number, rows in enumerate(parts):
+                if number:
+                    yield None
+                with self._gradients_apart(), self.training():
+                    micro = batch.select(rows).to(self.device)
+                    report = self.forward_backward(micro, report, backward=backward)
+        yield report
+
+    @contextmanager
+    def _gradients_apart(self) -> Iterator[None]:
+        """The body begins without gradients; at its end its own are added to those before, unless it raises."""
         earlier = [parameter.grad for parameter in self.optimizer.parameters]
         self.clear_gradients()
         try:
-            with self.training():
-                return self.forward_backward(batch.to(self.device), PassReport(), backward=backward)
+            yield
         except BaseException:
             self.clear_gradients()
             raise

@@ -4,6 +4,7 @@ Invariant: no array is larger than the numbers that one request may have, whatev
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from numpy.typing import NDArray
 
 from agentrl.engines.scores import TokenScores
+from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
 from agentrl.serve.contract import Datum, PassResult
 
@@ -23,10 +25,13 @@ Answer = dict[str, Any] | bytes
 
 PROTOBUF = "application/x-protobuf"
 DTYPES = {1: "<f4", 2: "<i8", 3: "<i4"}
+NAMED_DTYPES = {"float32": "<f4", "int64": "<i8"}
 MAX_NUMBERS = 2**25
 """Numbers in the columns of one request, with those that sparse ones leave out."""
 TEXT_ALONE = "images and audio are not served: send chunks of encoded_text alone"
 MUST: Any = object()
+PASS_BEGIN = re.compile(rb"\n.[\w:-]+\x10[\x80-\xff]{0,4}[\0-\x7f]", re.DOTALL)
+MODEL_ID, SEQ_ID = re.compile(rb'"model_id": ?"([\w:-]+)"'), re.compile(rb'"seq_id": ?(\d{1,9})\b')
 
 TEXT = Path(__file__).with_name("messages.textproto").read_text()
 FILE = text_format.Parse(TEXT, descriptor_pb2.FileDescriptorProto())
@@ -48,6 +53,41 @@ def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
         given = "missing" if value is None else repr(value)[:80]
         raise Refused(f"{name}: {given}: give a value of type {kind.__name__}")
     return value
+
+
+def pass_input(raw: bytes) -> tuple[list[Datum], str, dict[str, float], bool]:
+    """(data, loss, its settings, whether no gradient is asked for) in a message, or in the JSON of SDKs up to 0.19.
+    Raises Refused."""
+    if raw.startswith(b"{"):
+        return _json_input(parse(raw))
+    message = MESSAGES["ForwardBackwardRequest"].FromString(raw)
+    settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
+    return data_of(message), message.loss_fn, settings, message.forward_only
+
+
+def _json_input(body: Body) -> tuple[list[Datum], str, dict[str, float], bool]:
+    forward_only = "forward_input" in body
+    given = field(body, "forward_input" if forward_only else "forward_backward_input", dict)
+    try:
+        data = [_json_datum(datum) for datum in field(given, "data", list)]
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise Refused(f"a datum cannot be read: {type(error).__name__}: {error}") from error
+    return data, field(given, "loss_fn", str), field(given, "loss_fn_config", dict, {}), forward_only
+
+
+def _json_datum(datum: Body) -> Datum:
+    arrays = {name: (np.array(t["data"], NAMED_DTYPES[t["dtype"]]), t) for name, t in datum["loss_fn_inputs"].items()}
+    columns = {name: array.reshape(t.get("shape") or -1) for name, (array, t) in arrays.items()}
+    return Datum(np.array(prompt_ids(datum["model_input"]), np.int64), columns)
+
+
+def named_command(body: bytes) -> tuple[str, int] | None:
+    """(model, number) of the command in a body that cannot be read, or has its beginning alone."""
+    if begun := PASS_BEGIN.match(body):
+        message = MESSAGES["ForwardBackwardRequest"].FromString(begun[0])
+        return message.model_id, message.seq_id
+    model, seq = MODEL_ID.search(body), SEQ_ID.search(body)
+    return (model[1].decode(), int(seq[1])) if model and seq else None
 
 
 def data_of(message: Any) -> list[Datum]:
@@ -85,6 +125,16 @@ def prompt_ids(prompt: Body) -> list[int]:
     if any(type(token) is not int or not 0 <= token < 2**31 for token in ids):
         raise Refused(TEXT_ALONE)
     return ids
+
+
+def pass_answer(raw: bytes) -> dict[str, Any]:
+    """The result of a pass in JSON, from its message."""
+    message = MESSAGES["ForwardBackwardOutput"].FromString(raw)
+    tensors = [record.fields["logprobs"] for record in message.loss_fn_outputs]
+    rows = [np.frombuffer(tensor.data, "<f4").reshape(-1, *tensor.trailing_shape) for tensor in tensors]
+    outputs = [{"logprobs": {"data": r.ravel().tolist(), "dtype": "float32", "shape": r.shape}} for r in rows]
+    kind = message.loss_fn_output_type
+    return {"loss_fn_output_type": kind, "loss_fn_outputs": outputs, "metrics": dict(message.metrics)}
 
 
 def pass_message(result: PassResult) -> bytes:

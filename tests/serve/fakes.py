@@ -45,7 +45,11 @@ class FakeTrainer:
         total = float(sum(datum.ids.sum() for datum in data))
         found["gradients"] += total * backward
         logprobs = [np.full(datum.columns["target_tokens"].shape, -0.5, np.float32) for datum in data]
-        return PassResult(logprobs, {"loss:sum": total})
+        for _ in data[1:]:  # a micro-batch each
+            yield None
+            self.calls.append(("micro-batch", model))
+            time.sleep(self.delay)
+        yield PassResult(logprobs, {"loss:sum": total})
 
     def optim_step(self, model, adam):
         found = self._model(model)

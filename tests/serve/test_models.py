@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config.schema import Actor, Config, Model, Optim
 from agentrl.core.errors import UserError
-from agentrl.serve.contract import Adam, AdapterShape, Datum
+from agentrl.serve.contract import Adam, AdapterShape, Datum, PassResult
 from agentrl.serve.losses import LOSSES
 from agentrl.serve.models import Models
 from agentrl.training import PolicyActor, load_model
@@ -73,6 +73,13 @@ def data(loss: str, *, width: int | None = None, seed: int = 0) -> list[Datum]:
     return found
 
 
+def passed(models: Models, *given: Any, backward: bool) -> PassResult:
+    """The result of a pass that nothing interrupts."""
+    *_, result = models.forward_backward(*given, backward=backward)
+    assert result is not None
+    return result
+
+
 def reference(models: Models, name: str) -> PeftModel:
     """The base with the same adapter, by transformers and peft alone."""
     tenant = models._tenant(name)
@@ -124,7 +131,7 @@ def test_losses_and_gradients_are_those_of_plain_transformers(models, kind, loss
     width, loss = (3 if " " in loss else None), loss.split()[0]
     own, given = models[kind], data(loss, width=width)
     with_weights(own, "truth")
-    found = own.forward_backward("truth", given, loss, {}, backward=True)
+    found = passed(own, "truth", given, loss, {}, backward=True)
     network, total = reference(own, "truth"), torch.zeros(())
     for datum, logprobs in zip(given, found.logprobs, strict=True):
         columns = {name: torch.from_numpy(column) for name, column in datum.columns.items()}
@@ -147,9 +154,9 @@ def test_losses_and_gradients_are_those_of_plain_transformers(models, kind, loss
 def test_forward_alone_adds_no_gradient(models) -> None:
     own, given = models["qwen3"], data("ppo")
     with_weights(own, "forward")
-    alone = own.forward_backward("forward", given, "ppo", {}, backward=False)
+    alone = passed(own, "forward", given, "ppo", {}, backward=False)
     assert all(tensor.grad is None for tensor in own.tenants["forward"].tensors.values())
-    both = own.forward_backward("forward", given, "ppo", {}, backward=True)
+    both = passed(own, "forward", given, "ppo", {}, backward=True)
     assert alone.metrics == both.metrics
     assert all(np.array_equal(a, b) for a, b in zip(alone.logprobs, both.logprobs, strict=True))
     own.remove("forward")
@@ -160,8 +167,8 @@ SHAPES = [SHAPE, AdapterShape(rank=4, seed=8), AdapterShape(rank=2, seed=7, unem
 
 def steps(models: Models, name: str, number: int) -> dict[str, float]:
     """Two passes and a step of a model."""
-    models.forward_backward(name, data("cross_entropy", seed=number), "cross_entropy", {}, backward=True)
-    models.forward_backward(name, data("ppo", seed=9 + number), "ppo", {"clip_high_threshold": 1.3}, backward=True)
+    passed(models, name, data("cross_entropy", seed=number), "cross_entropy", {}, backward=True)
+    passed(models, name, data("ppo", seed=9 + number), "ppo", {"clip_high_threshold": 1.3}, backward=True)
     return models.optim_step(name, ADAM)
 
 
@@ -197,7 +204,7 @@ def test_models_in_half_precision_have_gradients_of_their_own(models, folders) -
     for own in (half, exact):
         for number in (0, 1, 0):
             given = data("cross_entropy", seed=number)
-            own.forward_backward(f"m{number}", given, "cross_entropy", {}, backward=True)
+            passed(own, f"m{number}", given, "cross_entropy", {}, backward=True)
     for name in ("m0", "m1"):
         for own, tensor in half.tenants[name].tensors.items():
             expected = exact.tenants[name].tensors[own].grad
@@ -212,7 +219,7 @@ def test_a_model_goes_on_from_a_save_as_if_there_was_none(models, tmp_path) -> N
     for name in ("saved", "loaded", "begun"):
         own.create(name, replace(SHAPE, seed=len(name)))
     steps(own, "saved", 0)
-    own.forward_backward("saved", data("dro"), "dro", {}, backward=True)
+    passed(own, "saved", data("dro"), "dro", {}, backward=True)
     own.save("saved", tmp_path / "state")
     steps(own, "loaded", 3)  # all of it is replaced
     own.load("loaded", tmp_path / "state", optimizer=True)
@@ -256,7 +263,7 @@ def test_a_few_steps_are_those_of_the_policy_of_a_run(models, folders) -> None:
         given = [
             Datum(row[0][:-1].numpy(), {n: c[1:].numpy() for n, c in zip(columns, row, strict=True)}) for row in rows
         ]
-        own.forward_backward("served", given, "ppo", {}, backward=True)
+        passed(own, "served", given, "ppo", {}, backward=True)
         norm = own.optim_step("served", replace(ADAM, eps=1e-2))["grad_norm:mean"]
         assert policy.update(batch)["actor/grad_norm"] == pytest.approx(norm, rel=1e-5)
     for name, tensor in own.tenants["served"].tensors.items():
@@ -296,31 +303,31 @@ def test_all_weights_are_trained_of_one_model_alone(folders, tmp_path) -> None:
     first, base = data("cross_entropy"), own.base.module
     before = logits(base)
     own.create("adapter", SHAPE)
-    expected = own.forward_backward("adapter", first, "cross_entropy", {}, backward=False)
+    expected = passed(own, "adapter", first, "cross_entropy", {}, backward=False)
     with pytest.raises(UserError, match="unload adapter first"):
         own.create("full", AdapterShape(rank=0))
     own.remove("adapter")
     own.create("full", AdapterShape(rank=0))
     with pytest.raises(UserError, match="unload full first"):
         own.create("adapter", SHAPE)
-    found = own.forward_backward("full", first, "cross_entropy", {}, backward=True)
+    found = passed(own, "full", first, "cross_entropy", {}, backward=True)
     assert found.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=1e-5)
     own.optim_step("full", ADAM)
     own.save("full", tmp_path / "state")
-    after = own.forward_backward("full", first, "cross_entropy", {}, backward=False).metrics["loss:sum"]
+    after = passed(own, "full", first, "cross_entropy", {}, backward=False).metrics["loss:sum"]
     own.export("full", tmp_path / "model")
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     torch.testing.assert_close(logits(network), logits(base))  # in place, where samplers read them
     own.optim_step("full", replace(ADAM, learning_rate=1.0))
     own.load("full", tmp_path / "state", optimizer=True)
-    again = own.forward_backward("full", first, "cross_entropy", {}, backward=False).metrics["loss:sum"]
+    again = passed(own, "full", first, "cross_entropy", {}, backward=False).metrics["loss:sum"]
     assert again == after != found.metrics["loss:sum"]
     state = sum(parameter._version for parameter in base.parameters())
     own.remove("full")
     assert sum(parameter._version for parameter in base.parameters()) != state
     assert torch.equal(logits(base), before)
     own.create("adapter", SHAPE)
-    assert own.forward_backward("adapter", first, "cross_entropy", {}, backward=False).metrics == expected.metrics
+    assert passed(own, "adapter", first, "cross_entropy", {}, backward=False).metrics == expected.metrics
 
 
 def changed(**columns: Any) -> list[Datum]:
@@ -354,7 +361,7 @@ BAD: dict[str, tuple[str, dict[str, float], dict[str, Any], str]] = {
 def unchanged(models) -> dict[str, torch.Tensor]:
     """The gradients so far of a model."""
     models["qwen3"].create("refused", SHAPE)
-    models["qwen3"].forward_backward("refused", data("ppo"), "ppo", {}, backward=True)
+    passed(models["qwen3"], "refused", data("ppo"), "ppo", {}, backward=True)
     return {name: tensor.grad.clone() for name, tensor in models["qwen3"].tenants["refused"].tensors.items()}
 
 
@@ -362,7 +369,7 @@ def unchanged(models) -> dict[str, torch.Tensor]:
 def test_bad_data_are_refused_in_a_line_before_anything_changes(models, unchanged, case) -> None:
     loss, settings, columns, line = BAD[case]
     with pytest.raises(UserError, match=line) as caught:
-        models["qwen3"].forward_backward("refused", changed(**columns), loss, settings, backward=True)
+        passed(models["qwen3"], "refused", changed(**columns), loss, settings, backward=True)
     assert "\n" not in str(caught.value)
     tensors = models["qwen3"].tenants["refused"].tensors
     assert all(torch.equal(tensors[name].grad, gradient) for name, gradient in unchanged.items())
@@ -371,29 +378,48 @@ def test_bad_data_are_refused_in_a_line_before_anything_changes(models, unchange
 def test_padding_has_no_part_whatever_its_log_probs_are(models) -> None:
     own, given = models["llama"], data("importance_sampling")
     own.create("padded", SHAPE)
-    expected = own.forward_backward("padded", given, "importance_sampling", {}, backward=True).metrics
+    expected = passed(own, "padded", given, "importance_sampling", {}, backward=True).metrics
     for datum in given:
         datum.columns["logprobs"][datum.columns["advantages"] == 0] = -np.inf
-    assert own.forward_backward("padded", given, "importance_sampling", {}, backward=True).metrics == expected
+    assert passed(own, "padded", given, "importance_sampling", {}, backward=True).metrics == expected
     assert np.isfinite(own.optim_step("padded", ADAM)["grad_norm:mean"])
     own.remove("padded")
+
+
+def test_other_models_compute_between_micro_batches(models) -> None:
+    own, given = models["llama"], data("ppo")
+    gradients, results = [], []
+    for name, rounds in (("alone", ["large"]), ("mixed", ["large", "small"])):
+        for one in ("large", "small"):
+            own.create(one, replace(SHAPE, seed=len(one)))
+            passed(own, one, data("dro"), "dro", {}, backward=True)
+        running = {one: own.forward_backward(one, given, "ppo", {}, backward=True) for one in rounds}
+        turns = [[next(running[one], "done") for one in rounds] for _ in range(3)]
+        assert [turn[0] is None for turn in turns] == [True, False, False], name
+        results.append(turns[1][0])
+        gradients.append([tensor.grad.clone() for tensor in own.tenants["large"].tensors.values()])
+        own.remove("large")
+        own.remove("small")
+    assert results[0].metrics == results[1].metrics
+    assert all(map(np.array_equal, results[0].logprobs, results[1].logprobs))
+    assert all(map(torch.equal, *gradients))
 
 
 def test_a_failed_pass_leaves_the_gradients_so_far(models, monkeypatch) -> None:
     own, given = models["llama"], data("ppo")
     own.create("failing", SHAPE)
-    own.forward_backward("failing", given, "ppo", {}, backward=True)
+    passed(own, "failing", given, "ppo", {}, backward=True)
     tenant = own.tenants["failing"]
     before = {name: tensor.grad.clone() for name, tensor in tenant.tensors.items() if tensor.grad is not None}
-    passes = iter([tenant.loss])
+    passes = [tenant.loss]
 
     def fails(micro: Any, report: Any) -> torch.Tensor:
-        return next(passes)(micro, report)  # StopIteration in the second pass
+        return passes.pop()(micro, report)  # IndexError in the second pass
 
     with monkeypatch.context() as patch:
         patch.setattr(tenant, "loss", fails)
-        with pytest.raises(StopIteration):
-            own.forward_backward("failing", given, "ppo", {}, backward=True)
+        with pytest.raises(IndexError):
+            passed(own, "failing", given, "ppo", {}, backward=True)
     assert all(torch.equal(tensor.grad, before[name]) for name, tensor in tenant.tensors.items())
     own.remove("failing")
 

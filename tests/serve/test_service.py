@@ -3,11 +3,16 @@
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 
+from agentrl.cli import serve as serve_command
+from agentrl.cli.main import main
+from agentrl.config.schema import Config
+from agentrl.http import serving as serving_module
 from agentrl.serve import runs as runs_module
 from agentrl.serve import service as service_module
 from agentrl.serve.app import App
@@ -83,7 +88,7 @@ async def test_commands_that_come_out_of_order_run_in_order(tmp_path):
         assert trainer.calls[1:] == []
         await client.forward(1, 1, 2)
         assert (await client.result(third))["metrics"]["weights:mean"] == 13.0
-        message = MESSAGES["ForwardBackwardOutput"].FromString(await client.result(second))
+        message = MESSAGES["ForwardBackwardOutput"].FromString(await client.result(second, PROTOBUF))
         assert message.metrics == {"loss:sum": 10.0}
         assert np.frombuffer(message.loss_fn_outputs[0].fields["logprobs"].data, "<f4").tolist() == [-0.5]
 
@@ -137,7 +142,28 @@ async def test_commands_that_have_not_run_run_after_the_restart(tmp_path):
     async with serving(tmp_path) as http:
         client.http = http
         assert (await client.result(step))["metrics"]["weights:mean"] == 15.0
-        assert len(await client.result(waiting[0])) > 10
+        assert (await client.result(waiting[0]))["metrics"] == {"loss:sum": 1.0}
+
+
+async def test_refused_commands_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving_module, "MAX_BODY_BYTES", 2000)
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        last = await client.step(5)
+        await client.post("forward_backward", pass_body(client.model, 1, range(2000)), 413)
+        unserved = {"model_id": client.model, "path": "x", "seq_id": 2}
+        await Client(http, "tml-b").post("save_weights_external", unserved | {"seq_id": 4}, 404)
+        await client.post("save_weights_external", unserved, 404)
+        await client.post("forward_backward", {"model_id": client.model, "seq_id": 3, "x": "\x00" * 2000}, 413)
+        await client.forward(4, 6)
+        assert (await client.result(last))["metrics"]["weights:mean"] == 6.0
+        refused = await client.result({"request_id": f"{client.model}/2"})
+        assert refused["category"] == "user"
+        assert "save_weights_external is not served" in refused["error"]
+    async with serving(tmp_path) as http:
+        client.http = http
+        assert (await client.result(await client.step(6)))["metrics"]["steps:max"] == 2
 
 
 async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
@@ -167,9 +193,52 @@ async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
         assert (info["is_lora"], info["lora_rank"]) == (True, 4)
         listed = await client.post(f"training_runs/{client.session}:train:0/checkpoints", verb="GET")
         assert [one["checkpoint_id"] for one in listed["checkpoints"]] == ["weights/one"]
+        download = f"training_runs/{client.session}:train:0/checkpoints/weights/one/archive"
+        assert "copy the checkpoint's folder" in (await client.post(download, verb="GET", status=404))["detail"]
         await other.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE", status=404)
         await client.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE")
         assert "no such checkpoint" in (await client.post("weights_info", {"tinker_path": path}, 404))["detail"]
+
+
+async def test_checkpoints_go_when_their_time_to_live_is_over(tmp_path, monkeypatch):
+    clock = SimpleNamespace(time=lambda: now)
+    now = 1000.0
+    monkeypatch.setattr(runs_module, "time", clock)
+    async with serving(tmp_path) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        for seq, (name, seconds) in enumerate([("short", 60), ("long", 900), ("kept", None)], 1):
+            body = {"model_id": client.model, "path": name, "seq_id": seq, "ttl_seconds": seconds}
+            await client.result(await client.post("save_weights", body))
+        bad = {"model_id": client.model, "path": "bad", "seq_id": 4, "ttl_seconds": "soon"}
+        assert "ttl_seconds" in (await client.result(await client.post("save_weights", bad)))["error"]
+
+        async def listed(path="checkpoints"):
+            found = (await client.post(path, verb="GET"))["checkpoints"]
+            return {one["checkpoint_id"].partition("/")[2]: one["expires_at"] for one in found}
+
+        assert await listed() == {"short": 1060.0, "long": 1900.0, "kept": None}
+        assert (await other.post("checkpoints", verb="GET"))["checkpoints"] == []
+        address = f"training_runs/{client.model}/checkpoints"
+        await client.post(f"{address}/weights/kept/ttl", {"ttl_seconds": 50}, verb="PUT")
+        await client.post(f"{address}/weights/long/ttl", {"ttl_seconds": None}, verb="PUT")
+        for path in (f"{address}/weights/long/ttl", "training_runs/../checkpoints/weights/long/ttl"):
+            await other.post(path, {"ttl_seconds": 1}, 404, verb="PUT")
+        assert await listed(address) == {"short": 1060.0, "long": None, "kept": 1050.0}
+        now = 1055.0
+        gone = {"tinker_path": f"tinker://{client.model}/weights/kept"}
+        assert "no such checkpoint" in (await client.post("weights_info", gone, 404))["detail"]
+        now = 1065.0
+        later, model = await Client(http).open(), client.model
+        await later.result(await later.post("save_weights", body | {"model_id": later.model, "path": "x", "seq_id": 1}))
+        assert not (tmp_path / model / "weights" / "short").exists(), "a save of any model deletes what has expired"
+        await later.post(f"training_runs/{later.model}/checkpoints/weights/x", verb="DELETE")
+        await client.result(await client.post("save_weights", body | {"path": "short", "seq_id": 5}))
+        assert await listed() == {"long": None, "short": None}
+        now = 10.0**12
+        assert {path.name for path in (tmp_path / client.model / "weights").iterdir()} == {"long", "short"}
+        await client.post(f"{address}/weights/long/publish", status=404)
+        await client.post(f"{address}/weights/long/publish", verb="DELETE", status=404)
+        assert await listed() == {"long": None, "short": None}
 
 
 async def test_samples_have_the_weights_of_their_session(tmp_path):
@@ -267,8 +336,8 @@ async def test_an_answer_that_takes_long_is_asked_for_again(tmp_path, monkeypatc
         await client.post("retrieve_future", {"request_id": f"{client.model}/77"}, 410)
 
 
-async def test_models_are_trained_in_turn(tmp_path):
-    trainer = FakeTrainer()
+async def test_models_share_the_time(tmp_path):
+    trainer = FakeTrainer(delay=0.02)
     async with serving(tmp_path, trainer) as http:
         first, second = await Client(http).open(), await Client(http, "tml-b").open()
         trainer.gate.clear()
@@ -276,8 +345,35 @@ async def test_models_are_trained_in_turn(tmp_path):
         seconds = [await second.forward(seq, 1) for seq in range(1, 4)]
         trainer.gate.set()
         await asyncio.gather(first.result(firsts[-1]), second.result(seconds[-1]))
-    order = [call[1] == first.model for call in trainer.calls if call[0] == "pass"]
-    assert order == [True, True, False, True, False, True, False, True, True]
+        order = [call[1] == first.model for call in trainer.calls if call[0] == "pass"]
+        assert order.index(False) <= 2
+        assert order[-2:] == [True, True], "the second one has its three turns before the others' last"
+        trainer.calls.clear()
+        seconds = [await second.forward(seq, 1) for seq in range(4, 12)]
+        firsts = [await first.forward(seq, 1) for seq in range(7, 12)]
+        await asyncio.gather(first.result(firsts[-1]), second.result(seconds[-1]))
+        order = [call[1] == first.model for call in trainer.calls if call[0] == "pass"]
+        assert True in order[:4], "the time that the second one has not used is not saved up"
+
+
+async def test_a_long_pass_lets_other_models_compute_between_its_micro_batches(tmp_path):
+    trainer = FakeTrainer(delay=0.03)
+    async with serving(tmp_path, trainer) as http:
+        large, small = await Client(http).open(), await Client(http, "tml-b").open()
+        message = MESSAGES["ForwardBackwardRequest"].FromString(pass_body(large.model, 1, [1]))
+        for _ in range(7):
+            message.data.append(message.data[0])
+        trainer.gate.clear()
+        long = await large.post("forward_backward", message.SerializeToString())
+        shorts = [await small.forward(seq, 1) for seq in range(1, 4)]
+        trainer.gate.set()
+        await asyncio.gather(large.result(long), small.result(shorts[-1]))
+        assert MESSAGES["ForwardBackwardOutput"].FromString(await large.result(long, PROTOBUF)).metrics == {
+            "loss:sum": 8.0
+        }
+        assert (await large.result(await large.step(2)))["metrics"]["weights:mean"] == 8.0
+    order = [call[1] == large.model for call in trainer.calls if call[0] in ("pass", "micro-batch")]
+    assert order[-2:] == [True, True], "the short passes come between the micro-batches of the long one"
 
 
 async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monkeypatch):
@@ -301,6 +397,19 @@ async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
         await thief.post("optim_step", {"model_id": client.model, "seq_id": 1}, 404)
         await thief.post("get_info", {"model_id": client.model}, 404)
         await thief.post("session_heartbeat", {"session_id": client.session}, 404)
+
+
+@pytest.mark.parametrize("given", ["abc", "tml-abc"])
+def test_the_printed_key_begins_as_the_sdk_wants(monkeypatch, given):
+    served = []
+
+    async def serve(config, token, host, port):
+        served.append(token)
+
+    monkeypatch.setattr(serve_command, "_serve", serve)
+    monkeypatch.setattr(serve_command, "load_config", lambda args, checks: Config())
+    main(["serve", "--token", given, "model.path=x"])
+    assert served == ["tml-abc"]
 
 
 @pytest.mark.parametrize(
@@ -367,6 +476,33 @@ async def test_hostile_tensors_are_the_users_fault(tmp_path, message):
         message.model_id = client.model
         answer = await client.result(await client.post("forward_backward", message.SerializeToString()))
         assert answer["category"] == "user"
+
+
+def json_pass(client, seq, kind="forward_backward", **tensor):
+    """The body of SDKs up to 0.19, which leave out types and defaults."""
+    column = {"data": [1, 2], "dtype": "int64"} | tensor
+    datum = {"model_input": {"chunks": [{"tokens": [1, 2]}]}, "loss_fn_inputs": {"target_tokens": column}}
+    given = {"data": [datum], "loss_fn": "cross_entropy"}
+    return {f"{kind}_input": given, "model_id": client.model, "seq_id": seq}
+
+
+async def test_passes_in_json_are_those_of_messages(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        given = json_pass(client, 1, shape=[2, 1])
+        answer = await client.result(await client.post("forward_backward", given))
+        assert answer["metrics"] == {"loss:sum": 3.0}
+        column = {"data": [-0.5, -0.5], "dtype": "float32", "shape": [2, 1]}
+        assert answer["loss_fn_outputs"] == [{"logprobs": column}]
+        await client.result(await client.post("forward", json_pass(client, 2, "forward")))
+        await client.result(await client.forward(3, 1, 2))
+        for seq, wrong in enumerate(({"dtype": "object"}, {"data": ["x"]}, {"data": [2**70]}, {"shape": [9]}), 4):
+            answer = await client.result(await client.post("forward_backward", json_pass(client, seq, **wrong)))
+            assert answer["category"] == "user"
+            assert "a datum cannot be read" in answer["error"]
+    passes = [(call[4], call[5][0].ids.tolist()) for call in trainer.calls if call[0] == "pass"]
+    assert passes == [(True, [1, 2]), (False, [1, 2]), (True, [1, 2])]
 
 
 async def test_sparse_columns_are_read(tmp_path):
