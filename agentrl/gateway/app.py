@@ -13,12 +13,13 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
+from agentrl.core.tasks import cancelled
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
-from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
+from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response
 
 log = logging.getLogger(__name__)
 
@@ -224,17 +225,15 @@ class EventStream(Response):
         self.protocol, self.work = protocol, work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(disconnected(receive))
+        either: set[asyncio.Future[Any]] = {self.work, asyncio.ensure_future(disconnected(receive))}
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            either: set[asyncio.Future[Any]] = {self.work, gone}
             while not (await asyncio.wait(either, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
             if self.work.done():
                 await send({"type": "http.response.body", "body": self._events()})
         finally:
-            await ended(self.work)
-            await ended(gone)
+            await cancelled(either)
 
     def _events(self) -> bytes:
         try:
@@ -252,8 +251,7 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
             return json_response(protocol.whole(work.result()))
         raise ClientDisconnect
     finally:
-        gone.cancel()
-        await ended(work)
+        await cancelled([gone, work])
 
 
 async def _nothing_here(http: HttpRequest) -> Response:
