@@ -106,19 +106,16 @@ class Endpoint:
         self.handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._response(HttpRequest(scope, receive))
-        await response(scope, receive, send)
-
-    async def _response(self, http: HttpRequest) -> Response:
         try:
-            return await self.handle(http)
+            response = await self.handle(HttpRequest(scope, receive))
         except ClientDisconnect:
-            return Response(status_code=499)
+            response = Response(status_code=499)
         except Exception as error:
-            refused, protocol = _as_refusal(error), _protocol_of(http.scope)
+            refused, protocol = _as_refusal(error), _protocol_of(scope)
             status = protocol.STATUS[refused.fault]
             later = {"Retry-After": "1"} if status in (429, 503, 529) else None  # clients send these again
-            return json_response(protocol.error(refused), status, later)
+            response = json_response(protocol.error(refused), status, later)
+        await response(scope, receive, send)
 
 
 class Handlers:
