@@ -4,10 +4,4 @@ from agentrl.chat.chat import Chat
 from agentrl.chat.parsers import PARSERS
 from agentrl.chat.segments import Append, Segment, Split
 
-__all__ = [
-    "PARSERS",
-    "Append",
-    "Chat",
-    "Segment",
-    "Split",
-]
+__all__ = ["PARSERS", "Append", "Chat", "Segment", "Split"]

@@ -116,16 +116,13 @@ def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch |
         return Mismatch(last, role, None, f"(an error) {error}", actual)
     # After the last turn the template may write more than the stop token, or (GLM) not even that.
     expected, actual = base.split_end(expected)[0], base.split_end(comparison.actual)[0]
+    if comparison.equal(expected, actual):
+        return None
     if not trace:
-        return None if comparison.equal(expected, actual) else _untraced(comparison, expected, actual)
+        at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
+        return Mismatch(None, "", None, _excerpt(expected, at), _excerpt(actual, at_actual))
     found = list(islice(_differences(comparison, base, expected, actual), MAX_DIFFERENCES))
-    return replace(found[0], more=tuple(found[1:])) if found else None
-
-
-def _untraced(comparison: Comparison, expected: str, actual: str) -> Mismatch:
-    """The first difference, without its message."""
-    at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
-    return Mismatch(None, "", None, _excerpt(expected, at), _excerpt(actual, at_actual))
+    return replace(found[0], more=tuple(found[1:]))
 
 
 def _differences(comparison: Comparison, base: FixedBase, expected: str, actual: str) -> Iterator[Mismatch]:

@@ -73,7 +73,8 @@ class Segmenter:
         return [(source, segment) for source, segment in segments if segment]
 
     def _by_role(self, ids: list[int], messages: Sequence[Message], before: Sequence[Message]) -> list[Segment]:
-        groups = [(source, list(group)) for source, group in groupby(messages, key=_source)]
+        runs = groupby(messages, lambda message: Source.TOOL if message["role"] in TOOL_ROLES else Source.USER)
+        groups = [(source, list(run)) for source, run in runs]
         if len(groups) < 2:
             return [(groups[0][0] if groups else Source.TEMPLATE, ids)]
         segments, start = [], 0
@@ -95,7 +96,3 @@ class Segmenter:
         # The suffix begins with the turn's end, which `ids` have already lost.
         offset = next((k for k in range(len(full)) if full[k : k + 3] == ids[:3]), 0)
         return common_length(full[offset:], ids)
-
-
-def _source(message: Message) -> Source:
-    return Source.TOOL if message["role"] in TOOL_ROLES else Source.USER

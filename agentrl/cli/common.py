@@ -21,10 +21,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add overrides and their options; Hydra's spellings work too."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, and presets as GROUP=NAME")
     parser.add_argument(
-        "--config-name",
-        "-cn",
-        metavar="NAME",
-        help="configuration file, without .yaml (default: the command's own)",
+        "--config-name", "-cn", metavar="NAME", help="configuration file, without .yaml (default: the command's own)"
     )
     parser.add_argument(
         "--config-dir",

@@ -47,10 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them, with `-m` as in Hydra."""
     add_config_arguments(parser)
     parser.add_argument(
-        "--multirun",
-        "-m",
-        action="store_true",
-        help="run each combination of KEY=A,B values, one after another",
+        "--multirun", "-m", action="store_true", help="run each combination of KEY=A,B values, one after another"
     )
 
 

@@ -37,11 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     test.add_argument("--model", metavar="PATH", help="show the tools as this model's chat template renders them")
     test.add_argument("--only", metavar="NAME", action="append", help="test only this tool (repeatable)")
     test.add_argument(
-        "--call",
-        metavar="NAME=JSON",
-        action="append",
-        default=[],
-        help="arguments for a call of a tool (repeatable)",
+        "--call", metavar="NAME=JSON", action="append", default=[], help="arguments for a call of a tool (repeatable)"
     )
 
 

@@ -37,7 +37,9 @@ async def look(container: Container, path: str, user: str | None = None) -> str 
         if size > MAX_BYTES:
             raise ModelError(f"Error: {path} has {size} bytes, too many to view at once. Use head, tail or sed.")
         if len(content) >= size or not rest:
-            return _as_text(path, content)
+            if b"\0" in content:
+                raise ModelError(f"Error: {path} is no text file.")
+            return content.decode(errors="surrogateescape")
 
 
 async def write(container: Container, path: str, text: str, user: str | None = None) -> None:
@@ -68,9 +70,3 @@ def _decoded(path: str, text: str) -> bytes:
         return b64decode("".join(text.split()), validate=True)
     except NoBase64:
         raise ModelError(f"Error: {path} cannot be read.") from None
-
-
-def _as_text(path: str, content: bytes) -> str:
-    if b"\0" in content:
-        raise ModelError(f"Error: {path} is no text file.")
-    return content.decode(errors="surrogateescape")

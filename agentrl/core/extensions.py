@@ -8,7 +8,7 @@ Invariants:
 """
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 
 from agentrl.core.errors import reported_as
 
@@ -32,12 +32,8 @@ def _load(*, layers: bool) -> None:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         if point.module.startswith("agentrl") is not layers:
             continue
-        with reported_as(f"the plug-in {point.name} ({_package(point)}) does not load"):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        with reported_as(f"the plug-in {point.name} ({package}) does not load"):
             found = point.load()
             if callable(found):
                 found()
-
-
-def _package(point: EntryPoint) -> str:
-    dist = point.dist
-    return f"{dist.name} {dist.version}" if dist else point.value

@@ -127,7 +127,7 @@ def _called(function: Callable[..., Any], message: bytes) -> Answer:
 
     def call() -> Any:
         result = function(**given)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return asyncio.run(asyncio.wait_for(result, None)) if inspect.isawaitable(result) else result
 
     try:
         return _guarded(call)
@@ -144,10 +144,6 @@ def _sendable(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {key: _sendable(item) for key, item in value.items()}
         return [_sendable(item) for item in value] if isinstance(value, list) else repr(value)
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
 
 
 def _guarded(call: Callable[[], Any]) -> Answer:

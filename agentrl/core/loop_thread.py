@@ -32,8 +32,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
-        self._check()
-        started = LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
+        started = self.start(work)
         try:
             return started.result()
         except BaseException:

@@ -7,7 +7,7 @@ the YAML file and the entry.
 import importlib
 import importlib.util
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -142,20 +142,15 @@ def _load_named(name: str, folder: Path, where: str) -> ModuleType:
     if file.is_file():
         return load_user_file(file, where=where)
     _widen_import_path(folder)
-    missing = not _is_there(name)
+    missing = True
+    with suppress(ModuleNotFoundError):  # of a package above it
+        missing = importlib.util.find_spec(name) is None
     for reason in filter(None, (layer.missing(name) for layer in layers() if missing)):
         raise UserError(f"{where}: {reason}")
     with reported_as(
         f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where
     ):
         return importlib.import_module(name)
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package above it
-        return False
 
 
 def _entry(file: Path, where: str, item: Any) -> Entry:

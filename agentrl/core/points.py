@@ -77,16 +77,12 @@ sequences of means over their tokens, whatever `loss_agg_mode` says ("usually": 
 function that singles out tokens."""
 
 KL_ESTIMATORS = kl_estimator = Registry[Any](
-    "a KL estimator",
-    places=("algorithms/kl.py",),
-    contract=FunctionContract(("logprobs", "ref_logprobs")),
+    "a KL estimator", places=("algorithms/kl.py",), contract=FunctionContract(("logprobs", "ref_logprobs"))
 )
 """`actor.kl_loss_type` and `algorithm.kl_penalty`."""
 
 GROUP_FILTERS = group_filter = Registry[Any](
-    "a filter of groups",
-    places=("algorithms/filters.py",),
-    contract=FunctionContract(("values",), ("trajectories",)),
+    "a filter of groups", places=("algorithms/filters.py",), contract=FunctionContract(("values",), ("trajectories",))
 )
 """`algorithm.filter_groups.keep`."""
 
@@ -103,9 +99,7 @@ PARSERS = tool_parser = Registry[Any](
 """`rollout.multi_turn.format`. Mark `stops`: further tokens at which its models stop."""
 
 ROW_SAMPLERS = row_sampler = Registry[Any](
-    "a sampler of rows",
-    places=("data/samplers.py",),
-    contract=FunctionContract(("rows",), ("seed", "epoch", "scores")),
+    "a sampler of rows", places=("data/samplers.py",), contract=FunctionContract(("rows",), ("seed", "epoch", "scores"))
 )
 """`data.row_sampler`."""
 
@@ -198,9 +192,7 @@ WEIGHT_TRANSPORTS = weight_transport = Registry[Any](
 """`rollout.weight_sync`."""
 
 TASKS = task = Registry[Any](
-    "a task",
-    places=("tasks/demo",),
-    contract=ClassContract(None, ("draw(rng)",), functions=False),
+    "a task", places=("tasks/demo",), contract=ClassContract(None, ("draw(rng)",), functions=False)
 )
 """`agentrl data NAME`."""
 

@@ -8,6 +8,7 @@ seconds, because starting one costs more than most calls.
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 IDLE = 5.0
@@ -34,17 +35,10 @@ class DaemonThreads:
             try:
                 work = inbox.get(timeout=IDLE)
             except Empty:
-                if self._retire(inbox):
+                with suppress(ValueError):  # it was picked for new work at this very moment
+                    self.idle.remove(inbox)
                     return
                 continue
             work()
             del work  # or it would keep its arguments alive while the thread is idle
             self.idle.append(inbox)
-
-    def _retire(self, inbox: "SimpleQueue[Work]") -> bool:
-        """Whether the thread may end: not when it was picked for new work at this very moment."""
-        try:
-            self.idle.remove(inbox)
-        except ValueError:
-            return False
-        return True

@@ -78,12 +78,7 @@ class UserFunction:
         return True
 
     async def run(
-        self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        timeout: float | None,
-        threads: Threads | None = None,
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, timeout: float | None, threads: Threads | None = None
     ) -> Any:
         """Call the function. Raises TimeoutError after `timeout` seconds, and the errors of the function.
 

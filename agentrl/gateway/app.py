@@ -13,12 +13,13 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
+from agentrl.core.tasks import cancelled
 from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
-from agentrl.http.serving import BodyReader, Guarded, disconnected, ended, json_response
+from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response
 
 log = logging.getLogger(__name__)
 
@@ -105,19 +106,16 @@ class Endpoint:
         self.handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._response(HttpRequest(scope, receive))
-        await response(scope, receive, send)
-
-    async def _response(self, http: HttpRequest) -> Response:
         try:
-            return await self.handle(http)
+            response = await self.handle(HttpRequest(scope, receive))
         except ClientDisconnect:
-            return Response(status_code=499)
+            response = Response(status_code=499)
         except Exception as error:
-            refused, protocol = _as_refusal(error), _protocol_of(http.scope)
+            refused, protocol = _as_refusal(error), _protocol_of(scope)
             status = protocol.STATUS[refused.fault]
             later = {"Retry-After": "1"} if status in (429, 503, 529) else None  # clients send these again
-            return json_response(protocol.error(refused), status, later)
+            response = json_response(protocol.error(refused), status, later)
+        await response(scope, receive, send)
 
 
 class Handlers:
@@ -224,17 +222,15 @@ class EventStream(Response):
         self.protocol, self.work = protocol, work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(disconnected(receive))
+        either: set[asyncio.Future[Any]] = {self.work, asyncio.ensure_future(disconnected(receive))}
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            either: set[asyncio.Future[Any]] = {self.work, gone}
             while not (await asyncio.wait(either, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
             if self.work.done():
                 await send({"type": "http.response.body", "body": self._events()})
         finally:
-            await ended(self.work)
-            await ended(gone)
+            await cancelled(either)
 
     def _events(self) -> bytes:
         try:
@@ -252,8 +248,7 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
             return json_response(protocol.whole(work.result()))
         raise ClientDisconnect
     finally:
-        gone.cancel()
-        await ended(work)
+        await cancelled([gone, work])
 
 
 async def _nothing_here(http: HttpRequest) -> Response:

@@ -23,7 +23,8 @@ def forced_prefix(chat: Chat, tools: Sequence[dict[str, Any]], name: str) -> lis
     if name and name not in {tool["function"]["name"] for tool in tools}:
         raise UserError(f"tool_choice: no tool is named {name!r}")
     cases = [(name, arguments) for arguments in ANY_ARGUMENTS] if name else [(made_up, {}) for made_up in ANY_NAME]
-    shared = reduce(_shared, [_written(chat, tools, *case) for case in cases])
+    written = [_written(chat, tools, *case) for case in cases]
+    shared = reduce(lambda one, other: one[: common_length(one, other)], written)
     if not shared:
         raise UserError("tool_choice: this template shows no calls, so none can be begun; leave it out")
     return chat.template.encode_within(shared)
@@ -35,7 +36,3 @@ def _written(chat: Chat, tools: Sequence[dict[str, Any]], name: str, arguments: 
     said: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     (turn,) = chat.transcript(said, list(tools)).turn_ids().values()
     return chat.decode(turn)
-
-
-def _shared(one: str, other: str) -> str:
-    return one[: common_length(one, other)]

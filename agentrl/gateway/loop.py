@@ -158,7 +158,9 @@ class ProgramAgent(AgentLoop):
         self, program: AgentProgram, trajectory: Trajectory, session: AgentSession, values: dict[str, str]
     ) -> Ended:
         """Run the program, on this host in a new folder."""
-        folder = None if program.inside else own_folder(trajectory)
+        folder = None if program.inside else kept_folder(trajectory) / "work"
+        if folder is not None:
+            folder.mkdir()
         trajectory.extra["program"] = {"name": program.name} | ({"folder": str(folder)} if folder else {})
         if program.inside:
             values["python"] = "python3"
@@ -234,13 +236,6 @@ def environment(program: AgentProgram, values: Mapping[str, str]) -> dict[str, s
     urls = dict.fromkeys(("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"), values["url"])
     own = {name: filled(value, values) for name, value in program.env.items()}
     return {**keys, **urls, "OPENAI_BASE_URL": values["openai_url"], "NO_PROXY": near, "no_proxy": near, **own}
-
-
-def own_folder(trajectory: Trajectory) -> Path:
-    """An empty folder, removed with the trajectory."""
-    folder = kept_folder(trajectory) / "work"
-    folder.mkdir()
-    return folder
 
 
 async def _call(program: AgentProgram, session: AgentSession, values: dict[str, str]) -> Ended:

@@ -11,7 +11,7 @@ import contextvars
 import socket
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -180,13 +180,3 @@ async def disconnected(receive: Receive) -> None:
     """Wait until the client goes away."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def ended(task: "asyncio.Future[Any]") -> None:
-    """End a task; its result is not used."""
-    if task.done() and not task.cancelled():
-        task.exception()  # which marks it as seen
-        return
-    task.cancel()
-    with suppress(asyncio.CancelledError, Exception):
-        await task

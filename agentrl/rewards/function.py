@@ -106,15 +106,11 @@ def reward_function(
         kind = type(function).__name__
         raise UserError(found if origin is None else f"{section}: {name} in {origin[0]} is no function but a {kind}")
     check_answers(function, where, "the score, a number")
-    kwargs = {**taken(function, offered), **reward_kwargs}
+    taken = UserFunction(function).fit(offered) if offered else {}
+    kwargs = {**taken, **reward_kwargs}
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
     accepted = frozenset[str]() if batch is None else _check(function, name, kwargs, words, section)
     return RewardFn(function, name, kwargs, accepted, origin or _origin(function), shared=origin is None)
-
-
-def taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """The `offered` arguments that a function takes."""
-    return UserFunction(function).fit(offered) if offered else {}
 
 
 def function_name(function: Any) -> str:

@@ -21,14 +21,7 @@ from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards import Scorer
 from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
-from agentrl.rollout.building import (
-    check_format,
-    check_scores,
-    rollout_context,
-    sandbox_for,
-    scored_together,
-    scorer,
-)
+from agentrl.rollout.building import check_format, check_scores, rollout_context, sandbox_for, scored_together, scorer
 from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.first_token import CANDIDATES
 from agentrl.rollout.gc_control import trim_heap

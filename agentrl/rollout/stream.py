@@ -137,7 +137,8 @@ class Stream:
 
     def waiting(self) -> tuple[int, int]:
         """(groups that are finished and wait for a step, groups that are under way)."""
-        finished = sum(_whole(batch, self.n) for batch in self._queue)
+        counts = (Counter(i // self.n for i in list(batch.finished)) for batch in self._queue)
+        finished = sum(count == self.n for groups in counts for count in groups.values())
         return finished, self._queued - finished
 
     def spare(self) -> bool:
@@ -200,9 +201,3 @@ class Stream:
             for i, trajectory in finished.items():
                 trajectory.row = rows[i // self.n]
             yield AdmittedBatch(saved["number"], places, rows, finished, returned=saved.get("returned", False))
-
-
-def _whole(batch: AdmittedBatch, n: int) -> int:
-    """Groups of which every trajectory is finished."""
-    finished = Counter(i // n for i in list(batch.finished))
-    return sum(count == n for count in finished.values())

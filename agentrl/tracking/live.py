@@ -51,7 +51,7 @@ class LiveView:
         self._live: Live | None = None
         if enabled and _can_redraw(self.console):
             self._live = Live(
-                get_renderable=self._draw,
+                get_renderable=lambda: panel(self._state, self._clock(), self.console.width, self.console.height),
                 console=self.console,
                 refresh_per_second=REFRESH_PER_SECOND,
                 redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
@@ -106,9 +106,6 @@ class LiveView:
     def show(self, renderable: RenderableType) -> None:
         """Print anything rich can draw: a conversation, a table."""
         self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
-
-    def _draw(self) -> RenderableType:
-        return panel(self._state, self._clock(), self.console.width, self.console.height)
 
     def _redirect(self, outputs: tuple[object, ...]) -> None:
         """Let log handlers that hold the real stdout or stderr write above the panel as `print` already does."""

@@ -16,11 +16,7 @@ ANSWER = f"{START}all\n"
 _NAME = re.compile(r"(?P<name>[\w.\-]{1,256}+)>")
 _HEADER = re.compile(r"(?P<name>[A-Za-z_][\w.\-]{0,255}+)\n(?=\s*+\{)")
 HEADED = Tags(
-    (START,),
-    "",
-    f"{START}NAME\\n{{...}}",
-    channels=(ANSWER,),
-    begins=re.compile(rf"{START}(?={_HEADER.pattern})"),
+    (START,), "", f"{START}NAME\\n{{...}}", channels=(ANSWER,), begins=re.compile(rf"{START}(?={_HEADER.pattern})")
 )
 
 

@@ -41,14 +41,11 @@ class OwnParser:
                 raise TypeError(f"it returned {type(parsed).__name__}, not agentrl.chat.Parsed")
             parsed.calls = [_checked(call, text, i) for i, call in enumerate(parsed.calls)]
         except Exception as error:
-            self._warn(error)
+            if not self.warned:
+                log.warning("%s failed on a turn: %s: %s", self.where, type(error).__name__, error)
+            self.warned = True
             return Parsed(text, [broken("the turn could not be read", text, 0, expected=EXPECTED)])
         return parsed
-
-    def _warn(self, error: Exception) -> None:
-        if not self.warned:
-            log.warning("%s failed on a turn: %s: %s", self.where, type(error).__name__, error)
-        self.warned = True
 
 
 def _checked(call: Call, text: str, index: int) -> Call:

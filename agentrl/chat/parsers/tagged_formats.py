@@ -5,14 +5,7 @@ from typing import Any
 
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_value
-from agentrl.chat.parsers.tagged_arguments import (
-    NAME,
-    Grammar,
-    ReadValue,
-    by_schema,
-    parse_spelled,
-    without_newlines,
-)
+from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, ReadValue, by_schema, parse_spelled, without_newlines
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed, Tools
 

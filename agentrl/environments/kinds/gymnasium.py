@@ -37,7 +37,8 @@ class GymnasiumEnvironment(SteppedKind):
 
     def reset(self, seed: int) -> Observation:
         """Begin an episode. Raises UserError for names that do not fit the action space."""
-        self.environment = self._made(seed)
+        known = isinstance(self.maker, partial)
+        self.environment = self.maker(**self.kwargs) if known else fitted(self.maker, **self.kwargs, seed=seed)
         self.space = getattr(self.environment, "action_space", None)
         choices = choices_of(self.space, self.actions)
         if self.actions and len(choices) != len(self.actions):
@@ -61,11 +62,6 @@ class GymnasiumEnvironment(SteppedKind):
         """End the environment."""
         if self.environment is not None and hasattr(self.environment, "close"):
             self.environment.close()
-
-    def _made(self, seed: int) -> Any:
-        if isinstance(self.maker, partial):
-            return self.maker(**self.kwargs)
-        return fitted(self.maker, **self.kwargs, seed=seed)
 
     def _text(self, observation: Any) -> str:
         if self.observation == RENDER:

@@ -33,14 +33,7 @@ class ChatHarness(Harness[ChatHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: dict[str, str],
-        data: Any,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: dict[str, str], data: Any
     ) -> ProgramResult:
         """Run the conversation of one rollout."""
         messages = messages_of(*self.resolve_prompt(data))

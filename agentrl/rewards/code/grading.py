@@ -7,19 +7,17 @@ never on a return code alone; trouble of the sandbox's own raises InfraError.
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_json
 from agentrl.rewards.code.cases import TestCases, read_cases, text_of
 from agentrl.rewards.code.script import TestScript
-from agentrl.rewards.code.trials import HARNESS, Trials, framed
+from agentrl.rewards.code.trials import HARNESS, Run, Trials, framed
 from agentrl.rewards.code.values import MALFORMED, as_expected, decode
 from agentrl.rewards.code.verdict import COMPILE_ERROR, Verdict, compile_status, describe, failure
-from agentrl_sandbox.job import CommandResult, Job, Limits, Result
-
-Run = Callable[[Job], Awaitable[Result]]
+from agentrl_sandbox.job import CommandResult, Job, Limits
 
 
 class Grader(ABC):

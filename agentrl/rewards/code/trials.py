@@ -85,16 +85,13 @@ class ScriptTrial:
         self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
         if not self.shape.checks or '{"array": [' in json.dumps(reply["answers"]):
             return  # numpy's arrays have other operators: the referee applies them
-        verdicts = [_verdict(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
+        pairs = [(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
+        verdicts = [RUNTIME_ERROR if "raised" in answer else bool(check.passes(answer)) for check, answer in pairs]
         self.result = next((verdict for verdict in verdicts if verdict is not True), True)
 
 
 Request = Callable[[ScriptTrial], dict[str, Any]]
 Take = Callable[[ScriptTrial, dict[str, Any]], None]
-
-
-def _verdict(check: Any, answer: dict[str, Any]) -> bool | int:
-    return RUNTIME_ERROR if "raised" in answer else bool(check.passes(answer))
 
 
 class Trials:
@@ -118,7 +115,7 @@ class Trials:
             waiting = [trial for trial in self.trials if trial.open]
             if not waiting:
                 break
-            await self._referee(waiting)
+            await self._round(waiting, REFEREE, {}, ScriptTrial.request, ScriptTrial.judge)
             await self._solution([trial for trial in waiting if trial.open])
         for trial in self.trials:
             if trial.open:
@@ -128,9 +125,6 @@ class Trials:
     async def _solution(self, trials: list[ScriptTrial]) -> None:
         files = {"solution.py": self.code.encode()}
         await self._round(trials, HARNESS, files, lambda trial: {"calls": trial.calls}, ScriptTrial.answer)
-
-    async def _referee(self, trials: list[ScriptTrial]) -> None:
-        await self._round(trials, REFEREE, {}, ScriptTrial.request, ScriptTrial.judge)
 
     async def _round(
         self, trials: list[ScriptTrial], code: str, files: dict[str, bytes], request: Request, take: Take

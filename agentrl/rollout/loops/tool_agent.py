@@ -118,7 +118,11 @@ class ToolAgent(AgentLoop):
             running = [self._call(tools, call, i) for i, call in enumerate(calls)]
             # A single call needs no task.
             results = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)
-        self._record(episode.trajectory, calls, results)
+        trajectory, turn = episode.trajectory, episode.trajectory.turns - 1
+        for call, result in zip(calls, results, strict=True):
+            trajectory.tool_calls.append(result.record(turn, call.name, call.arguments))
+            if result.reward:
+                trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
         if failed is not None:
             raise InfraError(failed.error or "a tool failed")
@@ -141,13 +145,6 @@ class ToolAgent(AgentLoop):
         if call.error is not None or call.arguments is None:
             return ToolResult.model_error(self.env.tools.shorten(call.error or "The arguments are missing."))
         return await tools.call(call.name, call.arguments)
-
-    def _record(self, trajectory: Trajectory, calls: list[Call], results: list[ToolResult]) -> None:
-        turn = trajectory.turns - 1
-        for call, result in zip(calls, results, strict=True):
-            trajectory.tool_calls.append(result.record(turn, call.name, call.arguments))
-            if result.reward:
-                trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
 
     def out_of_turns(self, trajectory: Trajectory) -> bool:
         """Whether the model has taken its last turn."""
