@@ -147,6 +147,7 @@ def served(count: int, **layers: bool) -> Callable[..., tuple[Callable[[], float
             models.create(name, AdapterShape(RANK, seed=number, **layers))
         plain = list(data(batch, [torch.zeros(length - 1) for length in batch.lengths]))
         *_, found = models.forward_backward("m0", plain, "importance_sampling", {}, backward=False)
+        assert found is not None
         given = list(data(batch, [torch.from_numpy(own) for own in found.logprobs]))
 
         def step() -> float:

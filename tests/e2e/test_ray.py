@@ -253,4 +253,4 @@ def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytes
     with pytest.raises(WorkerDied, match="^rank 1 died"):  # rank 0's own trouble is its consequence
         group.each("call", [("bug",), ("death",)])
     with pytest.raises(WorkerDied):
-        group.check()
+        group.call("call", "fine")
