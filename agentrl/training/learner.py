@@ -6,9 +6,10 @@ and the metrics of the whole. So one process, whose share is all, and many run t
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class Learner:
         self.reference: Reference | None = None
         self.distiller: Distiller | None = None
         self.critic: ValueCritic | None = None
-        self._placing = Lock()
+        self._placing = RLock()
         self._fitted, self._described = 0, ""
         """The last step whose passes were chosen, and the line about them."""
 
@@ -99,7 +100,7 @@ class Learner:
 
     def placed(self) -> Iterator[tuple[str, PolicyActor]]:
         """Each policy, whose adapter is in the model then; a thread waits until another one has gone through them."""
-        with self._placing:
+        with self._placing if self.config.model.policies else nullcontext():
             for name, actor in self.policies.items():
                 self.model.place({key: own.parameter for key, own in actor.optimizer.shards.items() if name})
                 yield name, actor

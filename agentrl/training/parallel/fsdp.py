@@ -105,9 +105,9 @@ class ShardedModel(ModelHandle):
         self.root.to(device)
 
     def place(self, parameters: dict[str, Any]) -> None:
-        self._reshard()
-        super().place(parameters)
         if parameters:
+            self._reshard()
+            super().place(parameters)
             self.root._apply(lambda tensor: tensor)  # FSDP reads again which parameters there are
 
     def set_no_sync(self, on: bool) -> None:
