@@ -32,7 +32,8 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
-        started = self.start(work)
+        self._check()
+        started = LoopFuture(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
         try:
             return started.result()
         except BaseException:

@@ -140,7 +140,7 @@ def compared(run_dir: Path, base: Path, trajectories: list[dict[str, Any]]) -> s
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
+@pytest.mark.parametrize("engine", ["hf", pytest.param("vllm", marks=pytest.mark.slow)])
 def test_two_ranks_train_the_same_policies_as_one_process(
     engine: str, tmp_path: Path, task: Path, overrides: list[str]
 ) -> None:

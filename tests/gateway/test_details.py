@@ -400,5 +400,5 @@ async def test_a_port_that_is_taken_names_no_option() -> None:
     """The port stands in an agent's YAML, in data.train_files, or after --port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InfraError, match=f"at 127.0.0.1: port {port}: Address already in use; choose another"):
+        with pytest.raises(InfraError, match=f"at 127.0.0.1: port {port}: Address already in use.*; choose another"):
             await Gateway("127.0.0.1", port).start()
