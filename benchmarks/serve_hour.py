@@ -9,14 +9,13 @@ third of a core allows to all; it trains, samples new weights, saves checkpoints
 import argparse
 import asyncio
 import random
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
 
 import httpx
 import numpy as np
-from serve_parts import Server, tiny_model
+from serve_parts import Server, new_server
 from serve_tenants import Tenant
 
 SHARE = 1 / 3
@@ -103,15 +102,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/serve-hour"))
     parser.add_argument("--result", type=Path, default=Path("serve-hour.txt"))
     args = parser.parse_args()
-    folder = args.out.resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    server = Server(tiny_model(folder), folder / "served")
-    try:
-        server.ready(600)
+    with new_server(args.out.resolve(), 600) as server:
         asyncio.run(traffic(server, args.tenants, args.minutes, args.result))
-    finally:
-        server.kill()
 
 
 if __name__ == "__main__":

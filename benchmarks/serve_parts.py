@@ -1,11 +1,14 @@
 """A server of `agentrl serve` with a tiny model, which measurements start, kill and start again."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -59,3 +62,16 @@ class Server:
         """Resident MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@contextmanager
+def new_server(folder: Path, limit: float = 120) -> Iterator[Server]:
+    """A server of a tiny model that listens within `limit` seconds; `folder` is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    server = Server(tiny_model(folder), folder / "served")
+    try:
+        server.ready(limit)
+        yield server
+    finally:
+        server.kill()

@@ -10,7 +10,6 @@ one command of every other model, and for samples, which have half of the time.
 import argparse
 import asyncio
 import random
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import httpx
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from serve_parts import Server, tiny_model
+from serve_parts import Server, new_server
 
 from agentrl.serve.wire import MESSAGES, PROTOBUF
 
@@ -153,15 +152,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--out", type=Path, default=Path("runs/serve-tenants"))
     args = parser.parse_args()
-    folder = args.out.resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    server = Server(tiny_model(folder), folder / "served")
-    try:
-        server.ready()
+    with new_server(args.out.resolve()) as server:
         tenants, memory = asyncio.run(traffic(server, args.tenants, 60 * args.minutes))
-    finally:
-        server.kill()
     table = Table("tenant", "commands at once", "requests", "mean wait, s", "99% wait, s", "longest wait, s")
     for one in tenants:
         waits = np.array(one.waits)
