@@ -91,12 +91,9 @@ def kept_by(criteria: Sequence[Criterion], log_ratio: Tensor, mask: Tensor, cu_s
     return kept
 
 
-def free_of_veto(veto: float, log_ratio: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Whether each model token's sequence has no ratio below `veto`: bool [T]."""
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    owner = sequence_of(cu_seqlens)
-    vetoed = sum_by(((ratio < veto) & mask).long(), owner, cu_seqlens.numel() - 1)
-    return mask & (vetoed == 0)[owner]
+def veto_below(least: float) -> Criterion:
+    """The criterion by which a sequence goes where one of its ratios is below `least`."""
+    return Criterion("seq_max", "k1", upper=-log(least))
 
 
 def _criterion(name: str, threshold: str | float | None, lower: float | None) -> Criterion:

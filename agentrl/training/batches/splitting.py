@@ -49,9 +49,11 @@ def micro_batches(
     max_tokens = max_tokens or sum(lengths)
     max_sequences = max_sequences or len(lengths)
     bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences), min(at_least, len(lengths)))
-    while (filled := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
+    while True:
+        filled = [sorted(own) for own in _even(lengths, [0.0] * bins, max_sequences) if own]
+        if all(len(own) == 1 or sum(lengths[s] for s in own) <= max_tokens for own in filled):
+            return sorted(filled, key=lambda own: -sum(lengths[s] for s in own))
         bins += 1
-    return filled
 
 
 def assign_shares(
@@ -122,15 +124,19 @@ def _split(family: list[int], pieces: int) -> list[list[int]]:
     return [family[i::pieces] for i in range(pieces)]
 
 
-def _even(costs: Sequence[float], loads: Sequence[float]) -> list[list[int]]:
-    """Indices into `costs` for each rank; `loads`: work that the ranks have, which counts between equal ones."""
+def _even(costs: Sequence[float], loads: Sequence[float], most: int | None = None) -> list[list[int]]:
+    """Indices into `costs` for each rank, or bin: the largest cost first, to the least work so far.
+
+    `loads`: work that the ranks have, which counts between equal ones. `most`: largest number of costs of a rank.
+    """
     heap = [(0.0, load, rank) for rank, load in enumerate(loads)]
     heapq.heapify(heap)
     dealt: list[list[int]] = [[] for _ in loads]
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         done, load, rank = heapq.heappop(heap)
         dealt[rank].append(item)
-        heapq.heappush(heap, (done + costs[item], load, rank))
+        if most is None or len(dealt[rank]) < most:
+            heapq.heappush(heap, (done + costs[item], load, rank))
     return dealt
 
 
@@ -141,19 +147,3 @@ def sequence_cost(length: int, hidden: int) -> float:
     sequence.
     """
     return length * (1 + length / (12 * hidden))
-
-
-def _balanced(lengths: Sequence[int], bins: int, max_tokens: int, max_sequences: int) -> list[list[int]] | None:
-    """Put the longest sequence first into the emptiest of `bins`; None where that breaks a limit."""
-    heap = [(0, i) for i in range(bins)]
-    filled: list[list[int]] = [[] for _ in range(bins)]
-    for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
-        tokens, i = heapq.heappop(heap)
-        tokens += lengths[sequence]
-        filled[i].append(sequence)
-        if tokens > max_tokens and len(filled[i]) > 1:
-            return None
-        if len(filled[i]) < max_sequences:
-            heapq.heappush(heap, (tokens, i))
-    filled = [sorted(members) for members in filled if members]
-    return sorted(filled, key=lambda members: -sum(lengths[s] for s in members))

@@ -1,7 +1,7 @@
 """Supervised training: cross-entropy of finished conversations."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,6 @@ class SftReport:
     """f64, on the model's device: read once per step."""
     grad_norm: float = 0.0
     has_gradient: bool = False
-
-    def copy(self) -> Self:
-        """A report with the same figures."""
-        return replace(self)
 
     def mini_batch(self, grad_norm: float | None) -> None:
         """Record an optimizer step."""

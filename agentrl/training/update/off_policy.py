@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.correction import importance_weights, normalised
-from agentrl.algorithms.rejection import bounds_of, criteria_of, free_of_veto, kept_by
+from agentrl.algorithms.rejection import bounds_of, criteria_of, kept_by, veto_below
 from agentrl.algorithms.segments import Total, unchanged
 from agentrl.config.schema import RolloutCorrection
 from agentrl.training.batches.batch import Batch
@@ -39,9 +39,9 @@ def correct_batch(
     gap = torch.where(mask, logprobs.detach() - batch.rollout_logprobs, 0.0)
     thresholds = rollout_correction.rollout_rs_threshold, rollout_correction.rollout_rs_threshold_lower
     criteria = criteria_of(rollout_correction.rollout_rs, *thresholds)
-    kept, veto = kept_by(criteria, gap, mask, bounds), rollout_correction.rollout_token_veto_threshold
-    if veto is not None:
-        kept = kept & free_of_veto(veto, gap, mask, bounds)
+    if (veto := rollout_correction.rollout_token_veto_threshold) is not None:
+        criteria += (veto_below(veto),)
+    kept = kept_by(criteria, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)
     found.importance, found.capped = batch_importance(batch, logprobs, rollout_correction, total)
     return found

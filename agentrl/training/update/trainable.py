@@ -13,6 +13,7 @@ Invariants:
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
@@ -241,10 +242,10 @@ class Trainable:
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
         whole = self.split_by_gradient(mini) if backward else ([], list(range(mini.num_sequences)))
-        made = report.copy()
+        made = copy(report)
         left = self.remaining_sequences(mini, whole, made)
         while not self.run_passes(mini, *left, made):
-            left, made = whole, report.copy()  # no gradient is there any more
+            left, made = whole, copy(report)  # no gradient is there any more
         made.has_gradient = self.micro_batching.ranks.max_over_ranks(len(whole[0])) > 0
         return made
 
