@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.training.model.attention import early_kernels, fa4_kernels, varlen, varlen_fa4
+from agentrl.training.model.attention import early_kernels, fa4_kernels
 from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
 pytestmark = pytest.mark.integration
@@ -60,14 +60,3 @@ def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     EarlyKernels(process).wait()
     assert process.returncode is not None
     assert not os.path.exists(f"/proc/{process.pid}/cmdline")
-
-
-def test_the_kernel_is_assumed_while_the_process_runs() -> None:
-    process = early_kernels.subprocess.Popen([sys.executable, "-c", "input()"], stdin=early_kernels.subprocess.PIPE)
-    kernels = EarlyKernels(process)
-    with kernels.assumed():
-        assert isinstance(varlen.NEWER["fa4"], varlen.Assumed)
-    process.communicate(b"\n")
-    for over in (kernels, EarlyKernels()):
-        with over.assumed():
-            assert varlen.NEWER["fa4"] is varlen_fa4

@@ -93,23 +93,3 @@ def test_rows_that_several_sequences_see_get_the_sum_of_their_gradients() -> Non
     torch.testing.assert_close(gradient, torch.tensor([4.0, 2, 4, 5])[:, None].expand(1, 2, 4, 8))
     parts = [layout.order[a:b].tolist() for a, b in pairwise(layout.bounds.tolist())]
     assert parts == [[0, 2], [1], [3], [4]]
-
-
-def test_a_kernel_is_assumed_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it runs meanwhile; then kernels are chosen as ever."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(varlen.varlen_fa4, "installed", lambda: False)
-    gpu, shape = torch.device("cuda", 0), (4, 2, 16)
-    assert varlen.attention_kernel(gpu, *shape) == "fa2"
-    rows = q, k, v = [torch.randn(1, heads, 12, 16, requires_grad=True) for heads in (4, 2, 2)]
-    bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
-    with varlen.assumed("fa4"):
-        assert varlen.attention_kernel(gpu, *shape) == "fa4"
-        assert varlen.shares_keys("fa4", gpu, *shape)
-        output = varlen.varlen_attention(q, k, v, bounds, 7, None, "fa4")
-        gradients = torch.autograd.grad(output.sum(), rows)
-    assert output.shape == (1, 12, 4, 16)
-    assert [g.shape for g in gradients] == [r.shape for r in rows]
-    assert not any(found.any() for found in (output, *gradients))
-    assert varlen.NEWER["fa4"] is varlen.varlen_fa4
-    assert varlen.attention_kernel(gpu, *shape) == "fa2"

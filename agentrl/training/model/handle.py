@@ -25,6 +25,7 @@ from agentrl.training.model.towers import tower_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import Shard
 from agentrl.training.perf.compiled_block import Compiled
+from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.offload import offloaded_activations
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ class ModelHandle:
         self.routing: Routing | None = None
         """The routers whose choices are replayed; None: every token is routed by itself."""
         self._copies: ComputeCopies | None = None
+        self.flops = 0.0
+        """FLOPs of all passes so far; of one that ranks split, all of it."""
 
     @classmethod
     def of(cls, model: "nn.Module | ModelHandle") -> "ModelHandle":
@@ -85,6 +88,16 @@ class ModelHandle:
     def sizes(self) -> ModelSizes:
         """Layers, heads and widths."""
         return sizes_of(self.config)
+
+    @cached_property
+    def cost(self) -> ModelFlops:
+        """FLOPs of a token."""
+        return model_flops(self.whole_shapes, self.config)
+
+    def count(self, lengths: list[int], scored: int, repeated: list[int]) -> None:
+        """Count a forward pass, and where autograd is on its backward pass. Arguments: see `ModelFlops`."""
+        passes = self.cost.update if torch.is_grad_enabled() else self.cost.forward
+        self.flops += passes(lengths, scored, repeated)
 
     @property
     def packs(self) -> bool:

@@ -5,7 +5,6 @@ tokens after the prompt are the policy's, one by one. Every rank calls every tea
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 import torch
@@ -45,13 +44,6 @@ class RankTeachers:
             number: model.logits(*self._part(micro, number), micro.num_tokens) for number, model in self.models.items()
         }
         return partial(_by_owner, owner, found)
-
-    def on_device(self) -> AbstractContextManager[object]:
-        """Keep offloaded teachers on the device while the body runs."""
-        stack = ExitStack()
-        for model in self.models.values():
-            stack.enter_context(model.on_device())
-        return stack
 
     def follow(self, policy: ModelHandle) -> None:
         """Move averages of the policy towards it."""

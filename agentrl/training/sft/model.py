@@ -11,21 +11,16 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.update.distillation import with_stored
+from agentrl.training.update.report import StepReport
 from agentrl.training.update.trainable import Trainable
 
 
 @dataclass
-class SftReport:
+class SftReport(StepReport):
     """The loss and gradient norm of a step."""
 
     value: Tensor | float = 0.0
     """f64, on the model's device: read once per step."""
-    grad_norm: float = 0.0
-    has_gradient: bool = False
-
-    def mini_batch(self, grad_norm: float | None) -> None:
-        """Record an optimizer step."""
-        self.grad_norm = grad_norm or 0.0
 
 
 class SftModel(Trainable):

@@ -123,24 +123,18 @@ class PolicyActor(Trainable):
         batch = batch.to(self.device)
         if batch.advantages is None:
             raise ValueError("the batch has no advantages")
-        self.early.next_update()
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
         report = PolicyReport(batch, self.optimizer)
+        compared = [self.reference] if self.reference else []
         with ExitStack() as loaded:
-            for held in (self.reference, self.distiller):
-                loaded.enter_context(held.on_device() if held else nullcontext())
+            for model in (*compared, *(self.distiller.compared if self.distiller else ())):
+                loaded.enter_context(model.on_device())
             report = self.train_on(batch, report)
         routing = self.model.routing
         replayed = {} if routing is None else routing.take_metrics(ranks)
         return report.metrics() | self.load.metrics() | replayed
-
-    def flops(self, batch: Batch) -> float:
-        """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
-        extra = bool(self.reference) + self._corrects_mini_batches
-        forward = self.cost.forward(*self.work(batch)) if extra else 0.0
-        return super().flops(batch) + self.steps.epochs * extra * forward
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: that of a Trainable, and the random generators."""

@@ -1,6 +1,6 @@
 """The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection
 from dataclasses import fields
 
 import torch
@@ -11,6 +11,7 @@ from agentrl.algorithms.segments import sequence_of, turn_starts
 from agentrl.config.schema import Distillation
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.chunked import Compare
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.teachers import RankTeachers
 from agentrl.training.update.report import Figures
 
@@ -26,9 +27,10 @@ class Distiller:
         self.distillation, self.ranks = distillation, ranks
         self.distance = Distance(**{f.name: getattr(distillation, f.name) for f in fields(Distance)})
 
-    def on_device(self) -> AbstractContextManager[object]:
-        """Keep teachers whose logits passes read on the device while the body runs."""
-        return self.ranks.on_device() if self.ranks is not None and self.distillation.topk else nullcontext()
+    @property
+    def compared(self) -> Collection[Reference]:
+        """Teachers whose logits passes read."""
+        return self.ranks.models.values() if self.ranks is not None and self.distillation.topk else ()
 
     def compare(self, micro: Batch) -> Compare | None:
         """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""

@@ -68,5 +68,5 @@ def known_early(config: Config) -> bool:
     algorithm = config.algorithm
     chosen_later = algorithm.filter_groups.enable or algorithm.use_pf_ppo or algorithm.use_kl_in_reward
     repeats = deterministic(config.trainer, config.rollout)
-    own = ADVANTAGES.entry(algorithm.adv_estimator, "algorithm.adv_estimator").built_in
-    return own and not (chosen_later or repeats or has_baselines(config))
+    apart = ADVANTAGES.mark(algorithm.adv_estimator, "apart", "algorithm.adv_estimator")
+    return bool(apart) and not (chosen_later or repeats or has_baselines(config))

@@ -39,7 +39,7 @@ def correct_batch(
     gap = torch.where(mask, logprobs.detach() - batch.rollout_logprobs, 0.0)
     thresholds = rollout_correction.rollout_rs_threshold, rollout_correction.rollout_rs_threshold_lower
     criteria = criteria_of(rollout_correction.rollout_rs, *thresholds)
-    if (veto := rollout_correction.rollout_token_veto_threshold) is not None:
+    if (veto := rollout_correction.rollout_token_veto_threshold or 0.0) > 0:
         criteria += (veto_below(veto),)
     kept = kept_by(criteria, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)

@@ -1,8 +1,8 @@
 """Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,38 +22,33 @@ REJECTED = f"rejected{COUNT}"
 """Tokens that rejection took out of the mask."""
 
 
-class AnyReport(Protocol):
-    """The part of a report that optimizer steps use. A copy takes further passes apart from the report."""
+@dataclass
+class StepReport:
+    """The optimizer steps of an update. No figure is changed in place, so a shallow copy takes further passes apart from
+    the report."""
 
-    has_gradient: bool
+    has_gradient: bool = False
     """Whether a sequence of the last mini-batch has a gradient."""
+    mini_batches: int = 0
+    grad_norms: tuple[float, ...] = ()
+    """One of each optimizer step."""
 
     def mini_batch(self, grad_norm: float | None) -> None:
         """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
+        self.mini_batches += 1
+        self.grad_norms += () if grad_norm is None else (grad_norm,)
 
 
-class Report:
-    """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`.
-
-    No figure is changed in place, so a shallow copy is a report of its own.
-    """
-
-    has_gradient = False
+class Report(StepReport):
+    """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
 
     def __init__(self, section: str, optimizer: Optimizer, device: torch.device) -> None:
         """`section`: prefix of the optimizer's metrics."""
+        super().__init__()
         self._section, self._ranks, self._lr = section, optimizer.ranks, optimizer.lr
         self._loss_scale = {"loss_scale": optimizer.scale.value} if optimizer.scale.needed else {}
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
-        self._mini_batches = 0
-        self._grad_norms: list[float] = []
-
-    def mini_batch(self, grad_norm: float | None) -> None:
-        """Add a mini-batch."""
-        self._mini_batches += 1
-        if grad_norm is not None:
-            self._grad_norms = [*self._grad_norms, grad_norm]
 
     def absorb(self, other: "Report", factor: float) -> None:
         """Add the passes of another report, whose weights in the loss are multiplied by `factor`."""
@@ -72,13 +67,13 @@ class Report:
     def metrics(self) -> dict[str, float]:
         """All metrics by name, the same on every rank."""
         self.merge_ranks()
-        finite = [norm for norm in self._grad_norms if isfinite(norm)]
+        finite = [norm for norm in self.grad_norms if isfinite(norm)]
         figures = {
             "lr": self._lr,
-            "skipped_steps": float(len(self._grad_norms) - len(finite)),
-            "optimizer_steps": float(len(self._grad_norms)),
+            "skipped_steps": float(len(self.grad_norms) - len(finite)),
+            "optimizer_steps": float(len(self.grad_norms)),
         } | self._loss_scale
-        if float(self._scored) and (finite or not self._grad_norms):
+        if float(self._scored) and (finite or not self.grad_norms):
             figures["grad_norm"] = sum(finite) / max(len(finite), 1)
         return {f"{self._section}/{name}": value for name, value in figures.items()}
 
@@ -96,7 +91,7 @@ class Report:
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
         sums = {name: float(total) for name, total in self._sums.items()}
-        over = {n: sums.get(n + COUNT, self._mini_batches if n in losses else float(self._scored)) for n in sums}
+        over = {n: sums.get(n + COUNT, self.mini_batches if n in losses else float(self._scored)) for n in sums}
         return {n: total / over[n] for n, total in sums.items() if over[n] and not n.endswith(COUNT)}
 
 
@@ -135,11 +130,6 @@ class PolicyReport(Report):
         super().absorb(other, factor)
         assert isinstance(other, PolicyReport)
         self._gaps = [*other._gaps, *self._gaps]
-
-    def rescale(self, factor: float) -> None:
-        """Multiply the weights in the loss of all passes so far."""
-        if WEIGHTED in self._sums:
-            self._sums[WEIGHTED] = self._sums[WEIGHTED] * factor
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name, the same on every rank."""

@@ -1,15 +1,13 @@
 """Has the attention kernel of a policy compiled by another process, while the run is imported and loads its weights.
 
 FlashAttention 4 compiles for some fifteen seconds, in Python: in a thread, all else would wait for it. The kernels come
-back by its folder of compiled ones, so a later run finds them there. Meanwhile the model's blocks are compiled around
-them.
+back by its folder of compiled ones, so a later run finds them there.
 
 Invariant: a run depends on nothing here; what is missing is compiled where it is needed.
 """
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -25,14 +23,6 @@ class EarlyKernels:
     """The process; None: there is nothing to compile."""
 
     process: "subprocess.Popen[bytes] | None" = None
-
-    def assumed(self) -> AbstractContextManager[None]:
-        """Context in which the kernel counts as one that works, while it is still compiled."""
-        if self.process is None or self.process.poll() is not None:
-            return nullcontext()
-        from agentrl.training.model.attention import varlen
-
-        return varlen.assumed("fa4")
 
     def wait(self) -> None:
         """Wait until it has ended, or takes too long."""
