@@ -163,7 +163,8 @@ class Learner:
         return [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
 
     def _flops(self) -> float:
-        return sum(model.flops for model in {each.model for each in (*self._trainables().values(), *self._held())})
+        models = [*(each.model for each in self._trainables().values()), *(each.model for each in self._held())]
+        return sum(model.flops for model in set(models))
 
     def _computed(self, batch: Batch) -> Batch:
         prompts = len(prompts_of(batch, self.ranks))

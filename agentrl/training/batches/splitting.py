@@ -61,23 +61,22 @@ def assign_shares(
     parts: Sequence[Sequence[int]],
     count: int,
     *,
-    hidden: int | None,
+    hidden: int,
     prompts: Sequence[Prompt] | None = None,
 ) -> list[list[int]]:
     """Distribute sequences over `count` ranks so that each of `parts`, lists of sequences, is about equal work.
 
-    Returns ascending indices into `lengths`. With the model's `hidden` size the heaviest sequence goes to the rank with
-    the least work of the part, then of all parts before. Without, a rank gets a contiguous run of each part. With
-    `prompts`, which a rank computes once, sequences of the same prompt stay together where the work allows it.
+    Returns ascending indices into `lengths`. The heaviest sequence, by the model's `hidden` size, goes to the rank with
+    the least work of the part, then of all parts before. With `prompts`, which a rank computes once, sequences of the
+    same prompt stay together where the work allows it.
     """
-    work = None if hidden is None else Work(lengths, hidden, prompts)
+    work = Work(lengths, hidden, prompts)
     shares: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for part in parts:
-        runs = [list(part[i:j]) for i, j in pairwise(len(part) * i // count for i in range(count + 1))]
-        for rank, dealt in enumerate(runs if work is None else _balanced_shares(part, loads, work)):
+        for rank, dealt in enumerate(_balanced_shares(part, loads, work)):
             shares[rank] += dealt
-            loads[rank] += 0.0 if work is None else work(dealt)
+            loads[rank] += work(dealt)
     return [sorted(share) for share in shares]
 
 

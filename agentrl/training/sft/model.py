@@ -39,14 +39,13 @@ class SftModel(Trainable):
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """The micro-batch's part of the mean cross-entropy, or distance to stored log-probs of a teacher: a scalar."""
-        assert micro.weights is not None
         ids = micro.teacher_topk_ids  # all other tokens count as one
         compare = None if ids is None else with_stored(micro, Distance("forward_kl", topk=ids.shape[1]))
         logprobs, _, *distance = self.score(micro, compare=compare)
         losses = -logprobs
         if distance and micro.teacher_topk_logprobs is not None:  # NaN: a conversation without a teacher
             losses = torch.where(micro.teacher_topk_logprobs[:, 0].isnan(), losses, distance[0])
-        loss = (losses * micro.weights).sum()
+        loss = (losses * micro.column("weights")).sum()
         report.value = report.value + loss.detach().double()
         return loss
 

@@ -137,8 +137,7 @@ class ComputeAdvantages:
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
         if self.corrects_batch:
-            assert batch.old_logprobs is not None
-            found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
+            found = correct_batch(batch, batch.column("old_logprobs"), algorithm.rollout_correction)
             batch.mask, batch.rejected = found.mask, found.rejected
             batch.importance, batch.capped = found.importance, found.capped
         batch.advantages, batch.returns = estimate(
@@ -195,7 +194,6 @@ def without_small_groups(batch: Batch, least: int) -> tuple[Batch, dict[str, flo
 
 def _of_first_sides(batch: Batch) -> torch.Tensor:
     """The rewards, 0 on all sides of a trajectory but its first: f32 [T]."""
-    assert batch.rewards is not None
     if batch.side is None:
         return batch.rewards
     firsts = batch.side.new_full((int(batch.trajectory.max()) + 1,), int(batch.side.max()))
@@ -221,9 +219,7 @@ def _components(
 
 def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
     """KL from the policy before the step to the reference: f32 [T]."""
-    assert batch.old_logprobs is not None
-    assert batch.ref_logprobs is not None
-    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")
+    return kl_penalty(batch.column("old_logprobs"), batch.column("ref_logprobs"), kind, "algorithm.kl_penalty")
 
 
 def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> Batch:
@@ -233,10 +229,9 @@ def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: st
     """
     if credit == "all" or not batch.num_sequences:
         return batch
-    assert batch.advantages is not None
     weights = torch.tensor(_ledger_weights(batch, trajectories, credit), device=batch.ids.device)
     weight = weights[sequence_of(batch.cu_seqlens)]
-    return replace(batch, advantages=batch.advantages * weight, mask=batch.mask & (weight != 0))
+    return replace(batch, advantages=batch.column("advantages") * weight, mask=batch.mask & (weight != 0))
 
 
 def _ledger_weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> list[float]:

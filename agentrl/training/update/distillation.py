@@ -50,17 +50,14 @@ class Distiller:
 
     def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, list[Figures]]:
         """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
-        assert micro.teacher is not None
-        known = micro.mask & (micro.teacher >= 0).repeat_interleave(micro.cu_seqlens.diff())
-        theirs, found = micro.teacher_logprobs, {}
-        if theirs is not None:
+        known = micro.mask & (micro.column("teacher") >= 0).repeat_interleave(micro.cu_seqlens.diff())
+        found: dict[str, Tensor] = {}
+        if not figures or micro.teacher_logprobs is not None:
+            theirs = micro.column("teacher_logprobs")
             known = known & ~theirs.isnan()
             theirs = torch.where(known, theirs, 0.0)
             found["distill/kl"] = logprobs - theirs
-        if not figures:
-            if theirs is None:
-                raise ValueError("distillation: the batch has no teacher_logprobs")
-            figures = [self.distance.of_sampled(logprobs, theirs)]
+            figures = figures or [self.distance.of_sampled(logprobs, theirs)]
         found |= {f"distill/{name}": column for name, column in zip(Compared._fields, figures, strict=False)}
         distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
         turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]

@@ -124,11 +124,9 @@ class EarlyAccumulation:
 
 def _facts(batch: Batch) -> list[tuple[int, Facts]]:
     """(key, facts) of each sequence."""
-    assert batch.advantages is not None
-    assert batch.weights is not None
     owner = sequence_of(batch.cu_seqlens)
-    ids, advantages = batch.ids.double(), batch.advantages.double()
-    columns = batch.weights.double(), torch.ones_like(ids), batch.mask.double(), ids, ids * batch.positions
+    ids, advantages = batch.ids.double(), batch.column("advantages").double()
+    columns = batch.column("weights").double(), torch.ones_like(ids), batch.mask.double(), ids, ids * batch.positions
     sums = [sum_by(column, owner, batch.num_sequences) for column in (*columns, advantages, advantages**2)]
     return list(zip(batch.keys, map(tuple, torch.stack(sums, dim=1).tolist()), strict=True))
 

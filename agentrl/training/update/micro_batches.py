@@ -37,8 +37,8 @@ class MicroBatching:
     max_tokens: int | None = None
     max_sequences: int | None = None
     ranks: Ranks = ALONE
-    hidden: int | None = None
-    """The model's hidden size: shares of equal work; None: of an equal number of sequences."""
+    hidden: int = 1
+    """The model's hidden size, by which shares are of equal work."""
     by_default: bool = field(default=False, compare=False)
     """Whether no key sets `max_tokens`."""
     shares: bool = field(default=False, compare=False)

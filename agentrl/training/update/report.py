@@ -24,8 +24,7 @@ REJECTED = f"rejected{COUNT}"
 
 @dataclass
 class StepReport:
-    """The optimizer steps of an update. No figure is changed in place, so a shallow copy takes further passes apart from
-    the report."""
+    """The optimizer steps of an update. No figure changes in place, so a shallow copy is a report of its own."""
 
     has_gradient: bool = False
     """Whether a sequence of the last mini-batch has a gradient."""
