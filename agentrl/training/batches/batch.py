@@ -239,7 +239,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = replace(self, **{name: column.to(device) for name, column in self.columns.items()})
+        tensors = {name: column for name, column in self.columns.items() if isinstance(column, Tensor)}
+        moved = replace(self, **{name: column.to(device) for name, column in tensors.items()})
         moved.lengths = self.lengths
         return moved
 

@@ -148,6 +148,12 @@ class ModelHandle:
         """Whether that kernel computes the last tokens of sequences alone, as passes with shared prompts do."""
         return shares_keys(self.attention_kernel(device), device, *self.sizes.attention)
 
+    def hidden(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
+        """The outputs [T, H] of the backbone for `ids` [T] at positions [1, T], or [3, 1, T]."""
+        found = self.base.base_model(input_ids=ids[None], position_ids=positions, **arguments)
+        output: Tensor = getattr(found, "last_hidden_state", found[0])[0]
+        return output
+
     def blocks(self) -> list[tuple[str, nn.Module]]:
         """The transformer blocks by name, inner ones first: modules that must stay on one device."""
         models = [part for part in self.module.modules() if isinstance(part, PreTrainedModel)]

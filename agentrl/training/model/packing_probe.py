@@ -132,8 +132,7 @@ class Row:
     def _outputs(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
         if self.marked is not None:
             arguments[self.marked] = ((positions >= 2) & (positions < LENGTH - 2)).long()[None]
-        found = self.model.base.base_model(input_ids=ids[None], position_ids=positions[None], **arguments)
-        return getattr(found, "last_hidden_state", found[0])[0].float()
+        return self.model.hidden(ids, positions[None], **arguments).float()
 
 
 def _far(model: Any, config: Any) -> int:

@@ -129,8 +129,4 @@ class Probe:
     def _hidden(self) -> Tensor:
         """Outputs of the backbone, f32 [LENGTH, H]."""
         positions = torch.arange(LENGTH, device=self.device)[None]
-        network = self.model.base.base_model
-        given = {"input_ids": self.ids[None], "position_ids": positions, "use_cache": False}
-        found = self.model.run_gathered(lambda: network(**given))
-        hidden: Tensor = getattr(found, "last_hidden_state", found[0])[0].float()
-        return hidden
+        return self.model.run_gathered(lambda: self.model.hidden(self.ids, positions, use_cache=False)).float()

@@ -31,7 +31,7 @@ OnAdvantages = Callable[[Callable[[], dict[str, list[Values]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 
-def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages) -> "ComputeAdvantages":
+def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages | None = None) -> "ComputeAdvantages":
     """The computation that a run's settings ask for."""
     corrects, seed = changed_distribution(config.rollout) is None, config.trainer.seed
     given: dict[str, Any] = {"seed": seed, "corrects": corrects, "on_advantages": on_advantages, "kl": kl}
@@ -69,7 +69,7 @@ class ComputeAdvantages:
         *,
         seed: int,
         corrects: bool = True,
-        on_advantages: OnAdvantages = lambda advantages: None,
+        on_advantages: OnAdvantages | None = None,
         kl: KLController | None = None,
     ) -> None:
         """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected.
@@ -104,17 +104,9 @@ class ComputeAdvantages:
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
         metrics = small | self.estimate(batch)
         batch = _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
-        self.on_advantages(partial(advantages_by_key, trajectories, batch))
+        if self.on_advantages is not None:
+            self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
-
-    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
-        """Advantages of whole groups of a batch that is not complete yet, by an estimator without baselines, values and
-        KL. They are not reported."""
-        batch = self._rewarded(batch, trajectories)[0]
-        if not batch.num_sequences:
-            return batch
-        self.estimate(batch)
-        return _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
 
     def _rewarded(self, batch: Batch, trajectories: Sequence[Trajectory]) -> tuple[Batch, dict[str, float]]:
         """The batch with its rewards, without groups below `min_group_size`; the number of these."""

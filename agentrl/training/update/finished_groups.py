@@ -32,7 +32,7 @@ class EarlyTrainer(Protocol):
 
 
 class FinishedGroups:
-    """Called with the finished trajectories of a step several times a second."""
+    """Called with the finished trajectories of a step several times a second. `advantages` reports none."""
 
     def __init__(self, config: Config, runtime: EarlyTrainer, advantages: ComputeAdvantages) -> None:
         self.n, self.runtime, self.advantages = config.rollout.n, runtime, advantages
@@ -55,7 +55,8 @@ class FinishedGroups:
             return
         self._accumulated.update(ready)
         trajectories = [finished[i] for i in chain.from_iterable(map(self._indices, ready))]
-        batch = self.advantages.of_groups(self.runtime.learner.pack(trajectories, step - 1), trajectories)
+        packed = self.runtime.learner.pack(trajectories, step - 1)
+        batch, _ = self.advantages(packed, trajectories, None, step)
         if batch.num_sequences:
             self.runtime.accumulate_early(batch)
 

@@ -144,7 +144,7 @@ class TokenLogprobs:
         if not self.linear_head:
             return Readout(run(self.model, batch, part, self._logits)[rows])
         rows = F.pad(rows, (0, missing_rows(len(rows), rows.device)))  # by the first token of the pass
-        return self._readout(run(self.model, batch, part, self._hidden)[rows])
+        return self._readout(run(self.model, batch, part, self.model.hidden)[rows])
 
     def _readout(self, hidden: Tensor) -> Readout:
         """Factors of the logits of hidden states [N, H]."""
@@ -158,10 +158,6 @@ class TokenLogprobs:
         wider = torch.cat([as_autocast(hidden), as_autocast(low)], 1)
         return Readout(wider, torch.cat([weight, up], 1).detach(), bias, up)
 
-    def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
-        backbone = self.causal_lm.base_model
-        return backbone(input_ids=ids[None], position_ids=positions, **arguments).last_hidden_state[0]
-
     def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
 
@@ -172,7 +168,7 @@ class TokenLogprobs:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
         logits = self._logits(ids, ids[None], use_cache=False).float()
-        read = self._readout(self._hidden(ids, ids[None], use_cache=False))
+        read = self._readout(self.model.hidden(ids, ids[None], use_cache=False))
         linear = read.logits(torch.arange(len(ids), device=ids.device), wide=self.wide)
         tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
