@@ -29,6 +29,8 @@ from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.offload import offloaded_activations
 
 T = TypeVar("T")
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest difference by rounding, over the size, between two ways to compute the same values."""
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
 """The start of a tensor's name that it shares with its block; empty outside of blocks."""

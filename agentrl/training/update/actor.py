@@ -181,7 +181,7 @@ class PolicyActor(Trainable):
         exact = [figures.pop(0)] if exact_kl else []
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        importance, capped = off_policy.micro_batch_importance(micro, drawn_by, self.rollout_correction)
+        importance, capped = off_policy.batch_importance(micro, drawn_by, self.rollout_correction)
         advantages, distance, distilled = self._distilled(micro, logprobs, figures)
         losses, details = self.policy_loss(
             logprobs,

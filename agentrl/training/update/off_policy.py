@@ -50,7 +50,10 @@ def correct_batch(
 def batch_importance(
     batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection, total: Total = unchanged
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """(importance weights f32 [T], 1 where the cap acts f32 [T]); None without weights."""
+    """(importance weights f32 [T], 1 where the cap acts f32 [T]), those that the batch has already; None without
+    weights."""
+    if batch.importance is not None and batch.capped is not None:
+        return batch.importance, batch.capped
     level = rollout_correction.rollout_is
     if level is None or loss_has_ratio(rollout_correction):
         return None, None
@@ -61,12 +64,3 @@ def batch_importance(
     if rollout_correction.rollout_is_batch_normalize:
         weights = normalised(weights, batch.mask, batch.cu_seqlens, level, total)
     return weights, capped
-
-
-def micro_batch_importance(
-    micro: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """`batch_importance` of a micro-batch; its stored weights where the batch was corrected before."""
-    if micro.importance is not None and micro.capped is not None:
-        return micro.importance, micro.capped
-    return batch_importance(micro, logprobs, rollout_correction)
