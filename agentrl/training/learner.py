@@ -22,7 +22,6 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
-from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
@@ -53,12 +52,11 @@ class Learner:
     policies: dict[str, PolicyActor]
     """The actors of all policies by their names, the first one last: its adapter stays in the model."""
 
-    def __init__(self, config: Config, ranks: Ranks | None = None, kernels: EarlyKernels | None = None) -> None:
-        """`kernels`: the attention kernel that another process compiles meanwhile."""
+    def __init__(self, config: Config, ranks: Ranks | None = None) -> None:
         self.config = config
         self.ranks = ranks or Ranks()
         self.device = device_for(config.trainer.device)
-        self.roles = Roles(config, self.device, self.ranks, kernels or EarlyKernels())
+        self.roles = Roles(config, self.device, self.ranks)
         if self.device.type == "cpu":
             tune_cpu()
         elif self.roles.compiles():

@@ -1,12 +1,14 @@
 """The operator that hands packed attention to a kernel of another package."""
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
 from agentrl.training.batches.shared_prompts import shared_prompts
-from agentrl.training.model.attention import varlen
+from agentrl.training.model.attention import varlen, varlen_fa4
 from agentrl.training.model.attention.expand import expand_keys
 from tests.training.tiny import CPU
 
@@ -93,3 +95,20 @@ def test_rows_that_several_sequences_see_get_the_sum_of_their_gradients() -> Non
     torch.testing.assert_close(gradient, torch.tensor([4.0, 2, 4, 5])[:, None].expand(1, 2, 4, 8))
     parts = [layout.order[a:b].tolist() for a, b in pairwise(layout.bounds.tolist())]
     assert parts == [[0, 2], [1], [3], [4]]
+
+
+@pytest.mark.parametrize("own", [None, "0"])
+def test_compiled_kernels_are_kept_unless_the_user_says_otherwise(
+    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {name: f"{varlen_fa4.CACHE}_{name}" for name in ("DIR", "ENABLED")}
+    monkeypatch.setenv("AGENTRL_CACHE", str(tmp_path))
+    for variable in variables.values():
+        monkeypatch.setenv(variable, "")  # so that it is put back
+        monkeypatch.delenv(variable)
+    if own is not None:
+        monkeypatch.setenv(variables["ENABLED"], own)
+    varlen_fa4._keep_compiled()
+    assert os.environ[variables["DIR"]] == str(tmp_path / "flash_attention")
+    assert os.environ[variables["ENABLED"]] == (own or "1")
+    assert (tmp_path / "flash_attention").is_dir()

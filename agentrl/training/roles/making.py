@@ -3,7 +3,7 @@
 Each role that is sharded is made by all ranks together, in the same order.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from agentrl.config.derived import changed_distribution, full_kl_in, inherited
 from agentrl.config.schema import Config, Model, Teacher
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
-from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
 from agentrl.training.model.routing_probe import routing_of
@@ -36,8 +35,6 @@ class Roles:
     config: Config
     device: torch.device
     ranks: Ranks
-    kernels: EarlyKernels = field(default_factory=EarlyKernels)
-    """The attention kernel that another process compiles, until the first model has its weights."""
 
     def policy(self) -> ModelHandle:
         """The policy's initial weights, in float32 where they are trained."""
@@ -155,7 +152,6 @@ class Roles:
 
         def load(device: torch.device) -> ModelHandle:
             model = load_model(config.model, device=device, seed=config.trainer.seed)
-            self.kernels.wait()
             if config.actor.freeze_vision_tower:
                 freeze_vision_tower(model)
             if config.actor.router.freeze:

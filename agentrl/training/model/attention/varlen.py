@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model.attention import fa4_kernels, varlen_fa4
+from agentrl.training.model.attention import varlen_fa4
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def varlen_fits(query: Tensor, window: int | None = None) -> bool:
 @cache
 def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
     """The name of the kernel on a device for attention of this shape: fa4 or fa2."""
-    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in fa4_kernels.GPUS
+    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in varlen_fa4.GPUS
     if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
     works = NEWER["fa4"].installed() and _agrees(
