@@ -239,8 +239,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        tensors = {name: column for name, column in self.columns.items() if isinstance(column, Tensor)}
-        moved = replace(self, **{name: column.to(device) for name, column in tensors.items()})
+        columns: dict[str, Any] = {n: column.to(device) for n, column in self.columns.items() if hasattr(column, "to")}
+        moved = replace(self, **columns)
         moved.lengths = self.lengths
         return moved
 
