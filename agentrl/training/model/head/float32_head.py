@@ -16,6 +16,8 @@ from agentrl.training.perf.device import as_autocast
 class Float32Linear(nn.Linear):
     """A linear layer with outputs in float32."""
 
+    in_float32 = True
+
     def forward(self, input: Tensor) -> Tensor:
         """[..., in], of any dtype -> f32 [..., out]."""
         operands = [None if x is None else as_autocast(x).float() for x in (input, self.weight, self.bias)]
