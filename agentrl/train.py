@@ -155,7 +155,7 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)
-        finished_groups = FinishedGroups(config, runtime, advantages)
+        finished_groups = FinishedGroups(config, runtime, advantages_of(config, kl))
         sampler = Sampler(config, rollouts, stream, tracker, on_finished_groups=finished_groups)
         validate = Validation(rollouts, tracker, splits.validation, config.trainer.test_freq)
         limit = GapLimit(config)

@@ -290,7 +290,7 @@ class Cluster:
         groups = self.sample(step)
         with self._counted("pack"):
             batch = self.learner.pack(groups.trained, step - 1)
-            batch = self.advantages.of_groups(batch, groups.trained)
+            batch, _ = self.advantages(batch, groups.trained, None, step)
         with self._counted("shares"):
             self.learner.update(batch)
         self.store.values.clear()

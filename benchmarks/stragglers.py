@@ -248,10 +248,10 @@ class Updates:
     def can_accumulate_early(self) -> bool:
         return self.early
 
-    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
+    def __call__(self, batch: Batch, trajectories: Sequence[Trajectory], *_: object) -> tuple[Batch, dict[str, float]]:
         """In place of `ComputeAdvantages`: the batch with the tokens of the sessions."""
         batch.rewards = torch.tensor([float(t.extra["tokens"]) for t in trajectories])
-        return batch
+        return batch, {}
 
     def accumulate_early(self, part: Batch) -> None:
         tokens = int(part.rewards.sum())

@@ -21,6 +21,7 @@ def token_weights(
     trajectories: int | None = None,
     norm: float = 1.0,
     total: Total = unchanged,
+    relative: bool = False,
 ) -> Tensor:
     """Weights f32 [T], 0 off the mask. Raises UserError for an unknown mode.
 
@@ -33,22 +34,23 @@ def token_weights(
 
     `trajectory` int64 [B]: sequences of one trajectory count as one; None: each counts separately. Sequences
     without a model token do not count. `total`: sums over the parts of a mini-batch of which these tokens are one; all
-    parts have the same `trajectories`, a number above those in `trajectory`.
+    parts have the same `trajectories`, a number above those in `trajectory`. `relative`: the weights but for a common
+    factor, so that those of a trajectory do not depend on the others.
     """
     if mode not in LOSS_AGG_MODES:
         raise UserError(f"loss_agg_mode {mode!r} does not exist; it is one of {', '.join(LOSS_AGG_MODES)}")
     weights = mask.float()
+    if mode == "token-sum" or (relative and mode == "token-mean"):
+        return weights
     if mode == "token-mean":
         return weights / total(weights.sum()).clamp(min=1)
-    if mode == "token-sum":
-        return weights
     owner = sequence_of(cu_seqlens)
     n = cu_seqlens.numel() - 1
     if trajectory is not None:
         index, n = dense(trajectory) if trajectories is None else (trajectory, trajectories)
         owner = index[owner]
     tokens = total(sum_by(weights, owner, n))
-    sequences = (tokens > 0).sum().clamp(min=1)
+    sequences = 1 if relative else (tokens > 0).sum().clamp(min=1)
     if mode == "seq-mean-token-mean":
         return weights / (sequences * tokens.clamp(min=1)[owner])
     return weights / (sequences * (norm if mode == "seq-mean-token-sum-norm" else 1.0))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
+from agentrl.algorithms.rejection import over_level
 from agentrl.algorithms.segments import Total, sequence_of, sum_by, unchanged
 
 LEVELS = ("token", "sequence")
@@ -34,7 +35,9 @@ def importance_weights(
     `logprobs`, `rollout_logprobs` f32 [T], `mask` bool [T], `cu_seqlens` int32 [B+1]. Returns (weights f32 [T],
     1 where the cap acts, f32 [T]).
     """
-    ratio = _ratio(logprobs, rollout_logprobs, mask, cu_seqlens, level)
+    gap = torch.where(mask, logprobs.detach() - rollout_logprobs, 0.0)
+    gap = over_level("seq_sum" if level == "sequence" else level, gap, mask, cu_seqlens)
+    ratio = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     least = 1 / cap if lower is None else lower
     outside = (ratio > cap) | ((ratio < least) if mode == "mask" else False)
     weights = torch.where(outside, 0.0, ratio) if mode == "mask" else ratio.clamp(max=cap)
@@ -58,12 +61,3 @@ def normalised(weights: Tensor, mask: Tensor, cu_seqlens: Tensor, level: str, to
 
 # Weights of a smaller mean are all 0.
 SMALLEST_MEAN = 1e-8
-
-
-def _ratio(logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, cu_seqlens: Tensor, level: str) -> Tensor:
-    """The ratio of each token, or of its sequence: f32 [T]."""
-    gap = torch.where(mask, logprobs.detach() - rollout_logprobs, 0.0)
-    if level == "sequence":
-        owner = sequence_of(cu_seqlens)
-        gap = sum_by(gap, owner, cu_seqlens.numel() - 1)[owner]
-    return gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

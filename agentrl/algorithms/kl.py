@@ -6,7 +6,6 @@ value and takes k2's gradient, the only one whose expectation is the KL's gradie
 gradients are verl's. full is the exact KL, summed over the vocabulary; `kl_of_logits` defines it.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.own import checked_column
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.core.errors import reported_as
 from agentrl.core.points import KL_ESTIMATORS, kl_estimator
 
 # Without it, one token far likelier under the reference would outweigh a whole batch.
@@ -58,20 +56,16 @@ def k3(d: Tensor) -> Tensor:
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str, key: str = "kl_penalty") -> Tensor:
     """KL estimate of each token, f32 [T], in nats. `kind` is the value of the setting `key`. Raises UserError for an
     unknown one, and for one of the user's own that fails."""
-    entry = KL_ESTIMATORS.entry(kind.removesuffix(GRADIENT), key)
-    value = entry.value(logprobs, ref_logprobs) if entry.built_in else _own(entry.value, logprobs, ref_logprobs, kind)
+    entry, where = KL_ESTIMATORS.entry(kind.removesuffix(GRADIENT), key), f"the KL estimator {kind}"
+    value: Tensor = entry.call(where, logprobs, ref_logprobs)
+    if not entry.built_in:
+        everywhere = torch.ones_like(logprobs, dtype=torch.bool)
+        value = checked_column(value, logprobs, everywhere, where=where, what="estimates")
     if not kind.endswith(GRADIENT):
         return value
     d = logprobs - ref_logprobs
     # d times (d - d), which is 0 with d's gradient: no square can overflow.
     return value.detach() + d.detach() * (d - d.detach())
-
-
-def _own(function: Callable[..., Any], logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
-    where = f"the KL estimator {kind}"
-    with reported_as(where):
-        value = function(logprobs, ref_logprobs)
-    return checked_column(value, logprobs, torch.ones_like(logprobs, dtype=torch.bool), where=where, what="estimates")
 
 
 def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:

@@ -86,17 +86,14 @@ def kept_by(criteria: Sequence[Criterion], log_ratio: Tensor, mask: Tensor, cu_s
     x = torch.where(mask, log_ratio, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     kept = mask
     for criterion in criteria:
-        value = _over(criterion.level, _measure(criterion.measure, x), mask, cu_seqlens)
+        value = over_level(criterion.level, _measure(criterion.measure, x), mask, cu_seqlens)
         kept = kept & (value >= criterion.lower) & (value <= criterion.upper)
     return kept
 
 
-def free_of_veto(veto: float, log_ratio: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Whether each model token's sequence has no ratio below `veto`: bool [T]."""
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    owner = sequence_of(cu_seqlens)
-    vetoed = sum_by(((ratio < veto) & mask).long(), owner, cu_seqlens.numel() - 1)
-    return mask & (vetoed == 0)[owner]
+def veto_below(least: float) -> Criterion:
+    """The criterion by which a sequence goes where one of its ratios is below `least`."""
+    return Criterion("seq_max", "k1", upper=-log(least))
 
 
 def _criterion(name: str, threshold: str | float | None, lower: float | None) -> Criterion:
@@ -128,7 +125,7 @@ def _measure(name: str, x: Tensor) -> Tensor:
     return {"k1": lambda: -x, "k2": lambda: 0.5 * x * x, "k3": lambda: x.exp() - 1 - x}[name]()
 
 
-def _over(level: str, values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
+def over_level(level: str, values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     """The token's value, or on each token its sequence's sum, mean or maximum: [T]."""
     if level == "token":
         return values

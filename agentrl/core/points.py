@@ -44,11 +44,12 @@ ADVANTAGES = advantage_estimator = Registry[Any](
         ESTIMATOR_COLUMNS,
         ("values", "baselines", "components", "component_weights", "gamma", "lam", "norm_by_std", "config"),
     ),
-    marks=("grouped", "lines"),
+    marks=("grouped", "apart", "lines"),
 )
 """`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its
-advantages are 0. Mark `lines`: it works on lines too, entries that stand for several tokens each
-(`agentrl.trajectory.outline`); "undiscounted": only with `gamma` 1."""
+advantages are 0. Mark `apart`: the advantages of a prompt do not depend on other prompts. Mark `lines`: it works on
+lines too, entries that stand for several tokens each (`agentrl.trajectory.outline`); "undiscounted": only with `gamma`
+1."""
 
 POLICY_LOSS_OPTIONS = {
     "tau_pos": 1.0,

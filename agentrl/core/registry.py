@@ -9,6 +9,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Self, TypeVar
@@ -65,6 +66,12 @@ class Entry(Generic[T]):
     marks: Mapping[str, Any] = field(default_factory=dict)
     """Facts that its decorator states."""
     built_in: bool = False
+
+    def call(self, where: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the object. What one of the user's own raises becomes a UserError that begins with `where`."""
+        function: Any = self.value
+        with nullcontext() if self.built_in else reported_as(where):
+            return function(*args, **kwargs)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -160,12 +167,9 @@ class Registry(Generic[T]):
         """Call the object of that name with the arguments, unless it is made already. Raises UserError; so does one of
         the user's own that fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
-        if entry.built_in:
-            return entry.value(*args, **kwargs)
-        if self.contract.is_made(entry.value):
+        if not entry.built_in and self.contract.is_made(entry.value):
             return entry.value
-        with reported_as(f"{key}={name}"):
-            return entry.value(*args, **kwargs)
+        return entry.call(f"{key}={name}", *args, **kwargs)
 
     def built_in(self, name: str) -> Entry[T]:
         """agentrl's own object of that name, whatever is registered under it. Raises KeyError."""

@@ -10,18 +10,14 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, launch
-from agentrl.engines.servers.host import first_gpu
-from agentrl.engines.sharing import attention_heads
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
 
 @dataclass
 class Start:
-    """The servers that were launched, until a runtime takes them, kernels under way, and the seconds of the start."""
+    """The servers that were launched, until a runtime takes them, and the seconds of the start."""
 
     servers: Servers | None = None
-    kernels: EarlyKernels = field(default_factory=EarlyKernels)
     times: StartTimes = field(default_factory=StartTimes)
     workers: Any = None
     """A future of the workers on Ray, see `agentrl.runtime.ray.servers`; None: they are taken, or there are none."""
@@ -39,23 +35,12 @@ def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     return Start(servers, times=times or StartTimes())
 
 
-def start_kernels(config: Config) -> EarlyKernels:
-    """Compile the kernels of a policy that this process trains, alone or as a rank."""
-    if device_kind(config.trainer.device) != "cuda":
-        return EarlyKernels()
-    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), first_gpu()[0][0])
-
-
 @contextmanager
 def starting(config: Config, times: StartTimes | None) -> Iterator[Start]:
-    """`start_servers` and `start_kernels` for the body, which imports and opens a runtime. Servers that none has taken
-    end with it."""
+    """`start_servers` for the body, which imports and opens a runtime. Servers that none has taken end with it."""
     start = start_servers(config, times)
     try:
-        if processes(config.trainer, config.rollout) == 1:
-            start.kernels = start_kernels(config)
         yield start
     finally:
-        start.kernels.close()
         if (left := start.take()) is not None:
             asyncio.run(left.close())

@@ -41,7 +41,7 @@ class LocalRuntime(Runtime):
             kind = device_kind(config.trainer.device)
             teachers = self._open_teachers(config, kind, launcher_here(config, kind))
             with self.start_times.phase("model"):
-                self.learner = Learner(config, kernels=start.kernels)
+                self.learner = Learner(config)
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(engine.close()))

@@ -22,13 +22,12 @@ from agentrl.training import Batch, PolicyActor, device_for, load_processor, loa
 from agentrl.training.batches.outline import BatchOutline, BatchPlan, prompts_of
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import MODEL_ALONE, RESUMABLE, Saver, check_resumable, chosen
-from agentrl.training.model.attention.early_kernels import EarlyKernels
 from agentrl.training.model.export import gather_adapter, write_model
 from agentrl.training.model.head.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
-from agentrl.training.perf.meter import Meter, RecordFlops
+from agentrl.training.perf.meter import Meter
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.perf.slow_rank import SlowRank, product_seconds
 from agentrl.training.roles.frozen import Reference
@@ -53,10 +52,9 @@ class Learner:
     policies: dict[str, PolicyActor]
     """The actors of all policies by their names, the first one last: its adapter stays in the model."""
 
-    def __init__(self, config: Config, ranks: Ranks | None = None, kernels: EarlyKernels | None = None) -> None:
-        """`kernels`: the attention kernel that another process compiles meanwhile."""
+    def __init__(self, config: Config, ranks: Ranks | None = None) -> None:
         self.config = config
-        self.ranks, self.kernels = ranks or Ranks(), kernels or EarlyKernels()
+        self.ranks = ranks or Ranks()
         self.device = device_for(config.trainer.device)
         self.roles = Roles(config, self.device, self.ranks)
         if self.device.type == "cpu":
@@ -68,7 +66,7 @@ class Learner:
         self.model = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
-        self.meter, self.slow_rank = Meter(self.device, world=self.ranks.world), SlowRank(self.ranks)
+        self.meter, self.slow_rank = Meter(self.device, self._flops, self.ranks), SlowRank(self.ranks)
         folder = Path(trainer.default_local_dir) / "profiles"
         self.profiling = Profiling(config.actor.profiler, trainer.profile_steps, folder, self.ranks.rank)
         self.reference: Reference | None = None
@@ -80,17 +78,12 @@ class Learner:
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
-        self._total_steps = total_steps
-        with self.kernels.assumed():
-            self._make_roles()
-
-    def _make_roles(self) -> None:
         if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
-            self.critic = self.roles.critic(self._total_steps)
+            self.critic = self.roles.critic(total_steps)
         self.distiller = self.roles.distiller(self.model)
-        names, roles = self.config.model.policies, (self.reference, self.distiller, self._total_steps)
+        names, roles = self.config.model.policies, (self.reference, self.distiller, total_steps)
         self.policies = {}
         for name in reversed(names or [""]):
             own = [(key, p) for key, p in self.model.module.named_parameters() if names and p.requires_grad]
@@ -124,16 +117,8 @@ class Learner:
         return self.actor.micro_batching.shares
 
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Compile the passes of a step, until `should_stop`, with the kernel that is assumed; once more where it is
-        another one. Nothing is compiled where `use_torch_compile` is off. Call it after `prepare`."""
-        with self.kernels.assumed():
-            self._compile(should_stop)
-        self.kernels.wait()
-        if self.ranks.max_over_ranks(self.shares_prompts() != self.roles.shares(self.model)):
-            self._make_roles()
-            self._compile(should_stop)
-
-    def _compile(self, should_stop: Callable[[], bool]) -> None:
+        """Compile the passes of a step, until `should_stop`; nothing where `use_torch_compile` is off. Call it after
+        `prepare`."""
         data, actor = self.config.data, self.actor
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
@@ -156,8 +141,8 @@ class Learner:
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
         self._begin_passes()
-        with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as record:
-            return self._computed(batch, lambda flops: record(self.ranks.sum(flops)))
+        with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs"):
+            return self._computed(batch)
 
     def _begin_passes(self) -> None:
         """Have the parameters on the device, and choose the sizes of passes once a step, when an engine that sleeps has
@@ -166,14 +151,21 @@ class Learner:
         if self.device.type != "cuda" or self._fitted == self._step:
             return
         self._fitted, policy, before = self._step, self.actor, self._described
-        held = [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
-        fit_passes(self.config, list(self._trainables().values()), held, self.ranks)
+        fit_passes(self.config, list(self._trainables().values()), self._held(), self.ranks)
         self._described = description(policy)
         if self.ranks.first and self._described != before:
             log.warning("update: %s", self._described)  # a warning, which is shown
 
-    def _computed(self, batch: Batch, record: RecordFlops) -> Batch:
-        actor, prompts = self.actor, len(prompts_of(batch, self.ranks))
+    def _held(self) -> list[Reference]:
+        """The models that are not trained."""
+        return [*filter(None, [self.reference]), *(self._teachers.models.values() if self._teachers else ())]
+
+    def _flops(self) -> float:
+        models = [*(each.model for each in self._trainables().values()), *(each.model for each in self._held())]
+        return sum(model.flops for model in set(models))
+
+    def _computed(self, batch: Batch) -> Batch:
+        prompts = len(prompts_of(batch, self.ranks))
         bypassed, full_kl = self.config.algorithm.rollout_correction.bypass_mode, full_kl_in(self.config)
         if not prompts:
             return batch
@@ -184,50 +176,42 @@ class Learner:
             for _, own, part, tokens in self._parts(batch):
                 scored = own.logprobs(part, compared)
                 columns[: len(scored), tokens] = torch.stack(scored)
-                record((2 if compared else 1) * own.cost.forward(*own.work(part)))
             batch.old_logprobs, batch.kl = columns[0], columns[2] if compared else batch.kl
         if bypassed:
             batch.old_logprobs = batch.rollout_logprobs
         if self.reference is not None and full_kl is None:
-            batch.ref_logprobs = self._referred(batch, self.reference, record)
+            batch.ref_logprobs = self._referred(batch, self.reference)
         if self._teachers is not None and self.config.distillation.topk == 0 and batch.teacher is not None:
             batch.teacher_logprobs = self._teachers.logprobs(batch)
-            record(actor.cost.forward(*actor.work(batch)))
         if self.critic is not None:
             batch.values = self.critic.values(batch)
-            record(self.critic.cost.forward(*self.critic.work(batch)))
         return batch
 
-    def _referred(self, batch: Batch, reference: Reference, record: RecordFlops) -> Tensor:
+    def _referred(self, batch: Batch, reference: Reference) -> Tensor:
         """The reference's log-probs, f32 [T]; early gradients have those of their sequences. Collective."""
-        actor = self.actor
-        early = actor.early.pending
+        early = self.actor.early.pending
         done = None if early is None else early.indices_in(batch)
         if early is None or done is None:
-            record(actor.cost.forward(*actor.work(batch)))
             return reference.logprobs(batch)
         left = sorted(set(range(batch.num_sequences)) - set(done))
-        others = batch.select(left)
         column = torch.zeros(batch.num_tokens, device=batch.ids.device)
         column[batch.tokens_of(done)] = early.ref_logprobs()
-        column[batch.tokens_of(left)] = reference.logprobs(others)
-        record(actor.cost.forward(*actor.work(others)))
+        column[batch.tokens_of(left)] = reference.logprobs(batch.select(left))
         return column
 
     def can_accumulate_early(self) -> bool:
         """Whether `accumulate_early` is of use."""
-        actor, reference = self.actor, self.reference
+        reference = self.reference
         referred = reference is not None and (reference.offload or self.ranks.world > 1)
-        alone = self.critic is None and not referred and not actor.early.pause and len(self.policies) == 1
-        return alone and actor.is_additive(self.config.data.train_batch_size)
+        alone = self.critic is None and not referred and len(self.policies) == 1
+        return alone and self.actor.is_additive(self.config.data.train_batch_size)
 
     def accumulate_early(self, part: Batch) -> None:
         """Compute the gradients of this rank's share of whole groups with advantages. The next `update` uses them if it
         has these groups."""
         self._begin_passes()
-        with self.meter.phase("update") as record:
-            part = self._computed(part, lambda flops: None)
-            record(self.ranks.sum(self.actor.early.accumulate(part)))
+        with self.meter.phase("update"):
+            self.actor.early.accumulate(self._computed(part))
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
@@ -235,17 +219,14 @@ class Learner:
         metrics: dict[str, float] = {}
         early, freq, step = self.actor.early, self.config.ref.update_freq, self._step
         self._begin_passes()
-        with self.profiling.phase(step, "update", last=True), self.meter.phase("update") as record:
+        with self.profiling.phase(step, "update", last=True), self.meter.phase("update"):
             if self.critic is not None:
-                record(self.ranks.sum(self.critic.flops(batch)))
                 metrics |= self.critic.update(batch)
             for name, actor, part, _ in () if critic_only else self._parts(batch):
-                record(self.ranks.sum(actor.flops(part)))
                 found = actor.update(part)
                 metrics |= found if actor is self.actor else {f"{name}/{key}": value for key, value in found.items()}
             if (used := early.used) is not None:
-                record(-self.ranks.sum(used.flops))
-                metrics["perf/early_share"] = self.ranks.sum(used.weights.numel()) / self.ranks.sum(batch.num_tokens)
+                metrics["perf/early_share"] = self.ranks.sum(used.num_tokens) / self.ranks.sum(batch.num_tokens)
         if self.reference is not None and freq > 0 and step % freq == 0:
             self.reference.copy_from(self.model)
         if self._teachers is not None:

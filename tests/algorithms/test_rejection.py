@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agentrl.algorithms.correction import importance_weights, normalised
-from agentrl.algorithms.rejection import RATIOS, VERL, bounds_of, criteria_of, free_of_veto, kept_by
+from agentrl.algorithms.rejection import RATIOS, VERL, bounds_of, criteria_of, kept_by, veto_below
 from agentrl.core.errors import UserError
 from tests.algorithms.verl_code import needs_verl, rollout_correction
 
@@ -94,7 +94,7 @@ def test_verls_k1_bounds_the_inverse_of_the_ratio():
 def test_a_veto_drops_the_whole_sequence():
     gaps, mask = padded(3)
     column, bounds = packed(gaps)
-    free = free_of_veto(exp(-1.0), column, mask.reshape(-1), bounds).reshape(mask.shape)
+    free = kept_by([veto_below(exp(-1.0))], column, mask.reshape(-1), bounds).reshape(mask.shape)
     hopeless = ((gaps < -1.0) & mask).any(-1, keepdim=True)
     assert free.equal(mask & ~hopeless)
     assert hopeless.any()

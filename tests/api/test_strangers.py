@@ -1,13 +1,11 @@
 """Runs on what other people made: verifiers that fail, task folders that ask for secrets, a run's folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentrl
-from agentrl.training.checkpoint.lineage import FOLDER, PLAN
 from tests.tasks.harbor.test_reading import PLAIN, write
 from tests.tasks.local_provider import ROOT
 
@@ -60,12 +58,3 @@ def test_a_task_that_asks_for_a_secret(settings: Settings, tmp_path: Path, monke
     line = r"HF_TOKEN: allow it with rollout.containers.pass_env=\[HF_TOKEN\], or leave the task out"
     with pytest.raises(agentrl.UserError, match=line):
         agentrl.train(settings)
-
-
-def test_a_runs_folder_moves_nothing(settings: Settings, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("the host's")
-    (tmp_path / "run" / FOLDER).mkdir(parents=True)
-    (tmp_path / "run" / FOLDER / PLAN).write_text(json.dumps({"../../key": "superseded_1/key"}))
-    with pytest.raises(agentrl.UserError, match=r"set-aside.json moves '../../key' to 'superseded_1/key', outside"):
-        agentrl.train(settings, rows=rows, reward=lambda **_: 1.0)
-    assert (tmp_path / "key").read_text() == "the host's"

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
-from agentrl.engines import starting as module
-from agentrl.engines.starting import start_kernels, start_servers, starting
+from agentrl.engines.starting import start_servers, starting
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.attention.early_kernels import EarlyKernels
 
 pytestmark = pytest.mark.integration
 
@@ -89,16 +87,3 @@ def test_several_processes_start_theirs_on_ray(tmp_path: Path) -> None:
     config = config_of(str(tmp_path))
     config.trainer.n_gpus_per_node = 2
     assert start_servers(config).servers is None
-
-
-def test_kernels_are_compiled_for_a_gpu_that_this_process_trains_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, asked = config_of(str(tmp_path)), []
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 4}))
-    monkeypatch.setattr(module, "first_gpu", lambda: ([9, 0], 0))
-    monkeypatch.setattr(module, "compile_early", lambda heads, capability: asked.append((heads, capability)))
-    assert start_kernels(config) == EarlyKernels()  # on a CPU
-    monkeypatch.setattr(module, "device_kind", lambda name: "cuda")
-    start_kernels(config)
-    assert asked == [((4, 4, 16), 9)]

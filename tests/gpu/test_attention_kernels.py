@@ -6,7 +6,7 @@ import torch
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
 from agentrl.training.batches.shared_prompts import Prompt, shared_prompts
-from agentrl.training.model.attention import fa4_kernels, varlen
+from agentrl.training.model.attention import varlen, varlen_fa4
 from agentrl.training.model.attention.expand import expand_keys
 from agentrl.training.model.compute_copies import add_product, summed
 from agentrl.training.model.handle import ModelHandle
@@ -20,7 +20,7 @@ CUDA = torch.device("cuda")
 @pytest.mark.parametrize("shape", [(16, 8, 128), (9, 3, 64), (4, 4, 128)])
 def test_a_newer_kernel_agrees_with_float32(name, shape) -> None:
     kernel = varlen.NEWER[name]
-    if torch.cuda.get_device_capability()[0] not in fa4_kernels.GPUS or not kernel.installed():
+    if torch.cuda.get_device_capability()[0] not in varlen_fa4.GPUS or not kernel.installed():
         pytest.skip(f"{name} is not installed")
     assert varlen.disagreement(name, CUDA, *shape) < varlen.AGREES
 

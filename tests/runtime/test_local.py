@@ -1,10 +1,6 @@
 """The start of a run in one process."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +13,6 @@ from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.starting import Start
 from agentrl.runtime import local
-from agentrl.tracking.start_times import StartTimes
-from agentrl.training.learner import Learner
-from agentrl.training.model.attention.early_kernels import EarlyKernels
-from agentrl.training.model.attention.varlen import NEWER, Assumed
-from agentrl.training.parallel.ranks import ALONE
 
 pytestmark = pytest.mark.integration
 
@@ -40,32 +31,3 @@ def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
         local.LocalRuntime(config, start=Start(servers))
     assert not server.launched
     assert not servers.scratch.path.exists()
-
-
-class PreparedLearner(Learner):
-    """Notes what it makes, and whether the kernel of FlashAttention 4 is assumed then."""
-
-    def __init__(self, keeps: bool, kernels: EarlyKernels) -> None:
-        self.kernels, self.ranks, self.model, self.asked = kernels, ALONE, None, []
-        self.roles = SimpleNamespace(shares=lambda model: keeps)
-
-    def _make_roles(self) -> None:
-        self.asked.append(("prepare", self._total_steps, isinstance(NEWER["fa4"], Assumed)))
-
-    def _compile(self, should_stop: Callable[[], bool]) -> None:
-        self.asked.append(("warm_up", should_stop(), isinstance(NEWER["fa4"], Assumed)))
-
-    def shares_prompts(self) -> bool:
-        return True  # as the assumed kernel can
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_models_are_made_again_where_the_kernel_is_not_the_assumed_one(keeps: bool) -> None:
-    runtime: Any = object.__new__(local.LocalRuntime)
-    process = subprocess.Popen(["sleep", "0.5"])
-    runtime.start_times, runtime._starting = StartTimes(), None
-    runtime.learner = PreparedLearner(keeps, EarlyKernels(process))
-    runtime.prepare(3)
-    assert process.returncode == 0
-    assumed, real = ([("prepare", 3, early), ("warm_up", False, early)] for early in (True, False))
-    assert runtime.learner.asked == assumed + real * (not keeps)

@@ -75,5 +75,5 @@ def test_an_adapter_whose_file_lacks_tensors_is_refused(folder, logits):
     damaged = shutil.copytree(folder / "norms", folder / "damaged")
     file = damaged / "adapter_model.safetensors"
     save_file({name: t for name, t in load_file(file).items() if "0.self_attn.q_proj" not in name}, file)
-    with pytest.raises(UserError, match="cannot be loaded: Found missing adapter keys"):
+    with pytest.raises(UserError, match="cannot be loaded: .*Found missing adapter keys"):
         load_model(Model(path=str(damaged)), device=CPU, seed=0)

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from agentrl.algorithms import ADVANTAGES, estimate
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.training import Batch, pack_tokens
 from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups, known_early
 from agentrl.trajectory.trajectory import Outcome, Trajectory
-from tests.training.tiny import ledger, trajectory
+from tests.training.tiny import ledger, random_batch, trajectory
 
 
 def config_of(*overrides: str) -> Config:
@@ -110,9 +111,22 @@ def test_nothing_is_begun_that_is_of_no_use() -> None:
         "algorithm.use_pf_ppo=true",
         "algorithm.use_kl_in_reward=true",
         "algorithm.adv_estimator=remax",
+        "algorithm.adv_estimator=gpg",
         "rollout.deterministic=true",
     ],
 )
 def test_runs_that_choose_later_or_repeat_bit_by_bit_do_not(override: str) -> None:
     assert known_early(config_of())
     assert not known_early(config_of(override))
+
+
+@pytest.mark.parametrize("name", [name for name in ADVANTAGES.names if ADVANTAGES.mark(name, "apart", "")])
+def test_estimators_that_say_so_compute_a_prompt_apart_from_others(name: str) -> None:
+    batch = random_batch([7, 9, 12, 4, 9, 6])
+    batch.group = torch.tensor([0, 0, 1, 1, 2, 2])
+
+    def of(own: Batch) -> torch.Tensor:
+        columns = own.rewards, own.mask, own.cu_seqlens, own.trajectory, own.group
+        return estimate(name, *columns, gamma=0.9)[0]
+
+    assert torch.equal(of(batch)[batch.tokens_of([2, 3])], of(batch.select([2, 3])))

@@ -6,8 +6,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from agentrl.config.schema import Actor
-from agentrl.training import PolicyActor
+from agentrl.training import Batch, PolicyActor
 from agentrl.training.model.handle import ModelHandle
+from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.meter import Meter
 from tests.training.mixtures import mixture
@@ -65,28 +66,41 @@ def test_passes() -> None:
     assert cost_of(lora(tiny())).update([3], 1) == 2 * cost_of(tiny()).forward([3], 1)
 
 
-def test_sequences_without_gradient_have_no_backward_pass() -> None:
+def test_passes_are_counted_where_they_run() -> None:
     batch = random_batch([4, 5, 6, 7])
     actor = PolicyActor(tiny(), actor=Actor(), temperature=1.0, device=CPU, total_steps=3)
-    whole = actor.flops(batch)
-    batch.advantages = torch.zeros_like(batch.advantages)
-    assert actor.flops(batch) == pytest.approx(whole / 3)
+    once = cost_of(tiny()).forward(batch.lengths, int(batch.mask.sum()))
+    actor.logprobs(batch)
+    assert actor.model.flops == pytest.approx(once)
+    actor.update(batch)
+    assert actor.model.flops == pytest.approx(4 * once)
+    batch.advantages = torch.zeros_like(batch.advantages)  # sequences without a gradient have no backward pass
+    actor.update(batch)
+    assert actor.model.flops == pytest.approx(5 * once)
 
 
-def test_a_meter_divides_by_time_and_processes() -> None:
-    ticks = iter([10.0, 12.0])
-    meter = Meter(CPU, world=2, clock=lambda: next(ticks))
-    with meter.phase("update") as spent:
-        spent(6e12)
-        spent(2e12)
+def test_a_prompt_that_is_computed_once_counts_once() -> None:
+    ids, mask = torch.arange(3, 13).repeat(2), (torch.arange(20) % 10) >= 6
+    batch = Batch.of(ids, mask, [10, 10])
+    actor = PolicyActor(tiny(), actor=Actor(), temperature=1.0, device=CPU, total_steps=3, shares=True)
+    actor.logprobs(batch)
+    assert actor.model.flops == pytest.approx(cost_of(tiny()).forward([10, 10], 8, [6]))
+
+
+def test_a_meter_divides_by_time_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, flops = iter([10.0, 12.0]), iter([1e12, 5e12])
+    monkeypatch.setattr(Ranks, "sum", lambda ranks, own: 2 * own)  # the other rank computes as much
+    meter = Meter(CPU, lambda: next(flops), Ranks(world=2), clock=lambda: next(ticks))
+    with meter.phase("update"):
+        pass
     assert meter.take() == {"perf/update_tflops_per_gpu": 2.0}  # nobody knows a CPU's peak
     assert meter.take() == {}
 
 
 def test_the_parts_of_a_phase_are_one() -> None:
-    ticks = iter([0.0, 1.0, 5.0, 6.0])
-    meter = Meter(CPU, clock=lambda: next(ticks))
-    for teraflops in (3.0, 1.0):
-        with meter.phase("update") as spent:
-            spent(teraflops * 1e12)
+    ticks, flops = iter([0.0, 1.0, 5.0, 6.0]), iter([0.0, 3e12, 4e12, 5e12])
+    meter = Meter(CPU, lambda: next(flops), clock=lambda: next(ticks))
+    for _ in range(2):
+        with meter.phase("update"):
+            pass
     assert meter.take() == {"perf/update_tflops_per_gpu": 2.0}

@@ -16,9 +16,8 @@ from agentrl.core.outputs import write_atomic
 from agentrl.tracking.loggers import FileLogger
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
-from agentrl.training.checkpoint.lineage import FOLDER, PLAN
+from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.merge import merge
-from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.training.parallel.shards import TensorChunk
 from tests.training.saved import save_checkpoint
@@ -32,54 +31,9 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "home/run"
 
 
-def resume(run: Path) -> None:
-    """As the start of a run does."""
-    list(Resuming(run / FOLDER, "auto", None).candidates())
-
-
 def state(home: Path) -> dict[str, str]:
     """All files outside of the run."""
     return {str(file): file.read_text() for file in home.iterdir() if file.is_file() and not file.is_symlink()}
-
-
-PLANS = {
-    "up": {"../../key": "superseded_1/key"},
-    "a full path": {"{home}/key": "superseded_1/key"},
-    "to outside": {"../metrics.jsonl": "../../stolen"},
-    "to a full path": {"../metrics.jsonl": "{home}/stolen"},
-    "through a link": {"../link/key": "superseded_1/key"},
-    "to a link": {"../metrics.jsonl": "link/stolen"},
-    "to a link that is moved first": {"../link": "superseded_1", "../metrics.jsonl": "superseded_1/stolen"},
-    "the run itself": {"..": "superseded_1/run"},
-    "the folder itself": {".": "superseded_1/checkpoints"},
-    "no plan": ["../../key"],
-    "nested": "[" * 5000,
-}
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_a_plan_moves_nothing_outside(name: str, run: Path) -> None:
-    home = run.parent
-    (run / "metrics.jsonl").write_text("the run's")
-    (run / "link").symlink_to(home)
-    (run / FOLDER / "link").symlink_to(home)
-    text = PLANS[name] if isinstance(PLANS[name], str) else json.dumps(PLANS[name]).replace("{home}", str(home))
-    (run / FOLDER / PLAN).write_text(text)
-    before = state(home)
-    with pytest.raises(UserError, match=r"\.set-aside\.json (moves .*outside of the run|is no plan)"):
-        resume(run)
-    assert state(home) == before
-
-
-def test_a_plan_of_a_run_on_another_disk_is_carried_out(run: Path, tmp_path: Path) -> None:
-    (run / FOLDER).rmdir()
-    (tmp_path / "disk/global_step_1").mkdir(parents=True)
-    (run / FOLDER).symlink_to(tmp_path / "disk")
-    (run / "metrics.jsonl").write_text("the run's")
-    plan = {"global_step_1": "superseded_1/global_step_1", "../metrics.jsonl": "superseded_1/metrics.jsonl"}
-    (run / FOLDER / PLAN).write_text(json.dumps(plan))
-    resume(run)
-    assert {path.name for path in (tmp_path / "disk/superseded_1").iterdir()} == {"global_step_1", "metrics.jsonl"}
 
 
 def test_no_link_is_written_through(run: Path) -> None:

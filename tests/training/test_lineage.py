@@ -1,6 +1,5 @@
 """A folder of checkpoints shows one lineage: checkpoints that a run does not resume from are set aside."""
 
-import json
 import os
 import pickle
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
-from agentrl.training.checkpoint.lineage import PLAN, complete_plan, latest, set_aside, visible
+from agentrl.training.checkpoint.lineage import latest, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
 from agentrl.training.parallel.shards import TensorChunk
 from tests.training.saved import save_checkpoint
@@ -175,7 +174,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("moves", range(5))
 def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch, moves):
-    """Killed after so many moves, the folder shows the new lineage alone, and the next run completes the plan."""
+    """Killed after so many moves, the folder shows the begin of the old lineage, and the next run moves the rest."""
     folder = tmp_path / "checkpoints"
     write(folder, 1, 2, 3, 4)
     dump = tmp_path / "rollouts" / "3.jsonl"
@@ -194,15 +193,13 @@ def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch,
         assert moves == 4
     except Killed:
         assert moves < 4
-    assert latest(folder) == folder / "global_step_1"
     monkeypatch.undo()
-    assert begin(folder) == 1
+    assert whole(folder) == dict.fromkeys(range(1, max(5 - moves, 2)), "old")
+    set_aside(folder, 1, "superseded", moves={dump: "rollouts/3.jsonl"} if dump.exists() else {})
     assert whole(folder) == {1: "old"}
-    assert whole(folder / "superseded_1") == {2: "old", 3: "old", 4: "old"}
-    assert (folder / "superseded_1" / "rollouts" / "3.jsonl").read_text() == "a dump"
-    assert not dump.exists()
-    assert not (folder / PLAN).exists()
-    complete_plan(folder)  # and once more: nothing to do
+    asides = sorted(folder.glob("superseded_*"))
+    assert {step: text for aside in asides for step, text in whole(aside).items()} == {2: "old", 3: "old", 4: "old"}
+    assert dump.exists() == (moves == 3)  # the next run writes over it
 
 
 def branch_forever(folder):
@@ -227,14 +224,3 @@ def test_killed_at_any_moment_every_checkpoint_is_there_once(tmp_path):
     assert set(range(1, 1 + len(process.lines()))) <= set(found)
     shown = [checkpoints.load(path)[1]["number"] for _, path in sorted(visible(tmp_path).items())]
     assert shown == sorted(shown)
-
-
-def test_the_plan_is_plain_and_moves_with_its_folder(tmp_path):
-    """Somebody moves the run's folder after a kill: the plan has relative names."""
-    folder = tmp_path / "here"
-    write(folder, 1, 2)
-    (folder / PLAN).write_text(json.dumps({"global_step_2": "superseded_1/global_step_2"}))
-    folder.rename(tmp_path / "there")
-    assert latest(tmp_path / "there") == tmp_path / "there" / "global_step_1"
-    checkpoints.tidy(tmp_path / "there")
-    assert whole(tmp_path / "there" / "superseded_1") == {2: "old"}

@@ -15,9 +15,9 @@ from agentrl.training import ComputeAdvantages, PolicyActor
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.update.off_policy import (
+    batch_importance,
     correct_batch,
     loss_has_ratio,
-    micro_batch_importance,
     needs_batch_correction,
 )
 from agentrl.training.update.optimizer import LossScale
@@ -104,7 +104,7 @@ def our_loss(preset, batch, old, now, mode):
     if correction.bypass_mode and not loss_has_ratio(correction):
         loss = bind_loss("gpg")
     losses, _ = loss(now, before, batch.advantages, mask=batch.mask, cu_seqlens=batch.cu_seqlens)
-    importance, _ = micro_batch_importance(batch, drawn_by, correction)
+    importance, _ = batch_importance(batch, drawn_by, correction)
     losses = losses if importance is None else losses * importance
     total = (losses * token_weights(batch.mask, batch.cu_seqlens, mode)).sum()
     total.backward()

@@ -24,8 +24,7 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
     batch, module = random_batch([9, 4]), tiny()
     expected = gradients(module, batch)
     monkeypatch.setattr(offload, "SMALLEST", 1)
-    pack, unpack = offload._hooks()
-    gone = []
+    pack, gone = offload._pack, []
 
     def watched(tensor):
         packed = pack(tensor)
@@ -33,7 +32,7 @@ def test_activations_come_back_and_parameters_never_leave(monkeypatch):
             gone.append(tensor.data_ptr())
         return packed
 
-    monkeypatch.setattr(offload, "_hooks", lambda: (watched, unpack))
+    monkeypatch.setattr(offload, "_pack", watched)
     assert not gone
     found = gradients(ModelHandle(module, offloads_activations=True), batch)
     assert len(gone) > 20
@@ -46,17 +45,16 @@ def test_results_within_a_compiled_block_leave_too(monkeypatch):
     monkeypatch.setattr(offload, "SMALLEST", 1)
     for frozen in (False, True):
         layer = torch.nn.Linear(4, 3).requires_grad_(not frozen)
-        pack, unpack = offload._hooks()
         kept: list[tuple[int, ...]] = []
 
-        def watched(tensor, pack=pack, kept=kept):
-            packed = pack(tensor)
+        def watched(tensor, kept=kept):
+            packed = offload._pack(tensor)
             if isinstance(packed, torch.Tensor):
                 kept.append(tuple(tensor.shape))
             return packed
 
         block = torch.compile(lambda x, layer=layer: torch.sigmoid(layer(x)).exp() * x.sum(), backend="aot_eager")
-        with torch.autograd.graph.saved_tensors_hooks(watched, unpack):
+        with torch.autograd.graph.saved_tensors_hooks(watched, offload._unpack):
             result = block(torch.randn(5, 4, requires_grad=True) * 1)
         result.sum().backward()
         assert set(kept) <= {(3, 4), (4, 3), (3,)}

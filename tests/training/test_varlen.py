@@ -1,12 +1,14 @@
 """The operator that hands packed attention to a kernel of another package."""
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
 from agentrl.training.batches.shared_prompts import shared_prompts
-from agentrl.training.model.attention import varlen
+from agentrl.training.model.attention import varlen, varlen_fa4
 from agentrl.training.model.attention.expand import expand_keys
 from tests.training.tiny import CPU
 
@@ -95,21 +97,18 @@ def test_rows_that_several_sequences_see_get_the_sum_of_their_gradients() -> Non
     assert parts == [[0, 2], [1], [3], [4]]
 
 
-def test_a_kernel_is_assumed_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it runs meanwhile; then kernels are chosen as ever."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(varlen.varlen_fa4, "installed", lambda: False)
-    gpu, shape = torch.device("cuda", 0), (4, 2, 16)
-    assert varlen.attention_kernel(gpu, *shape) == "fa2"
-    rows = q, k, v = [torch.randn(1, heads, 12, 16, requires_grad=True) for heads in (4, 2, 2)]
-    bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
-    with varlen.assumed("fa4"):
-        assert varlen.attention_kernel(gpu, *shape) == "fa4"
-        assert varlen.shares_keys("fa4", gpu, *shape)
-        output = varlen.varlen_attention(q, k, v, bounds, 7, None, "fa4")
-        gradients = torch.autograd.grad(output.sum(), rows)
-    assert output.shape == (1, 12, 4, 16)
-    assert [g.shape for g in gradients] == [r.shape for r in rows]
-    assert not any(found.any() for found in (output, *gradients))
-    assert varlen.NEWER["fa4"] is varlen.varlen_fa4
-    assert varlen.attention_kernel(gpu, *shape) == "fa2"
+@pytest.mark.parametrize("own", [None, "0"])
+def test_compiled_kernels_are_kept_unless_the_user_says_otherwise(
+    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {name: f"{varlen_fa4.CACHE}_{name}" for name in ("DIR", "ENABLED")}
+    monkeypatch.setenv("AGENTRL_CACHE", str(tmp_path))
+    for variable in variables.values():
+        monkeypatch.setenv(variable, "")  # so that it is put back
+        monkeypatch.delenv(variable)
+    if own is not None:
+        monkeypatch.setenv(variables["ENABLED"], own)
+    varlen_fa4._keep_compiled()
+    assert os.environ[variables["DIR"]] == str(tmp_path / "flash_attention")
+    assert os.environ[variables["ENABLED"]] == (own or "1")
+    assert (tmp_path / "flash_attention").is_dir()

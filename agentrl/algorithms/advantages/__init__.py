@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agentrl.algorithms.own import checked_column
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError, reported_as
+from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES
 
 KEY = "algorithm.adv_estimator"
@@ -38,24 +38,17 @@ def estimate(
     wanted = {key: value for key, value in options.items() if key in known}
     if missing := [key for key, value in wanted.items() if value is None]:
         raise ValueError(f"{name} needs {missing[0]}")
-    columns = rewards, mask, cu_seqlens, trajectory, group
-    if not entry.built_in:
-        return _own_estimate(name, entry.value, columns, wanted)
-    result = entry.value(*columns, **wanted)
-    return result if isinstance(result, tuple) else (result, None)
-
-
-def _own_estimate(
-    name: str, function: Estimator, columns: tuple[Tensor, ...], wanted: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
-    """Call a user's estimator and check its results."""
-    where = f"{KEY}={name}"
-    with torch.no_grad(), reported_as(where):
-        result: Any = function(*(column.clone() for column in columns), **wanted)
+    columns, where = (rewards, mask, cu_seqlens, trajectory, group), f"{KEY}={name}"
+    with torch.no_grad():
+        result: Any = entry.call(where, *(column.clone() for column in columns), **wanted)
     both = result if isinstance(result, tuple) else (result, None)
+    return both if entry.built_in else _checked(both, rewards, mask, where)
+
+
+def _checked(both: tuple[Any, ...], rewards: Tensor, mask: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
+    """The results of a user's estimator."""
     if len(both) != 2:
         raise UserError(f"{where}: it gave {len(both)} values; return advantages, or (advantages, returns)")
-    rewards, mask = columns[:2]
     advantages = checked_column(both[0], rewards, mask, where=where, what="advantages")
     if both[1] is None:
         return advantages, None

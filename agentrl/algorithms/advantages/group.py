@@ -12,7 +12,7 @@ from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.core.points import advantage_estimator
 
 
-@advantage_estimator("grpo", grouped=True, lines=True)
+@advantage_estimator("grpo", grouped=True, apart=True, lines=True)
 def grpo(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -58,7 +58,7 @@ def gdpo(
     return whiten(spread(total, compared.index, mask, cu_seqlens), mask)
 
 
-@advantage_estimator("grpo_passk", grouped=True, lines=True)
+@advantage_estimator("grpo_passk", grouped=True, apart=True, lines=True)
 def grpo_passk(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -79,7 +79,7 @@ def grpo_passk(
     return compared.spread(advantages)
 
 
-@advantage_estimator("rloo", grouped=True, lines=True)
+@advantage_estimator("rloo", grouped=True, apart=True, lines=True)
 def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
     compared = GroupScores(rewards, mask, cu_seqlens, trajectory, group)
@@ -87,7 +87,7 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
     return compared.spread((compared.scores - compared.mean) * compared.count / (compared.count - 1).clamp(min=1))
 
 
-@advantage_estimator("opo", grouped=True)
+@advantage_estimator("opo", grouped=True, apart=True)
 def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 

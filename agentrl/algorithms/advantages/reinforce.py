@@ -51,7 +51,7 @@ def remax(
     return (returns - baselines[sequence_of(cu_seqlens)]).nan_to_num(nan=0.0).float() * mask
 
 
-@advantage_estimator("reward", lines=True)
+@advantage_estimator("reward", apart=True, lines=True)
 def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The trajectory's score on each of its model tokens, without a baseline (REINFORCE, Williams 1992).
 
@@ -61,7 +61,7 @@ def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor
     return spread(scores, index, mask, cu_seqlens)
 
 
-@advantage_estimator("none", lines=True)
+@advantage_estimator("none", apart=True, lines=True)
 def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The rewards of the model tokens, unchanged.
 

@@ -8,7 +8,7 @@ from agentrl.algorithms.segments import dense, numbers_within, sequence_of, turn
 from agentrl.core.points import advantage_estimator
 
 
-@advantage_estimator("grpo_turn", grouped=True, lines=True)
+@advantage_estimator("grpo_turn", grouped=True, apart=True, lines=True)
 def grpo_turn(
     rewards: Tensor,
     mask: Tensor,

@@ -16,7 +16,7 @@ from agentrl.algorithms.losses.clipped import Details, ppo_clip_loss
 from agentrl.algorithms.own import checked_column
 from agentrl.algorithms.segments import Total, sequence_of, sum_by, unchanged
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError, reported_as
+from agentrl.core.errors import UserError
 from agentrl.core.points import POLICY_LOSSES
 from agentrl.core.registry import Entry
 
@@ -63,28 +63,20 @@ class PolicyLoss:
         """
         unknown = dict.fromkeys(("chosen", "weights", "importance", "step"))
         given = self.options | unknown | given | {"mask": mask}
-        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.entry.value, given)
+        wanted, where = _read_by(self.entry.value, given), f"{KEY}={self.name}"
+        result = self.entry.call(where, logprobs, old_logprobs, advantages, **wanted)
+        losses, details = result if isinstance(result, tuple) else (result, {})
         if self.entry.built_in:
-            result: tuple[Tensor, Details] = self.entry.value(*columns, **wanted)
-            return result
-        return self._own(columns, mask, wanted)
+            return losses, details
+        losses = checked_column(losses, logprobs, mask, where=where, what="losses")
+        if logprobs.requires_grad and not losses.requires_grad:
+            raise UserError(f"{where}: its losses have no gradient; compute them from logprobs")
+        return losses, dict(details)
 
     @property
     def corrects(self) -> bool:
         """Whether it multiplies the importance weights itself."""
         return "importance" in keywords_of(self.entry.value)
-
-    def _own(
-        self, columns: tuple[Tensor, Tensor, Tensor], mask: Tensor, wanted: dict[str, Any]
-    ) -> tuple[Tensor, Details]:
-        where = f"{KEY}={self.name}"
-        with reported_as(where):
-            result = self.entry.value(*columns, **wanted)
-        losses, details = result if isinstance(result, tuple) else (result, {})
-        losses = checked_column(losses, columns[0], mask, where=where, what="losses")
-        if columns[0].requires_grad and not losses.requires_grad:
-            raise UserError(f"{where}: its losses have no gradient; compute them from logprobs")
-        return losses, dict(details)
 
     @property
     def reads_sizes(self) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.engines.servers import Replica, ServerBackend
-from agentrl.engines.starting import start_kernels
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.store import RayStore, send_references
 from agentrl.runtime.ray.worker import Worker
@@ -159,12 +158,11 @@ class Rank(TrainingWorker, EngineWorker):
         torch.cuda.empty_cache()
 
     def _learner(self, world: int) -> Any:
-        kernels = start_kernels(self.config)  # before the imports, which take as long
         from agentrl.training.learner import Learner
 
         actor = self.config.actor
         ranks = self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config)
-        return Learner(self.config, ranks, kernels)
+        return Learner(self.config, ranks)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""

@@ -116,6 +116,13 @@ class Batch:
         """The columns that there are, by name."""
         return {f.name: column for f in fields(self) if (column := getattr(self, f.name)) is not None}
 
+    def column(self, name: str) -> Tensor:
+        """A column of tensors that must be there. Raises ValueError."""
+        column: Tensor | None = getattr(self, name)
+        if column is None:
+            raise ValueError(f"the batch has no {name}")
+        return column
+
     @property
     def num_tokens(self) -> int:
         """T."""
@@ -155,9 +162,9 @@ class Batch:
 
     def expanded(self) -> "Batch":
         """The batch of lines with tokens in place of them."""
-        assert self.counts is not None
+        counts = self.column("counts")
         names = self.columns.keys() - {*_PER_SEQUENCE, "cu_seqlens", "counts"}
-        tokens = {name: getattr(self, name).repeat_interleave(self.counts) for name in names}
+        tokens = {name: getattr(self, name).repeat_interleave(counts) for name in names}
         return replace(self, **tokens, cu_seqlens=bounds_of(self.token_lengths), counts=None)
 
     @cached_property
@@ -232,7 +239,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = replace(self, **{name: column.to(device) for name, column in self.columns.items()})
+        columns: dict[str, Any] = {n: column.to(device) for n, column in self.columns.items() if hasattr(column, "to")}
+        moved = replace(self, **columns)
         moved.lengths = self.lengths
         return moved
 

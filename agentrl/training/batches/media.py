@@ -7,7 +7,6 @@ model in the order of its sequences. So the tokens of an image get its own featu
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from agentrl.trajectory.medium import Medium
@@ -30,10 +29,6 @@ class Media:
 
     def __getitem__(self, sequences: Tensor) -> "Media":
         return Media(tuple(self.held[i] for i in sequences.tolist()))
-
-    def to(self, device: torch.device) -> "Media":
-        """Itself: features move to the device with the micro-batch that needs them."""
-        return self
 
     @property
     def first(self) -> int:

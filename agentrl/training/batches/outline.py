@@ -95,14 +95,13 @@ def choose_tokens(policy_loss: PolicyLoss, mini: Batch, generator: torch.Generat
 
     They are chosen among the whole mini-batch's: each rank sees two numbers of all of its model tokens.
     """
-    assert mini.old_logprobs is not None
-    assert mini.advantages is not None
+    columns = mini.column("old_logprobs"), mini.column("advantages")
     if ranks.data_world == 1:
-        return policy_loss.choose(mini.old_logprobs, mini.advantages, mini.mask, generator)
+        return policy_loss.choose(*columns, mini.mask, generator)
     own = mini.mask.nonzero().squeeze(-1)
     indices, count = _indices(mini, own, ranks)
     table = torch.zeros(2, count, device=own.device)
-    table[:, indices] = torch.stack([mini.old_logprobs[own], mini.advantages[own]])
+    table[:, indices] = torch.stack(columns)[:, own]
     old_logprobs, advantages = ranks.sum_over_ranks(table)
     everywhere = torch.ones(count, dtype=torch.bool, device=own.device)
     chosen = policy_loss.choose(old_logprobs, advantages, everywhere, generator)
@@ -111,9 +110,8 @@ def choose_tokens(policy_loss: PolicyLoss, mini: Batch, generator: torch.Generat
 
 def _indices(mini: Batch, own: Tensor, ranks: Ranks) -> tuple[Tensor, int]:
     """(the indices of the model tokens `own` among those of the whole mini-batch, the number of these)."""
-    assert mini.index is not None
-    index = mini.index[sequence_of(mini.cu_seqlens)[own]]
-    mine = sum_by(torch.ones_like(own), index, ranks.max_over_ranks(int(mini.index.max()) + 1))
+    index = mini.column("index")[sequence_of(mini.cu_seqlens)[own]]
+    mine = sum_by(torch.ones_like(own), index, ranks.max_over_ranks(int(mini.column("index").max()) + 1))
     sizes = ranks.sum_over_ranks(mine)
     starts = sizes.cumsum(0) - sizes
     return starts[index] + numbers_within(index), int(sizes.sum())

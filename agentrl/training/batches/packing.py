@@ -228,9 +228,9 @@ def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[
 
     `batch`: packed from some or all `trajectories`, with advantages.
     """
-    assert batch.advantages is not None
     columns: dict[int, list[Values]] = defaultdict(list)
-    parts = [column.cpu().split(batch.lengths) for column in (batch.advantages, batch.counts) if column is not None]
+    both = batch.column("advantages"), batch.counts
+    parts = [column.cpu().split(batch.lengths) for column in both if column is not None]
     for i, *own in zip(batch.trajectory.tolist(), *parts, strict=True):
         columns[i].append(own[0].numpy() if batch.counts is None else Lines(*own))
     return {trajectories[i].key: _of_ledgers(trajectories[i].outlines, own) for i, own in columns.items()}

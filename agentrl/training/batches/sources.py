@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from agentrl.training.batches.shared_prompts import Prompt
@@ -30,10 +29,6 @@ class Sources:
 
     def __getitem__(self, sequences: Tensor) -> "Sources":
         return replace(self, each=tuple(self.each[i] for i in sequences.tolist()))
-
-    def to(self, device: torch.device) -> "Sources":
-        """Itself: it has no tensors."""
-        return self
 
     @property
     def prompts(self) -> list[Prompt]:

@@ -49,9 +49,11 @@ def micro_batches(
     max_tokens = max_tokens or sum(lengths)
     max_sequences = max_sequences or len(lengths)
     bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences), min(at_least, len(lengths)))
-    while (filled := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
+    while True:
+        filled = [sorted(own) for own in _even(lengths, [0.0] * bins, max_sequences) if own]
+        if all(len(own) == 1 or sum(lengths[s] for s in own) <= max_tokens for own in filled):
+            return sorted(filled, key=lambda own: -sum(lengths[s] for s in own))
         bins += 1
-    return filled
 
 
 def assign_shares(
@@ -59,23 +61,22 @@ def assign_shares(
     parts: Sequence[Sequence[int]],
     count: int,
     *,
-    hidden: int | None,
+    hidden: int,
     prompts: Sequence[Prompt] | None = None,
 ) -> list[list[int]]:
     """Distribute sequences over `count` ranks so that each of `parts`, lists of sequences, is about equal work.
 
-    Returns ascending indices into `lengths`. With the model's `hidden` size the heaviest sequence goes to the rank with
-    the least work of the part, then of all parts before. Without, a rank gets a contiguous run of each part. With
-    `prompts`, which a rank computes once, sequences of the same prompt stay together where the work allows it.
+    Returns ascending indices into `lengths`. The heaviest sequence, by the model's `hidden` size, goes to the rank with
+    the least work of the part, then of all parts before. With `prompts`, which a rank computes once, sequences of the
+    same prompt stay together where the work allows it.
     """
-    work = None if hidden is None else Work(lengths, hidden, prompts)
+    work = Work(lengths, hidden, prompts)
     shares: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for part in parts:
-        runs = [list(part[i:j]) for i, j in pairwise(len(part) * i // count for i in range(count + 1))]
-        for rank, dealt in enumerate(runs if work is None else _balanced_shares(part, loads, work)):
+        for rank, dealt in enumerate(_balanced_shares(part, loads, work)):
             shares[rank] += dealt
-            loads[rank] += 0.0 if work is None else work(dealt)
+            loads[rank] += work(dealt)
     return [sorted(share) for share in shares]
 
 
@@ -122,15 +123,19 @@ def _split(family: list[int], pieces: int) -> list[list[int]]:
     return [family[i::pieces] for i in range(pieces)]
 
 
-def _even(costs: Sequence[float], loads: Sequence[float]) -> list[list[int]]:
-    """Indices into `costs` for each rank; `loads`: work that the ranks have, which counts between equal ones."""
+def _even(costs: Sequence[float], loads: Sequence[float], most: int | None = None) -> list[list[int]]:
+    """Indices into `costs` for each rank, or bin: the largest cost first, to the least work so far.
+
+    `loads`: work that the ranks have, which counts between equal ones. `most`: largest number of costs of a rank.
+    """
     heap = [(0.0, load, rank) for rank, load in enumerate(loads)]
     heapq.heapify(heap)
     dealt: list[list[int]] = [[] for _ in loads]
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         done, load, rank = heapq.heappop(heap)
         dealt[rank].append(item)
-        heapq.heappush(heap, (done + costs[item], load, rank))
+        if most is None or len(dealt[rank]) < most:
+            heapq.heappush(heap, (done + costs[item], load, rank))
     return dealt
 
 
@@ -141,19 +146,3 @@ def sequence_cost(length: int, hidden: int) -> float:
     sequence.
     """
     return length * (1 + length / (12 * hidden))
-
-
-def _balanced(lengths: Sequence[int], bins: int, max_tokens: int, max_sequences: int) -> list[list[int]] | None:
-    """Put the longest sequence first into the emptiest of `bins`; None where that breaks a limit."""
-    heap = [(0, i) for i in range(bins)]
-    filled: list[list[int]] = [[] for _ in range(bins)]
-    for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
-        tokens, i = heapq.heappop(heap)
-        tokens += lengths[sequence]
-        filled[i].append(sequence)
-        if tokens > max_tokens and len(filled[i]) > 1:
-            return None
-        if len(filled[i]) < max_sequences:
-            heapq.heappush(heap, (tokens, i))
-    filled = [sorted(members) for members in filled if members]
-    return sorted(filled, key=lambda members: -sum(lengths[s] for s in members))

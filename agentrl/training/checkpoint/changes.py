@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,33 +57,24 @@ WIDEST = 60
 
 @dataclass(frozen=True)
 class Change:
-    """A setting with its old and its new value."""
+    """A setting with its old and its new value; or one, or an argument of the Python API, whose files were edited."""
 
     key: str
     old: Any
     new: Any
+    edited: list[str] = field(default_factory=list)
+    """The names of its files or objects that were edited."""
 
     @property
     def is_another_experiment(self) -> bool:
-        """Whether the setting defines the experiment."""
-        names_input = marked(PathKind).get(self.key, PathKind.LATER) not in LATER
+        """Whether the setting defines the experiment, or training reads what was edited."""
+        names_input = bool(self.edited) or marked(PathKind).get(self.key, PathKind.LATER) not in LATER
         return self.key.startswith(EXPERIMENT) or (names_input and not self.key.startswith(APART))
 
     def __str__(self) -> str:
+        if self.edited:
+            return f"{', '.join(self.edited)} {'was' if len(self.edited) == 1 else 'were'} edited ({self.key})"
         return f"{self.key}: {_short(self.old)} -> {_short(self.new)}"
-
-
-@dataclass(frozen=True)
-class Edit(Change):
-    """A setting, or an argument of the Python API, with the names of its files or objects that were edited."""
-
-    @property
-    def is_another_experiment(self) -> bool:
-        """Whether training reads them."""
-        return not self.key.startswith(APART)
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.new)} {'was' if len(self.new) == 1 else 'were'} edited ({self.key})"
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ def changes_since(settings: Path, config: Any, contents: Contents | None = None)
     found = [change for change in found if change.key not in moved or not _same_names(change.old, change.new)]
     named = {change.key for change in found}
     edited = [(key, differing(before[key], contents[key])) for key in contents if key in before and key not in named]
-    return [*(Edit(key, None, names) for key, names in edited if names), *found]
+    return [*(Change(key, None, None, names) for key, names in edited if names), *found]
 
 
 def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:

@@ -28,7 +28,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.inside import is_inside
 from agentrl.core.numbers import limit_of
 from agentrl.core.outputs import UNREAD, write_atomic
-from agentrl.training.checkpoint.lineage import DamagedCheckpoint, complete_plan, visible
+from agentrl.training.checkpoint.lineage import DamagedCheckpoint, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import TensorChunk
@@ -165,7 +165,6 @@ def tidy(folder: Path) -> None:
 
     Only the process that writes to the folder may call it.
     """
-    complete_plan(folder)
     for old in folder.glob(f"{_OLD}*"):
         final = folder / old.name.removeprefix(_OLD)
         if final.exists():

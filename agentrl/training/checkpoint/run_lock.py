@@ -6,7 +6,6 @@ processes that the run starts do not keep it; readers of a folder do not need it
 
 import errno
 import fcntl
-import json
 import logging
 import os
 import socket
@@ -20,6 +19,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.inside import inside
 
 LOCK = ".lock"
+MOST_SHOWN = 200
+"""Characters of a lock's note that a message has."""
 HELD = (errno.EACCES, errno.EAGAIN)
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in HELD:
-                raise UserError(_refusal(run_dir, key, file.read())) from None
+                who = " ".join(file.read(MOST_SHOWN).split())
+                raise UserError(_in_use(run_dir, key, who or "another process")) from None
             log.warning("%s cannot be locked (%s): make sure that no other run writes there", run_dir, error.strerror)
         with suppress(OSError):  # a full disk: the lock works without the note
             _sign(file)
@@ -57,7 +59,7 @@ def _first_here(run_dir: Path, key: str) -> Iterator[None]:
     """A record lock belongs to the process: it does not keep a second run of this one out, and would end with it."""
     place = os.path.realpath(run_dir)
     if place in _HERE:
-        raise UserError(_in_use(run_dir, key, "this very process", "close it"))
+        raise UserError(_in_use(run_dir, key, "this very process: close it"))
     _HERE.add(place)
     try:
         yield
@@ -88,22 +90,12 @@ def _open(run_dir: Path, key: str) -> IO[str]:
 
 def _sign(file: IO[str]) -> None:
     """Write which process has the lock, for the error message of the next run."""
+    pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
     file.truncate(0)
-    note = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    file.write(json.dumps(note) + "\n")
+    file.write(f"process {pid} on {socket.gethostname()}, since {since}: `kill {pid}` there ends and saves it\n")
     file.flush()
 
 
-def _refusal(run_dir: Path, key: str, note: str) -> str:
-    try:
-        holder = json.loads(note)
-        who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-        end = f"`kill {holder['pid']}` there, which saves it"
-    except (ValueError, KeyError, TypeError):  # the other run has locked, and not yet written its note
-        who, end = "another process", "that one"
-    return _in_use(run_dir, key, who, f"end it with {end}")
-
-
-def _in_use(run_dir: Path, key: str, who: str, end: str) -> str:
+def _in_use(run_dir: Path, key: str, who: str) -> str:
     own = "trainer.experiment_name=NAME" if key.endswith("default_local_dir") else f"{key}=FOLDER"
-    return f"{run_dir} is in use by another run ({who}): wait for it, {end}, or give this run {own}"
+    return f"{run_dir} is in use by another run ({who}): wait for its end, or give this run {own}"

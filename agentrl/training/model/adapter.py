@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Model
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -149,15 +149,12 @@ def saved_adapter(module: "PreTrainedModel", folder: str) -> "PeftModel":
     """Wrap a model with a trainable adapter from disk."""
     from peft import PeftModel
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            # A model on the meta device has no weights.
-            warnings.filterwarnings("ignore", message=".*non-meta parameter.*")
-            return PeftModel.from_pretrained(module, folder, is_trainable=True)
-    except Exception as error:  # peft's own code over someone's files
-        raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error
+    with reported_as(f"model.path: the adapter in {folder} cannot be loaded"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        # A model on the meta device has no weights.
+        warnings.filterwarnings("ignore", message=".*non-meta parameter.*")
+        return PeftModel.from_pretrained(module, folder, is_trainable=True)
 
 
 def first_line(error: Any) -> str:

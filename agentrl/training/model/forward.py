@@ -9,6 +9,7 @@ from torch import Tensor
 from agentrl.chat.media.inputs import arguments, rotary_positions
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.shared_prompts import repeated
 from agentrl.training.model.attention.choosing import packing_arguments
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.parallel.ulysses import TokenShard
@@ -19,6 +20,7 @@ def run(model: ModelHandle, batch: Batch, part: TokenShard, forward: Callable[..
 
     `forward` gets ids [T], positions [1, T] (with images [3, 1, T]) and further arguments by name.
     """
+    model.count(batch.lengths, len(batch.scored), repeated(batch.prompts) if batch.shared is not None else [])
     if model.packs:
         positions, seen = _inputs(model.base, batch, part.ids, part.positions)
         kernel = model.attention_kernel(part.ids.device)

@@ -25,9 +25,12 @@ from agentrl.training.model.towers import tower_of
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import Shard
 from agentrl.training.perf.compiled_block import Compiled
+from agentrl.training.perf.flops import ModelFlops, model_flops
 from agentrl.training.perf.offload import offloaded_activations
 
 T = TypeVar("T")
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest difference by rounding, over the size, between two ways to compute the same values."""
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+\.|")
 """The start of a tensor's name that it shares with its block; empty outside of blocks."""
@@ -70,6 +73,8 @@ class ModelHandle:
         self.routing: Routing | None = None
         """The routers whose choices are replayed; None: every token is routed by itself."""
         self._copies: ComputeCopies | None = None
+        self.flops = 0.0
+        """FLOPs of all passes so far; of one that ranks split, all of it."""
 
     @classmethod
     def of(cls, model: "nn.Module | ModelHandle") -> "ModelHandle":
@@ -85,6 +90,16 @@ class ModelHandle:
     def sizes(self) -> ModelSizes:
         """Layers, heads and widths."""
         return sizes_of(self.config)
+
+    @cached_property
+    def cost(self) -> ModelFlops:
+        """FLOPs of a token."""
+        return model_flops(self.whole_shapes, self.config)
+
+    def count(self, lengths: list[int], scored: int, repeated: list[int]) -> None:
+        """Count a forward pass, and where autograd is on its backward pass. Arguments: see `ModelFlops`."""
+        passes = self.cost.update if torch.is_grad_enabled() else self.cost.forward
+        self.flops += passes(lengths, scored, repeated)
 
     @property
     def packs(self) -> bool:
@@ -134,6 +149,12 @@ class ModelHandle:
     def shares_keys(self, device: torch.device) -> bool:
         """Whether that kernel computes the last tokens of sequences alone, as passes with shared prompts do."""
         return shares_keys(self.attention_kernel(device), device, *self.sizes.attention)
+
+    def hidden(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
+        """The outputs [T, H] of the backbone for `ids` [T] at positions [1, T], or [3, 1, T]."""
+        found = self.base.base_model(input_ids=ids[None], position_ids=positions, **arguments)
+        output: Tensor = getattr(found, "last_hidden_state", found[0])[0]
+        return output
 
     def blocks(self) -> list[tuple[str, nn.Module]]:
         """The transformer blocks by name, inner ones first: modules that must stay on one device."""

@@ -28,7 +28,7 @@ from agentrl.chat.media.processor import Processor
 from agentrl.chat.template import template_text
 from agentrl.config.schema import Model, Pretrained
 from agentrl.core.dtypes import torch_dtype
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, reported_as
 from agentrl.core.model_files import language_config
 from agentrl.core.paths import expanded
 from agentrl.core.plugins import import_external
@@ -171,10 +171,8 @@ def load_pretrained(
     config = _model_config(model, source, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
     given = {"trust_remote_code": model.trust_remote_code, "device_map": None if weights else "meta"}
-    try:
+    with reported_as(f"{section}.path: no model can be loaded from {model.path}"):
         module: PreTrainedModel = head.from_pretrained(source, config=config, dtype=torch_dtype(model.dtype), **given)
-    except Exception as error:
-        raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     _drop_dropout(module)
     use_grouped_experts(module)
     return module
@@ -217,10 +215,8 @@ def language_head(config: PretrainedConfig) -> Any:
 
 
 def _model_config(model: Pretrained, source: str, section: str) -> PretrainedConfig:
-    try:
+    with reported_as(f"{section}.path: {model.path} is no model"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=model.trust_remote_code)
-    except Exception as error:
-        raise UserError(f"{section}.path: {model.path} is no model: {first_line(error)}") from error
     for key, value in model.override_config.items():
         if not hasattr(config, key):
             raise UserError(f"{section}.override_config.{key} is no field of {type(config).__name__}; leave it out")

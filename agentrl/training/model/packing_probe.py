@@ -29,7 +29,7 @@ from agentrl.core.replaced import replaced
 from agentrl.training.batches.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention.choosing import packing_arguments, use_own_attention, use_packed_attention
-from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.handle import TOLERANCE, ModelHandle
 from agentrl.training.model.mixers import Layout, Search, use_bounds
 from agentrl.training.perf.compiling import uncompiled
 
@@ -40,8 +40,6 @@ FAR = 16
 """The last neighbour's position, as a multiple of the longest sequence that the model is made for."""
 WINDOW = 8
 """Tokens of an attention window during the probe, for models whose windows are longer."""
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Difference of a token's output over its size; of copies, which one kernel computes, a tenth of it."""
 COARSE = 1e-2
 """The tolerance of float32 where products may be of TensorFloat32."""
 
@@ -83,7 +81,7 @@ def _difference(model: ModelHandle, device: torch.device, search: Search) -> str
     except Exception as error:  # the model's own code, to which packing may be unknown
         model.recover()
         return first_line(error)
-    # By the two that are nearest to each other.
+    # By the two that are nearest to each other; one kernel computes copies.
     leak = torch.stack([_errors(a, b) for a, b in combinations(copies, 2)]).amin(0).max()
     other = torch.stack([_errors(copy, alone) for copy in copies]).amin(0).median()
     if not leak <= limit / 10:
@@ -132,8 +130,7 @@ class Row:
     def _outputs(self, ids: Tensor, positions: Tensor, **arguments: Any) -> Tensor:
         if self.marked is not None:
             arguments[self.marked] = ((positions >= 2) & (positions < LENGTH - 2)).long()[None]
-        found = self.model.base.base_model(input_ids=ids[None], position_ids=positions[None], **arguments)
-        return getattr(found, "last_hidden_state", found[0])[0].float()
+        return self.model.hidden(ids, positions[None], **arguments).float()
 
 
 def _far(model: Any, config: Any) -> int:

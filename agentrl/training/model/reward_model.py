@@ -98,15 +98,13 @@ class Conversations:
 
     def __call__(self, trajectory: Trajectory) -> list[int]:
         """Its token ids, the last `max_length` of them. Raises InfraError where the model's template refuses it."""
-        ids = list(trajectory.ledgers[-1].ids) if self.template is None else _encoded_again(self.template, trajectory)
+        ids = list(trajectory.ledgers[-1].ids)
+        if self.template is not None:
+            try:
+                ids = self.template.encode(self.template.render(trajectory.messages, marked=True))
+            except Exception as error:  # the template's own code
+                raise InfraError(f"the reward model's chat template fails: {first_line(error)}") from error
         return ids[-self.max_length :] if self.max_length else ids
-
-
-def _encoded_again(template: Template, trajectory: Trajectory) -> list[int]:
-    try:
-        return template.encode(template.render(trajectory.messages, marked=True))
-    except Exception as error:  # the template's own code
-        raise InfraError(f"the reward model's chat template fails: {first_line(error)}") from error
 
 
 class RewardWorker:

@@ -56,14 +56,14 @@ def routing_of(model: ModelHandle, device: torch.device, key: str) -> Routing:
     every router. `key`: the setting that asks for it. Collective. Raises UserError where that is not so."""
     probe = Probe(model, device)
     with torch.no_grad(), uncompiled():
-        reason = probe.find() or probe.refute()
-    if reason is not None:
+        routing = probe.find()
+        reason = routing if isinstance(routing, str) else probe.refute(routing)
+    if isinstance(routing, str) or reason is not None:
         raise UserError(f"{key}: {reason} of a {model.config.model_type} model; set it to disabled")
-    assert probe.routing is not None
     if model.base.is_gradient_checkpointing:
-        settings = {"use_reentrant": False, "context_fn": probe.routing.recomputing}
+        settings = {"use_reentrant": False, "context_fn": routing.recomputing}
         model.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
-    return probe.routing
+    return routing
 
 
 class Probe:
@@ -74,10 +74,9 @@ class Probe:
         vocabulary = model.config.get_text_config().vocab_size
         draw = torch.Generator().manual_seed(0)
         self.ids = torch.randint(vocabulary // 4, vocabulary // 2 + 1, (LENGTH,), generator=draw).to(self.device)
-        self.routing: Routing | None = None
 
-    def find(self) -> str | None:
-        """Prepare the routers; returns what is missing."""
+    def find(self) -> Routing | str:
+        """The prepared routers, or what is missing."""
         watch, network = _Watch(), self.model.base
         with watch.modules(), watch:
             self._hidden()
@@ -89,20 +88,17 @@ class Probe:
             return "no router is found that chooses by topk" if not found else "the routers choose unlike numbers"
         experts, k = next(iter(found.values()))
         routers = {names[module]: module for module in found}
-        self.routing = Routing(routers, experts=experts, width=k, device=self.device)
-        return None
+        return Routing(routers, experts=experts, width=k, device=self.device)
 
-    def refute(self) -> str | None:
+    def refute(self, routing: Routing) -> str | None:
         """What the replay does not keep."""
-        routing = self.routing
-        assert routing is not None
         alone = self._hidden()
-        recorded, drawn = self._replayed(routing.unknown(LENGTH))
-        again, replayed = self._replayed(drawn)
+        recorded, drawn = self._replayed(routing, routing.unknown(LENGTH))
+        again, replayed = self._replayed(routing, drawn)
         scores = torch.rand(LENGTH, len(routing.routers), routing.experts, generator=torch.Generator().manual_seed(1))
         wanted = scores.argsort(-1)[..., : routing.width].to(drawn)
-        with self._weights() as weights:
-            other, met = self._replayed(wanted)
+        with self._weights(routing.width) as weights:
+            other, met = self._replayed(routing, wanted)
         reason = None
         if not (torch.equal(recorded, alone) and torch.equal(again, recorded) and torch.equal(drawn, replayed)):
             reason = "the routing cannot be repeated bit for bit"
@@ -113,11 +109,9 @@ class Probe:
         return reason if self.model.ranks.max_over_ranks(int(reason is not None)) else None
 
     @contextmanager
-    def _weights(self) -> Iterator[list[Tensor]]:
+    def _weights(self, width: int) -> Iterator[list[Tensor]]:
         """The weights [T, k] of experts that expert layers get in the body."""
-        assert self.routing is not None
         found: list[Tensor] = []
-        width = self.routing.width
 
         def note(_: nn.Module, given: tuple[Any, ...]) -> None:
             found.extend(x for x in given if x.is_floating_point() and x.shape == (LENGTH, width))
@@ -127,17 +121,12 @@ class Probe:
                 hooks.enter_context(part.register_forward_pre_hook(note))
             yield found
 
-    def _replayed(self, plan: Tensor) -> tuple[Tensor, Tensor]:
-        assert self.routing is not None
-        with self.routing.replay(plan) as met:
+    def _replayed(self, routing: Routing, plan: Tensor) -> tuple[Tensor, Tensor]:
+        with routing.replay(plan) as met:
             hidden = self._hidden()
         return hidden, met
 
     def _hidden(self) -> Tensor:
         """Outputs of the backbone, f32 [LENGTH, H]."""
         positions = torch.arange(LENGTH, device=self.device)[None]
-        network = self.model.base.base_model
-        given = {"input_ids": self.ids[None], "position_ids": positions, "use_cache": False}
-        found = self.model.run_gathered(lambda: network(**given))
-        hidden: Tensor = getattr(found, "last_hidden_state", found[0])[0].float()
-        return hidden
+        return self.model.run_gathered(lambda: self.model.hidden(self.ids, positions, use_cache=False)).float()

@@ -6,37 +6,42 @@ from contextlib import contextmanager
 
 import torch
 
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.flops import peak_flops
 
-RecordFlops = Callable[[float], None]
-"""Adds FLOPs to a phase."""
 GIB = 2**30
 TERA = 1e12
 
 
 class Meter:
-    """Measures phases of work that `world` processes share evenly; keeps metrics by name until `take`. A phase may come
-    in parts."""
+    """Measures phases of work that the ranks share evenly; keeps metrics by name until `take`. A phase may come in
+    parts."""
 
-    def __init__(self, device: torch.device, *, world: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.device = device
-        self.world = world
-        self.clock = clock
+    def __init__(
+        self,
+        device: torch.device,
+        flops: Callable[[], float],
+        ranks: Ranks = ALONE,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`flops`: those of this rank's share so far."""
+        self.device, self.flops, self.ranks, self.clock = device, flops, ranks, clock
         self.peak = peak_flops(device)
         self._figures: dict[str, float] = {}
         self._spent: dict[str, tuple[float, float]] = {}
         """FLOPs and seconds of each phase."""
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[RecordFlops]:
-        """Measure the body; it reports the FLOPs of all processes together to the yielded function."""
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the body. Collective."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        start, operations = self._now(), [0.0]
-        yield operations.append
-        before = self._spent.get(name, (0.0, 0.0))
-        flops, seconds = self._spent[name] = before[0] + sum(operations), before[1] + self._now() - start
-        rate = flops / max(seconds, 1e-9) / self.world
+        start, flops_before = self._now(), self.flops()
+        yield
+        before, flops = self._spent.get(name, (0.0, 0.0)), self.ranks.sum(self.flops() - flops_before)
+        flops, seconds = self._spent[name] = before[0] + flops, before[1] + self._now() - start
+        rate = flops / max(seconds, 1e-9) / self.ranks.world
         if rate:
             self._figures[f"perf/{name}_tflops_per_gpu"] = rate / TERA
         if rate and self.peak is not None:

@@ -3,7 +3,7 @@
 Copies run on the GPU's stream, from and to pinned memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,27 +21,22 @@ def offloaded_activations(on: bool) -> AbstractContextManager[Any]:
     """Context of a forward pass: where it is `on`, autograd's saved tensors are in CPU memory."""
     if not on or not torch.is_grad_enabled():
         return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(*_hooks())
+    return torch.autograd.graph.saved_tensors_hooks(_pack, _unpack)
 
 
-def _hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
-    def pack(tensor: Tensor) -> Any:
-        owner = tensor._base if tensor._base is not None else tensor
-        weight = isinstance(owner, torch.nn.Parameter) or (owner.is_leaf and owner.requires_grad)
-        if weight or tensor.numel() < SMALLEST:  # a compiled block's results are leaves too, without a gradient
-            return tensor
-        kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        kept.copy_(tensor, non_blocking=True)
-        return tensor.device, kept
+def _pack(tensor: Tensor) -> Any:
+    owner = tensor._base if tensor._base is not None else tensor
+    weight = isinstance(owner, torch.nn.Parameter) or (owner.is_leaf and owner.requires_grad)
+    if weight or tensor.numel() < SMALLEST:  # a compiled block's results are leaves too, without a gradient
+        return tensor
+    kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    kept.copy_(tensor, non_blocking=True)
+    return tensor.device, kept
 
-    def unpack(packed: Any) -> Tensor:
-        if isinstance(packed, Tensor):
-            return packed
-        device, kept = packed
-        back: Tensor = kept.to(device, non_blocking=True)
-        return back
 
-    return pack, unpack
+def _unpack(packed: Any) -> Tensor:
+    back: Tensor = packed if isinstance(packed, Tensor) else packed[1].to(packed[0], non_blocking=True)
+    return back
 
 
 class CpuCopies:

@@ -5,7 +5,6 @@ tokens after the prompt are the policy's, one by one. Every rank calls every tea
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 import torch
@@ -37,21 +36,13 @@ class RankTeachers:
 
     def logits(self, micro: Batch) -> Logits:
         """The logits of a micro-batch's tokens, each by its teacher. Collective."""
-        assert micro.teacher is not None
         if len(self.models) == 1 and micro.teacher_prompts is None:
             return next(iter(self.models.values())).logits(micro)
-        owner = micro.teacher.repeat_interleave(micro.cu_seqlens.diff())
+        owner = micro.column("teacher").repeat_interleave(micro.cu_seqlens.diff())
         found = {
             number: model.logits(*self._part(micro, number), micro.num_tokens) for number, model in self.models.items()
         }
         return partial(_by_owner, owner, found)
-
-    def on_device(self) -> AbstractContextManager[object]:
-        """Keep offloaded teachers on the device while the body runs."""
-        stack = ExitStack()
-        for model in self.models.values():
-            stack.enter_context(model.on_device())
-        return stack
 
     def follow(self, policy: ModelHandle) -> None:
         """Move averages of the policy towards it."""
@@ -60,8 +51,7 @@ class RankTeachers:
 
     def _part(self, batch: Batch, number: int) -> tuple[Batch, Tensor]:
         """(a teacher's sequences as it reads them, their model tokens as int64 [N] indices into the batch)."""
-        assert batch.teacher is not None
-        mine = (batch.teacher == number).nonzero()[:, 0].tolist()
+        mine = (batch.column("teacher") == number).nonzero()[:, 0].tolist()
         part = sequences_or_dummy(batch, mine)
         read = with_teacher_prompts(part).read()
         return read.share_prompts() if batch.shared is not None else read, batch.tokens_of(mine)[part.scored]

@@ -1,7 +1,7 @@
 """Supervised training: cross-entropy of finished conversations."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +11,16 @@ from agentrl.training.batches.batch import Batch
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.update.distillation import with_stored
+from agentrl.training.update.report import StepReport
 from agentrl.training.update.trainable import Trainable
 
 
 @dataclass
-class SftReport:
+class SftReport(StepReport):
     """The loss and gradient norm of a step."""
 
     value: Tensor | float = 0.0
     """f64, on the model's device: read once per step."""
-    grad_norm: float = 0.0
-    has_gradient: bool = False
-
-    def copy(self) -> Self:
-        """A report with the same figures."""
-        return replace(self)
-
-    def mini_batch(self, grad_norm: float | None) -> None:
-        """Record an optimizer step."""
-        self.grad_norm = grad_norm or 0.0
 
 
 class SftModel(Trainable):
@@ -48,14 +39,13 @@ class SftModel(Trainable):
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """The micro-batch's part of the mean cross-entropy, or distance to stored log-probs of a teacher: a scalar."""
-        assert micro.weights is not None
         ids = micro.teacher_topk_ids  # all other tokens count as one
         compare = None if ids is None else with_stored(micro, Distance("forward_kl", topk=ids.shape[1]))
         logprobs, _, *distance = self.score(micro, compare=compare)
         losses = -logprobs
         if distance and micro.teacher_topk_logprobs is not None:  # NaN: a conversation without a teacher
             losses = torch.where(micro.teacher_topk_logprobs[:, 0].isnan(), losses, distance[0])
-        loss = (losses * micro.weights).sum()
+        loss = (losses * micro.column("weights")).sum()
         report.value = report.value + loss.detach().double()
         return loss
 

@@ -86,10 +86,10 @@ class Run:
         lr, trainer = self.trainable.optimizer.lr, self.config.trainer
         report = self.trainable.train_on(batch, SftReport())
         self.step += 1
-        loss = self.trainable.total_loss(report)
+        loss, norm = self.trainable.total_loss(report), sum(report.grad_norms)
         self.losses.append(loss)
-        metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(sum(map(len, ledgers)))}
-        metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
+        metrics = {"loss": loss, "grad_norm": norm, "lr": lr, "tokens": float(sum(map(len, ledgers)))}
+        metrics["skipped_steps"] = float(not isfinite(norm))
         if self.held_out and self._due(trainer.test_freq):
             metrics["val_loss"] = self.val_loss = self.validate()
         return metrics

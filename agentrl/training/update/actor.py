@@ -121,26 +121,18 @@ class PolicyActor(Trainable):
         Raises ValueError for a missing column.
         """
         batch = batch.to(self.device)
-        if batch.advantages is None:
-            raise ValueError("the batch has no advantages")
-        self.early.next_update()
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
         report = PolicyReport(batch, self.optimizer)
+        compared = [self.reference] if self.reference else []
         with ExitStack() as loaded:
-            for held in (self.reference, self.distiller):
-                loaded.enter_context(held.on_device() if held else nullcontext())
+            for model in (*compared, *(self.distiller.compared if self.distiller else ())):
+                loaded.enter_context(model.on_device())
             report = self.train_on(batch, report)
         routing = self.model.routing
         replayed = {} if routing is None else routing.take_metrics(ranks)
         return report.metrics() | self.load.metrics() | replayed
-
-    def flops(self, batch: Batch) -> float:
-        """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
-        extra = bool(self.reference) + self._corrects_mini_batches
-        forward = self.cost.forward(*self.work(batch)) if extra else 0.0
-        return super().flops(batch) + self.steps.epochs * extra * forward
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: that of a Trainable, and the random generators."""
@@ -182,8 +174,6 @@ class PolicyActor(Trainable):
     def loss(self, micro: Batch, report: PolicyReport) -> Tensor:
         """The micro-batch's part of the mini-batch's loss: a scalar."""
         actor = self.actor
-        assert micro.advantages is not None
-        assert micro.weights is not None
         exact_kl = _exact_kl(self.reference, micro) if self.reference else None
         compare = self.distiller.compare(micro) if self.distiller and micro.teacher is not None else None
         self.load.begin_pass(micro.mask)
@@ -191,7 +181,7 @@ class PolicyActor(Trainable):
         exact = [figures.pop(0)] if exact_kl else []
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        importance, capped = off_policy.micro_batch_importance(micro, drawn_by, self.rollout_correction)
+        importance, capped = off_policy.batch_importance(micro, drawn_by, self.rollout_correction)
         advantages, distance, distilled = self._distilled(micro, logprobs, figures)
         losses, details = self.policy_loss(
             logprobs,
@@ -218,18 +208,18 @@ class PolicyActor(Trainable):
             losses = losses + (distance if importance is None else distance * importance)
         report.micro_batch(micro, details, distilled)
         balance = self.load.loss(micro.num_tokens, micro.mask.sum() / self.step.tokens) if self.step else 0.0
-        return (losses * micro.weights).sum() + balance
+        return (losses * micro.column("weights")).sum() + balance
 
     def _distilled(
         self, micro: Batch, logprobs: Tensor, figures: list[Tensor]
     ) -> tuple[Tensor, Tensor | None, list[Figures]]:
         """(advantages, the distance to teachers as a term of the loss, what is reported of it)."""
-        assert micro.advantages is not None
+        advantages = micro.column("advantages")
         if self.distiller is None or micro.teacher is None:
-            return micro.advantages, None, []
+            return advantages, None, []
         distillation = self.distiller.distillation
         distance, distilled = self.distiller.columns(micro, logprobs, figures)
-        advantages = micro.advantages if distillation.use_rewards else torch.zeros_like(micro.advantages)
+        advantages = advantages if distillation.use_rewards else torch.zeros_like(advantages)
         if not distillation.reward:
             return advantages, distillation.coef * distance, distilled
         return advantages - distillation.coef * distance.detach(), None, distilled
@@ -250,9 +240,7 @@ class PolicyActor(Trainable):
         return drawn, ratio if self.rollout_correction.bypass_mode else ratio * drawn
 
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
-        if micro.ref_logprobs is None:
-            raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
+        return kl_penalty(logprobs, micro.column("ref_logprobs"), self.actor.kl_loss_type, "actor.kl_loss_type")
 
 
 def _exact_kl(reference: Reference, micro: Batch) -> Compare:

@@ -31,7 +31,7 @@ OnAdvantages = Callable[[Callable[[], dict[str, list[Values]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 
-def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages) -> "ComputeAdvantages":
+def advantages_of(config: Config, kl: KLController, on_advantages: OnAdvantages | None = None) -> "ComputeAdvantages":
     """The computation that a run's settings ask for."""
     corrects, seed = changed_distribution(config.rollout) is None, config.trainer.seed
     given: dict[str, Any] = {"seed": seed, "corrects": corrects, "on_advantages": on_advantages, "kl": kl}
@@ -69,7 +69,7 @@ class ComputeAdvantages:
         *,
         seed: int,
         corrects: bool = True,
-        on_advantages: OnAdvantages = lambda advantages: None,
+        on_advantages: OnAdvantages | None = None,
         kl: KLController | None = None,
     ) -> None:
         """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected.
@@ -104,17 +104,9 @@ class ComputeAdvantages:
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
         metrics = small | self.estimate(batch)
         batch = _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
-        self.on_advantages(partial(advantages_by_key, trajectories, batch))
+        if self.on_advantages is not None:
+            self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
-
-    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
-        """Advantages of whole groups of a batch that is not complete yet, by an estimator without baselines, values and
-        KL. They are not reported."""
-        batch = self._rewarded(batch, trajectories)[0]
-        if not batch.num_sequences:
-            return batch
-        self.estimate(batch)
-        return _credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
 
     def _rewarded(self, batch: Batch, trajectories: Sequence[Trajectory]) -> tuple[Batch, dict[str, float]]:
         """The batch with its rewards, without groups below `min_group_size`; the number of these."""
@@ -137,8 +129,7 @@ class ComputeAdvantages:
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
         if self.corrects_batch:
-            assert batch.old_logprobs is not None
-            found = correct_batch(batch, batch.old_logprobs, algorithm.rollout_correction)
+            found = correct_batch(batch, batch.column("old_logprobs"), algorithm.rollout_correction)
             batch.mask, batch.rejected = found.mask, found.rejected
             batch.importance, batch.capped = found.importance, found.capped
         batch.advantages, batch.returns = estimate(
@@ -195,7 +186,6 @@ def without_small_groups(batch: Batch, least: int) -> tuple[Batch, dict[str, flo
 
 def _of_first_sides(batch: Batch) -> torch.Tensor:
     """The rewards, 0 on all sides of a trajectory but its first: f32 [T]."""
-    assert batch.rewards is not None
     if batch.side is None:
         return batch.rewards
     firsts = batch.side.new_full((int(batch.trajectory.max()) + 1,), int(batch.side.max()))
@@ -221,9 +211,7 @@ def _components(
 
 def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
     """KL from the policy before the step to the reference: f32 [T]."""
-    assert batch.old_logprobs is not None
-    assert batch.ref_logprobs is not None
-    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")
+    return kl_penalty(batch.column("old_logprobs"), batch.column("ref_logprobs"), kind, "algorithm.kl_penalty")
 
 
 def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> Batch:
@@ -233,10 +221,9 @@ def _credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: st
     """
     if credit == "all" or not batch.num_sequences:
         return batch
-    assert batch.advantages is not None
     weights = torch.tensor(_ledger_weights(batch, trajectories, credit), device=batch.ids.device)
     weight = weights[sequence_of(batch.cu_seqlens)]
-    return replace(batch, advantages=batch.advantages * weight, mask=batch.mask & (weight != 0))
+    return replace(batch, advantages=batch.column("advantages") * weight, mask=batch.mask & (weight != 0))
 
 
 def _ledger_weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> list[float]:

@@ -52,8 +52,6 @@ class ValueCritic(Trainable):
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with `returns`; returns metrics. Missing `values` are computed first."""
         batch = batch.to(self.device)
-        if batch.returns is None:
-            raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
         return self.train_on(batch, ValueReport("critic", self.optimizer, self.device)).metrics()
@@ -64,12 +62,9 @@ class ValueCritic(Trainable):
 
     def loss(self, micro: Batch, report: "ValueReport") -> Tensor:
         """The micro-batch's part of the mini-batch's loss: a scalar."""
-        assert micro.values is not None
-        assert micro.returns is not None
-        assert micro.weights is not None
-        (values,) = self.score(micro)
-        losses, clipped = clipped_value_loss(values, micro.values, micro.returns, cliprange=self.critic.cliprange_value)
-        weighted = self.vf_coef * losses * micro.weights
+        (values,), before, returns = self.score(micro), micro.column("values"), micro.column("returns")
+        losses, clipped = clipped_value_loss(values, before, returns, cliprange=self.critic.cliprange_value)
+        weighted = self.vf_coef * losses * micro.column("weights")
         report.micro_batch(micro, values=values, loss=weighted, clipped=clipped)
         return weighted.sum()
 
@@ -82,9 +77,8 @@ class ValueReport(Report):
 
         Explained variance is that of the values before the step, which were not trained on these returns.
         """
-        assert micro.values is not None
-        assert micro.returns is not None
-        returns, error = micro.returns.double(), micro.returns.double() - micro.values.double()
+        returns = micro.column("returns").double()
+        error = returns - micro.column("values").double()
         squares = {"returns_square": returns.square(), "error_square": error.square(), "error": error}
         self.add(micro.mask, {"vf_loss": loss, "vf_clipfrac": clipped, "values": values, "returns": returns} | squares)
 

@@ -1,6 +1,6 @@
 """The distance to teachers within the policy's update: from columns of the batch, or from teachers on the ranks."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection
 from dataclasses import fields
 
 import torch
@@ -11,6 +11,7 @@ from agentrl.algorithms.segments import sequence_of, turn_starts
 from agentrl.config.schema import Distillation
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.head.chunked import Compare
+from agentrl.training.roles.frozen import Reference
 from agentrl.training.roles.teachers import RankTeachers
 from agentrl.training.update.report import Figures
 
@@ -26,9 +27,10 @@ class Distiller:
         self.distillation, self.ranks = distillation, ranks
         self.distance = Distance(**{f.name: getattr(distillation, f.name) for f in fields(Distance)})
 
-    def on_device(self) -> AbstractContextManager[object]:
-        """Keep teachers whose logits passes read on the device while the body runs."""
-        return self.ranks.on_device() if self.ranks is not None and self.distillation.topk else nullcontext()
+    @property
+    def compared(self) -> Collection[Reference]:
+        """Teachers whose logits passes read."""
+        return self.ranks.models.values() if self.ranks is not None and self.distillation.topk else ()
 
     def compare(self, micro: Batch) -> Compare | None:
         """The comparison of a micro-batch's tokens; None where the sampled token alone counts. Collective."""
@@ -48,17 +50,14 @@ class Distiller:
 
     def columns(self, micro: Batch, logprobs: Tensor, figures: list[Tensor]) -> tuple[Tensor, list[Figures]]:
         """(distance f32 [T], 0 without a teacher; what is reported). `figures`: those of `compare`."""
-        assert micro.teacher is not None
-        known = micro.mask & (micro.teacher >= 0).repeat_interleave(micro.cu_seqlens.diff())
-        theirs, found = micro.teacher_logprobs, {}
-        if theirs is not None:
+        known = micro.mask & (micro.column("teacher") >= 0).repeat_interleave(micro.cu_seqlens.diff())
+        found: dict[str, Tensor] = {}
+        if not figures or micro.teacher_logprobs is not None:
+            theirs = micro.column("teacher_logprobs")
             known = known & ~theirs.isnan()
             theirs = torch.where(known, theirs, 0.0)
             found["distill/kl"] = logprobs - theirs
-        if not figures:
-            if theirs is None:
-                raise ValueError("distillation: the batch has no teacher_logprobs")
-            figures = [self.distance.of_sampled(logprobs, theirs)]
+            figures = figures or [self.distance.of_sampled(logprobs, theirs)]
         found |= {f"distill/{name}": column for name, column in zip(Compared._fields, figures, strict=False)}
         distance, turn = torch.where(known, figures[0], 0.0), turns_of(micro).clamp(max=TURNS)
         turns = [(known & (turn == n), {f"distill/turn_{n}": distance}) for n in range(1, TURNS + 1)]

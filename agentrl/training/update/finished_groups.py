@@ -32,7 +32,7 @@ class EarlyTrainer(Protocol):
 
 
 class FinishedGroups:
-    """Called with the finished trajectories of a step several times a second."""
+    """Called with the finished trajectories of a step several times a second. `advantages` reports none."""
 
     def __init__(self, config: Config, runtime: EarlyTrainer, advantages: ComputeAdvantages) -> None:
         self.n, self.runtime, self.advantages = config.rollout.n, runtime, advantages
@@ -55,7 +55,8 @@ class FinishedGroups:
             return
         self._accumulated.update(ready)
         trajectories = [finished[i] for i in chain.from_iterable(map(self._indices, ready))]
-        batch = self.advantages.of_groups(self.runtime.learner.pack(trajectories, step - 1), trajectories)
+        packed = self.runtime.learner.pack(trajectories, step - 1)
+        batch, _ = self.advantages(packed, trajectories, None, step)
         if batch.num_sequences:
             self.runtime.accumulate_early(batch)
 
@@ -68,5 +69,5 @@ def known_early(config: Config) -> bool:
     algorithm = config.algorithm
     chosen_later = algorithm.filter_groups.enable or algorithm.use_pf_ppo or algorithm.use_kl_in_reward
     repeats = deterministic(config.trainer, config.rollout)
-    own = ADVANTAGES.entry(algorithm.adv_estimator, "algorithm.adv_estimator").built_in
-    return own and not (chosen_later or repeats or has_baselines(config))
+    apart = ADVANTAGES.mark(algorithm.adv_estimator, "apart", "algorithm.adv_estimator")
+    return bool(apart) and not (chosen_later or repeats or has_baselines(config))

@@ -37,8 +37,8 @@ class MicroBatching:
     max_tokens: int | None = None
     max_sequences: int | None = None
     ranks: Ranks = ALONE
-    hidden: int | None = None
-    """The model's hidden size: shares of equal work; None: of an equal number of sequences."""
+    hidden: int = 1
+    """The model's hidden size, by which shares are of equal work."""
     by_default: bool = field(default=False, compare=False)
     """Whether no key sets `max_tokens`."""
     shares: bool = field(default=False, compare=False)
@@ -63,11 +63,11 @@ class MicroBatching:
         """Micro-batches of so many tokens, where no key sets their size."""
         return replace(self, max_tokens=tokens) if self.by_default else self
 
-    def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching | None":
-        """Limits under which the fullest micro-batch is split; None where it is a single sequence."""
+    def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching":
+        """Limits under which the fullest micro-batch is split. Raises UserError where it is a single sequence."""
         fullest = self.split(batch, sequences)[0]
         if len(fullest) == 1:
-            return None
+            raise UserError(f"a pass of one sequence of {max(batch.lengths)} tokens {NO_ROOM}")
         return replace(self, max_tokens=self.tokens(batch, fullest) // 2)
 
     def half(self, batch: Batch) -> int:
@@ -155,11 +155,9 @@ def check_shares(model: ModelHandle, device: torch.device, ranks: Ranks) -> None
 def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, columns: int) -> Tensor:
     """`score` of every token of this rank's share, computed in micro-batches: f32 [columns, T]. Collective."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    smaller: MicroBatching | None = micro_batching
-    while smaller and not fits(partial(_fill, table, score, batch, smaller), smaller.ranks, smaller.half(batch)):
-        smaller = smaller.halved(batch)
-    if smaller is None:
-        raise UserError(f"a pass of one sequence of {max(batch.lengths)} tokens {NO_ROOM}")
+    sizes = micro_batching
+    while not fits(partial(_fill, table, score, batch, sizes), sizes.ranks, sizes.half(batch)):
+        sizes = sizes.halved(batch)
     return table
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.correction import importance_weights, normalised
-from agentrl.algorithms.rejection import bounds_of, criteria_of, free_of_veto, kept_by
+from agentrl.algorithms.rejection import bounds_of, criteria_of, kept_by, veto_below
 from agentrl.algorithms.segments import Total, unchanged
 from agentrl.config.schema import RolloutCorrection
 from agentrl.training.batches.batch import Batch
@@ -39,9 +39,9 @@ def correct_batch(
     gap = torch.where(mask, logprobs.detach() - batch.rollout_logprobs, 0.0)
     thresholds = rollout_correction.rollout_rs_threshold, rollout_correction.rollout_rs_threshold_lower
     criteria = criteria_of(rollout_correction.rollout_rs, *thresholds)
-    kept, veto = kept_by(criteria, gap, mask, bounds), rollout_correction.rollout_token_veto_threshold
-    if veto is not None:
-        kept = kept & free_of_veto(veto, gap, mask, bounds)
+    if (veto := rollout_correction.rollout_token_veto_threshold or 0.0) > 0:
+        criteria += (veto_below(veto),)
+    kept = kept_by(criteria, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)
     found.importance, found.capped = batch_importance(batch, logprobs, rollout_correction, total)
     return found
@@ -50,7 +50,10 @@ def correct_batch(
 def batch_importance(
     batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection, total: Total = unchanged
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """(importance weights f32 [T], 1 where the cap acts f32 [T]); None without weights."""
+    """(importance weights f32 [T], 1 where the cap acts f32 [T]), those that the batch has already; None without
+    weights."""
+    if batch.importance is not None and batch.capped is not None:
+        return batch.importance, batch.capped
     level = rollout_correction.rollout_is
     if level is None or loss_has_ratio(rollout_correction):
         return None, None
@@ -61,12 +64,3 @@ def batch_importance(
     if rollout_correction.rollout_is_batch_normalize:
         weights = normalised(weights, batch.mask, batch.cu_seqlens, level, total)
     return weights, capped
-
-
-def micro_batch_importance(
-    micro: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """`batch_importance` of a micro-batch; its stored weights where the batch was corrected before."""
-    if micro.importance is not None and micro.capped is not None:
-        return micro.importance, micro.capped
-    return batch_importance(micro, logprobs, rollout_correction)

@@ -15,7 +15,7 @@ from torch.optim.adamw import adamw as fused_adamw
 
 from agentrl.config.derived import optimizer_name
 from agentrl.config.schema import Optim
-from agentrl.core.errors import UserError, one_line
+from agentrl.core.errors import UserError, one_line, reported_as
 from agentrl.core.points import OPTIMIZERS, optimizer
 from agentrl.training.parallel.shards import local
 
@@ -116,12 +116,9 @@ def make_rules(groups: Groups, optim: Optim, key: str) -> list[Rule]:
         groups = [group | ({"weight_decay": decay} if group["weight_decay"] else {}) for group in groups]
     if _takes_betas(maker):
         options = {"betas": (optim.betas[0], optim.betas[1])} | options
-    try:
+    own = optim.override_optimizer_config
+    with reported_as(f"{where}={name}" + (f" with {key}.override_optimizer_config={own}" if own else "")):
         made = maker(groups, lr=optim.lr, **options)
-    except Exception as error:
-        own = optim.override_optimizer_config
-        given = f" with {key}.override_optimizer_config={own}" if own else ""
-        raise UserError(f"{where}={name}{given}: {one_line(error)}") from error
     return list(made) if isinstance(made, Sequence) else [made]
 
 

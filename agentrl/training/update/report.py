@@ -1,9 +1,8 @@
 """Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
 
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -23,50 +22,36 @@ REJECTED = f"rejected{COUNT}"
 """Tokens that rejection took out of the mask."""
 
 
-class AnyReport(Protocol):
-    """The part of a report that optimizer steps use."""
+@dataclass
+class StepReport:
+    """The optimizer steps of an update. No figure changes in place, so a shallow copy is a report of its own."""
 
-    has_gradient: bool
+    has_gradient: bool = False
     """Whether a sequence of the last mini-batch has a gradient."""
-
-    def copy(self) -> Self:
-        """A report with the same figures, which takes further passes apart from this one."""
+    mini_batches: int = 0
+    grad_norms: tuple[float, ...] = ()
+    """One of each optimizer step."""
 
     def mini_batch(self, grad_norm: float | None) -> None:
         """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
+        self.mini_batches += 1
+        self.grad_norms += () if grad_norm is None else (grad_norm,)
 
 
-class Report:
+class Report(StepReport):
     """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
-
-    has_gradient = False
 
     def __init__(self, section: str, optimizer: Optimizer, device: torch.device) -> None:
         """`section`: prefix of the optimizer's metrics."""
+        super().__init__()
         self._section, self._ranks, self._lr = section, optimizer.ranks, optimizer.lr
         self._loss_scale = {"loss_scale": optimizer.scale.value} if optimizer.scale.needed else {}
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
-        self._mini_batches = 0
-        self._grad_norms: list[float] = []
-
-    def copy(self) -> Self:
-        """A report with the same figures."""
-        made = copy(self)
-        made._sums, made._grad_norms = dict(self._sums), list(self._grad_norms)
-        return made
-
-    def mini_batch(self, grad_norm: float | None) -> None:
-        """Add a mini-batch."""
-        self._mini_batches += 1
-        if grad_norm is not None:
-            self._grad_norms.append(grad_norm)
 
     def absorb(self, other: "Report", factor: float) -> None:
         """Add the passes of another report, whose weights in the loss are multiplied by `factor`."""
-        for name, total in other._sums.items():
-            scaled = total * factor if name == WEIGHTED else total
-            self._sums[name] = self._sums.get(name, 0.0) + scaled
+        self._sum({name: total * factor if name == WEIGHTED else total for name, total in other._sums.items()})
         self._scored = self._scored + other._scored
 
     def merge_ranks(self) -> None:
@@ -81,29 +66,31 @@ class Report:
     def metrics(self) -> dict[str, float]:
         """All metrics by name, the same on every rank."""
         self.merge_ranks()
-        finite = [norm for norm in self._grad_norms if isfinite(norm)]
+        finite = [norm for norm in self.grad_norms if isfinite(norm)]
         figures = {
             "lr": self._lr,
-            "skipped_steps": float(len(self._grad_norms) - len(finite)),
-            "optimizer_steps": float(len(self._grad_norms)),
+            "skipped_steps": float(len(self.grad_norms) - len(finite)),
+            "optimizer_steps": float(len(self.grad_norms)),
         } | self._loss_scale
-        if float(self._scored) and (finite or not self._grad_norms):
+        if float(self._scored) and (finite or not self.grad_norms):
             figures["grad_norm"] = sum(finite) / max(len(finite), 1)
         return {f"{self._section}/{name}": value for name, value in figures.items()}
 
     def add(self, mask: Tensor, details: dict[str, Tensor], where: Tensor | None = None) -> None:
         """Sum each of `details` [T] over the mask; `where` bool [T]: over its part of the mask, which is counted."""
         there = mask if where is None else mask & where
-        for name, value in details.items():
-            self._sums[name] = self._sums.get(name, 0.0) + torch.where(there, value.detach().double(), 0.0).sum()
-            if where is not None:
-                self._sums[name + COUNT] = self._sums.get(name + COUNT, 0.0) + there.sum()
+        self._sum({name: torch.where(there, value.detach().double(), 0.0).sum() for name, value in details.items()})
+        if where is not None:
+            self._sum({name + COUNT: there.sum() for name in details})
         self._scored = self._scored + (mask.sum() if where is None else 0)
+
+    def _sum(self, found: Mapping[str, Tensor]) -> None:
+        self._sums = self._sums | {name: self._sums.get(name, 0.0) + total for name, total in found.items()}
 
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
         sums = {name: float(total) for name, total in self._sums.items()}
-        over = {n: sums.get(n + COUNT, self._mini_batches if n in losses else float(self._scored)) for n in sums}
+        over = {n: sums.get(n + COUNT, self.mini_batches if n in losses else float(self._scored)) for n in sums}
         return {n: total / over[n] for n, total in sums.items() if over[n] and not n.endswith(COUNT)}
 
 
@@ -121,11 +108,6 @@ class PolicyReport(Report):
         """The gap f64 [T] of each micro-batch, where it counts, and where older weights drew the token, bool [T]:
         selecting would wait for the device."""
 
-    def copy(self) -> Self:
-        made = super().copy()
-        made._gaps = list(self._gaps)
-        return made
-
     def micro_batch(self, micro: Batch, details: dict[str, Tensor], distilled: Sequence[Figures] = ()) -> None:
         """Add a micro-batch. `details`, each [T]: old, logprobs, and figures by name. `distilled`: of some tokens."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
@@ -139,19 +121,14 @@ class PolicyReport(Report):
         drawn = micro.mask
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
-            self._sums[REJECTED] = self._sums.get(REJECTED, 0.0) + micro.rejected.double().sum()
+            self._sum({REJECTED: micro.rejected.double().sum()})
         stale = torch.zeros_like(drawn) if micro.stale is None else micro.stale
-        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn, stale))
+        self._gaps = [*self._gaps, (old.double() - micro.rollout_logprobs.double(), drawn, stale)]
 
     def absorb(self, other: Report, factor: float) -> None:
         super().absorb(other, factor)
         assert isinstance(other, PolicyReport)
         self._gaps = [*other._gaps, *self._gaps]
-
-    def rescale(self, factor: float) -> None:
-        """Multiply the weights in the loss of all passes so far."""
-        if WEIGHTED in self._sums:
-            self._sums[WEIGHTED] = self._sums[WEIGHTED] * factor
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name, the same on every rank."""

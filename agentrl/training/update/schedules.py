@@ -6,11 +6,10 @@ the way from the peak rate at 1 to the lowest rate (`min_lr_ratio`) at 0.
 """
 
 from math import cos, isfinite, pi
-from typing import Any
 
 from agentrl.config.schema import Optim
 from agentrl.core.contracts import keywords_of
-from agentrl.core.errors import UserError, reported_as
+from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, lr_schedule
 
 KEY = "optim.lr_scheduler_type"
@@ -59,13 +58,7 @@ def lr_factor(optim: Optim, step: int, total: int) -> float:
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
     options = {"step": step, "total": total, "num_cycles": optim.num_cycles, "stable_ratio": optim.stable_ratio}
     given = {name: options[name] for name in keywords_of(entry.value)}
-    share = entry.value(progress, **given) if entry.built_in else _own(entry.value, kind, progress, given)
-    return optim.min_lr_ratio + (1.0 - optim.min_lr_ratio) * max(float(share), 0.0)
-
-
-def _own(schedule: Any, kind: str, progress: float, given: dict[str, Any]) -> float:
-    with reported_as(f"{KEY}={kind}"):
-        share = schedule(progress, **given)
+    share = entry.call(f"{KEY}={kind}", progress, **given)
     if not isinstance(share, int | float) or not isfinite(share):
         raise UserError(f"{KEY}={kind}: it gave {share!r} at progress {progress:g}; return a finite number from 0 on")
-    return float(share)
+    return optim.min_lr_ratio + (1.0 - optim.min_lr_ratio) * max(float(share), 0.0)

@@ -13,6 +13,7 @@ Invariants:
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
@@ -25,7 +26,6 @@ from agentrl.config.schema.actor import Actor, Router
 from agentrl.core.errors import UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.outline import BatchOutline, moves_policy, prompts_of
-from agentrl.training.batches.shared_prompts import repeated
 from agentrl.training.batches.splitting import assign_shares, mini_batches
 from agentrl.training.model.adapter import adapter_names
 from agentrl.training.model.handle import ModelHandle
@@ -33,10 +33,8 @@ from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.compiled_block import BackwardFailed, backward
-from agentrl.training.perf.flops import model_flops
 from agentrl.training.update.expert_load import ExpertLoad
 from agentrl.training.update.micro_batches import (
-    NO_ROOM,
     MicroBatching,
     fits,
     for_ranks,
@@ -44,7 +42,7 @@ from agentrl.training.update.micro_batches import (
     sequences_or_dummy,
 )
 from agentrl.training.update.optimizer import Optimizer
-from agentrl.training.update.report import AnyReport
+from agentrl.training.update.report import StepReport
 
 MIXED = "rows with and without images cannot be trained together on several ranks: use separate runs"
 
@@ -59,7 +57,7 @@ Split = tuple[list[int], list[int]]
 
 Scorer = TokenLogprobs | TokenValues
 """Computes columns f32 [T] of a micro-batch's tokens."""
-R = TypeVar("R", bound=AnyReport)
+R = TypeVar("R", bound=StepReport)
 """A report of an update."""
 
 
@@ -118,7 +116,6 @@ class Trainable:
         self.micro_batching = micro_batching
         self.steps = steps
         self.device = device
-        self.cost = model_flops(self.model.whole_shapes, self.model.config)
         self.model.use_compute_copies()
         self.load = ExpertLoad(self.model, router, device, micro_batching.ranks)
         self.shuffling = torch.Generator().manual_seed(SHUFFLING + steps.seed)
@@ -148,12 +145,12 @@ class Trainable:
         """Each token's weight in the loss of a mini-batch: f32 [T]. Collective."""
         raise NotImplementedError
 
-    def token_weights(self, mini: Batch, mode: str, norm: float = 1.0) -> Tensor:
+    def token_weights(self, mini: Batch, mode: str, norm: float = 1.0, *, relative: bool = False) -> Tensor:
         """Weights by `algorithms.token_weights`, over the whole mini-batch. Collective."""
-        ranks = self.micro_batching.ranks
-        owner, total = mini.trajectory, ranks.sum_over_ranks
+        ranks, owner = self.micro_batching.ranks, mini.trajectory
         n = ranks.max_over_ranks(max(owner.tolist(), default=-1) + 1)
-        return token_weights(mini.mask, mini.cu_seqlens, mode, trajectory=owner, trajectories=n, norm=norm, total=total)
+        own: Any = {"trajectory": owner, "trajectories": n, "total": ranks.sum_over_ranks}
+        return token_weights(mini.mask, mini.cu_seqlens, mode, norm=norm, relative=relative, **own)
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """The micro-batch's part of its mini-batch's loss: a scalar."""
@@ -167,16 +164,6 @@ class Trainable:
     def remaining_sequences(self, mini: Batch, whole: Split, report: Any) -> Split:
         """Sequences that still need a pass. Adds the metrics of finished ones to `report`."""
         return whole
-
-    def flops(self, batch: Batch) -> float:
-        """FLOPs of `train_on`, of this rank's share."""
-        trained, others = (batch.select(rows) for rows in self.split_by_gradient(batch))
-        return self.steps.epochs * (self.cost.update(*self.work(trained)) + self.cost.forward(*self.work(others)))
-
-    def work(self, batch: Batch) -> tuple[list[int], int, list[int]]:
-        """The arguments of `cost` for passes over a batch."""
-        again = repeated(batch.prompts) if self.micro_batching.shares else []
-        return batch.lengths, int(batch.mask.sum()), again
 
     def train_on(self, batch: Batch, report: R) -> R:
         """Take all optimizer steps of one batch; the schedule advances by one. Returns `report` with their figures."""
@@ -241,19 +228,19 @@ class Trainable:
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
         whole = self.split_by_gradient(mini) if backward else ([], list(range(mini.num_sequences)))
-        made = report.copy()
+        made = copy(report)
         left = self.remaining_sequences(mini, whole, made)
         while not self.run_passes(mini, *left, made):
-            left, made = whole, report.copy()  # no gradient is there any more
+            left, made = whole, copy(report)  # no gradient is there any more
         made.has_gradient = self.micro_batching.ranks.max_over_ranks(len(whole[0])) > 0
         return made
 
-    def optim_step(self, report: AnyReport) -> None:
+    def optim_step(self, report: StepReport) -> None:
         """Take an optimizer step with the gradients, if any sequence of the mini-batch had one. Collective."""
         report.mini_batch(self.optimizer.step() if report.has_gradient else None)
         self.load.step()
 
-    def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> bool:
+    def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: StepReport) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
         cuda, sizes = self.device.type == "cuda", self.micro_batching
         before = torch.cuda.memory_allocated(self.device) if cuda else 0
@@ -266,10 +253,10 @@ class Trainable:
             self.clear_gradients()
             return False
         self.clear_gradients()
-        self._halve_passes(mini, trained or others)
+        self._need_less(mini, trained or others)
         return False
 
-    def _passes(self, mini: Batch, trained: list[int], others: list[int], report: AnyReport) -> None:
+    def _passes(self, mini: Batch, trained: list[int], others: list[int], report: StepReport) -> None:
         """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
         frozen, parts = self._micro_batches(mini, others), self._micro_batches(mini, trained)
         for number, micro in enumerate(parts, start=1):
@@ -280,16 +267,13 @@ class Trainable:
             for micro in frozen:
                 self.loss(micro, report)
 
-    def _halve_passes(self, mini: Batch, sequences: list[int]) -> None:
-        """The passes from now on are smaller. Raises UserError where they cannot be."""
-        smaller = self.micro_batching.halved(mini, sequences)
-        if smaller is None and self.score.keep > 0:
+    def _need_less(self, mini: Batch, sequences: list[int]) -> None:
+        """Have passes need less memory from now on: they keep no logits, or are smaller. Raises UserError."""
+        if self.score.keep > 0:
             self.score.keep = 0
             return
-        if smaller is None:
-            raise UserError(f"a pass of one sequence of {max(mini.lengths)} tokens {NO_ROOM}")
-        log.warning("out of GPU memory: passes have at most %d tokens from now on", smaller.max_tokens)
-        self.micro_batching = smaller
+        self.micro_batching = self.micro_batching.halved(mini, sequences)
+        log.warning("out of GPU memory: passes have at most %d tokens from now on", self.micro_batching.max_tokens)
 
     def _micro_batches(self, mini: Batch, sequences: list[int]) -> list[Batch]:
         # All before the first pass: the device computes without waiting for what is read here.

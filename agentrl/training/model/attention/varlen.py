@@ -7,8 +7,7 @@ flash-attn-4`) is about twice as fast, and is taken where it is installed and ag
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentrl.training.model.attention import fa4_kernels, varlen_fa4
+from agentrl.training.model.attention import varlen_fa4
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +57,9 @@ def varlen_fits(query: Tensor, window: int | None = None) -> bool:
 @cache
 def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
     """The name of the kernel on a device for attention of this shape: fa4 or fa2."""
-    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in fa4_kernels.GPUS
+    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in varlen_fa4.GPUS
     if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
-    if isinstance(NEWER["fa4"], Assumed):
-        return "fa4"
     works = NEWER["fa4"].installed() and _agrees(
         "fa4", device, heads, kv_heads, width, level=logging.WARNING, lacks="is not used"
     )
@@ -72,7 +69,7 @@ def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int
 @cache
 def shares_keys(kernel: str, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
     """Whether a kernel on a device computes the last tokens of sequences alone, as passes with shared prompts do."""
-    if device.type != "cuda" or isinstance(NEWER.get(kernel), Assumed):
+    if device.type != "cuda":
         return True
     shape = heads, kv_heads, width
     return _agrees(kernel, device, *shape, OWN_LENGTHS, level=logging.INFO, lacks="does not share prompts")
@@ -90,39 +87,6 @@ def _agrees(name: str, *given: Any, level: int, lacks: str) -> bool:
     if gap > AGREES:
         log.log(level, "attention by %s %s: %s", name, lacks, *reason)
     return gap <= AGREES
-
-
-class Assumed:
-    """Stands in for a kernel that is not compiled yet: all its results are zeros."""
-
-    def forward(self, q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(q), _empty_lse(q).zero_()
-
-    def backward(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-
-
-def _empty_lse(q: Tensor) -> Tensor:
-    return q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
-
-
-@contextmanager
-def assumed(name: str) -> Iterator[None]:
-    """While the body runs, a kernel of NEWER counts as one that works, and computes nothing: what is around it can be
-    compiled before it is. Kernels are chosen again afterwards."""
-    kernel = NEWER[name]
-    NEWER[name] = Assumed()
-    _choose_again()
-    try:
-        yield
-    finally:
-        NEWER[name] = kernel
-        _choose_again()
-
-
-def _choose_again() -> None:
-    attention_kernel.cache_clear()
-    shares_keys.cache_clear()
 
 
 @torch.enable_grad()
@@ -216,7 +180,7 @@ def _varlen(
 def _(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, keys: Tensor, longest: int, scale: float, kernel: str
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), _empty_lse(q)
+    return torch.empty_like(q), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
 @torch.library.custom_op("agentrl::varlen_backward", mutates_args=())

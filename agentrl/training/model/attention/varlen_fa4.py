@@ -1,12 +1,19 @@
 """FlashAttention 4 (`pip install flash-attn-4`): causal attention of packed sequences, forward and backward."""
 
+import os
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
 
-from agentrl.training.model.attention.fa4_kernels import keeps_compiled
+from agentrl.core.remote_files import cache_folder
+
+GPUS = (9, 10)
+"""Major compute capabilities that it is fast on: Hopper, Blackwell."""
+CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE"
+"""How the names of its variables begin."""
 
 
 def installed() -> bool:
@@ -42,8 +49,18 @@ def _package() -> Any:
     try:
         if find_spec("flash_attn.cute") is None:
             return None
-        keeps_compiled()
+        _keep_compiled()
         from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
     except Exception:  # another package's compiled parts
         return None
     return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None
+
+
+def _keep_compiled() -> None:
+    """Let it keep what it compiles in some fifteen seconds, unless the user says otherwise. It reads that at its
+    import."""
+    folder = cache_folder() / "flash_attention"
+    with suppress(OSError):  # a folder that cannot be written
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault(f"{CACHE}_DIR", str(folder))
+        os.environ.setdefault(f"{CACHE}_ENABLED", "1")

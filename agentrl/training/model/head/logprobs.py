@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.training.batches.batch import Batch
 from agentrl.training.model.forward import run
-from agentrl.training.model.handle import ModelHandle
+from agentrl.training.model.handle import TOLERANCE, ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs, Compare, logits_of
 from agentrl.training.model.head.float32_head import Float32Linear
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
@@ -25,8 +25,6 @@ from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
 
-# The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
-PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROBE_TOKENS = 8
 
 
@@ -144,7 +142,7 @@ class TokenLogprobs:
         if not self.linear_head:
             return Readout(run(self.model, batch, part, self._logits)[rows])
         rows = F.pad(rows, (0, missing_rows(len(rows), rows.device)))  # by the first token of the pass
-        return self._readout(run(self.model, batch, part, self._hidden)[rows])
+        return self._readout(run(self.model, batch, part, self.model.hidden)[rows])
 
     def _readout(self, hidden: Tensor) -> Readout:
         """Factors of the logits of hidden states [N, H]."""
@@ -158,10 +156,6 @@ class TokenLogprobs:
         wider = torch.cat([as_autocast(hidden), as_autocast(low)], 1)
         return Readout(wider, torch.cat([weight, up], 1).detach(), bias, up)
 
-    def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
-        backbone = self.causal_lm.base_model
-        return backbone(input_ids=ids[None], position_ids=positions, **arguments).last_hidden_state[0]
-
     def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
 
@@ -172,9 +166,9 @@ class TokenLogprobs:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
         logits = self._logits(ids, ids[None], use_cache=False).float()
-        read = self._readout(self._hidden(ids, ids[None], use_cache=False))
+        read = self._readout(self.model.hidden(ids, ids[None], use_cache=False))
         linear = read.logits(torch.arange(len(ids), device=ids.device), wide=self.wide)
-        tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
+        tolerance = TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
