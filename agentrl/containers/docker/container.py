@@ -4,15 +4,16 @@ import asyncio
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from agentrl.containers.archive import unpack
-from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.containers.commands import KILL_SECONDS, Command, CommandContainer
+from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker import reaper
-from agentrl.containers.docker.commands import ContainerCommand
+from agentrl.containers.docker.commands import run
 from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.images import Image
 from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
@@ -31,20 +32,19 @@ LOG = {"max-size": "4m", "max-file": "1"}
 LOGGING = {"driver": "json-file", "options": LOG}
 LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
 """A service's, as Compose names them."""
-KILL_SECONDS = 30.0
-"""For a command to end with its children, before all processes of the container do."""
 DISK_PAUSE = 5.0
 """Seconds between two measurements of its disk."""
 DISK_SHARE = 0.05
 """Largest share of the time spent on measuring, which walks through all files that the container has written."""
 
 
-class DockerContainer:
+class DockerContainer(CommandContainer):
     """A container that the Docker engine runs, or podman."""
 
     def __init__(self, composer: Composer, networks: Networks, spec: ContainerSpec) -> None:
+        super().__init__(f"agentrl-{composer.engine.run}-{secrets.token_hex(4)}", spec)
         self._engine, self._images, self._composer = composer.engine, composer.images, composer
-        self.name, self._networks, self._spec = f"agentrl-{self._engine.run}-{secrets.token_hex(4)}", networks, spec
+        self._networks = networks
         self._project: Project | None = None
         self._made: Future[Any] | None = None
         self._started: Future[Any] | None = None
@@ -74,39 +74,16 @@ class DockerContainer:
         if self._spec.storage_mb is not None:
             self._watch = asyncio.create_task(self._watch_disk(self._spec.storage_mb))
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        stdin: bytes | None = None,
-    ) -> Done:
-        """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
+    async def _run(self, command: Command) -> int:
         await self._steady.wait()
-        running = ContainerCommand(self._engine.client, self.name, command)
-        user = self._spec.user if user is None else user
-        begin, overruns = time.monotonic(), self._overruns
-        ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
-        ends.add_done_callback(mark_as_seen)
-        try:
-            await asyncio.wait([ends], timeout=timeout)
-        except asyncio.CancelledError:
-            with suppress(InfraError):
-                await asyncio.shield(self._kill(running, user, ends))
-            raise
-        late = not ends.done()
-        if late:
-            await asyncio.shield(self._kill(running, user, ends))
-        code = ends.result()
+        overruns = self._overruns
+        code = await self._engine.call(run, self._engine.client, self.name, command)
         if self._stopped:
             raise InfraError(f"{self.name} was removed while a command ran")
-        stdout, stderr = running.output()
         if self._overruns > overruns:
-            stderr += f"\n[the container has written more than {self._spec.storage_mb} MiB: all commands were ended]\n"
-        return Done(None if late else code, stdout, stderr, time.monotonic() - begin)
+            written = f"the container has written more than {self._spec.storage_mb} MiB"
+            command.stderr.add(f"\n[{written}: all commands were ended]\n".encode())
+        return code
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive. Raises InfraError."""
@@ -205,13 +182,12 @@ class DockerContainer:
             await self._networks.allow(self._spec, raw, None)
         await self._engine.call(_remove, raw)
 
-    async def _kill(self, running: ContainerCommand, user: str | None, ends: Future[int]) -> None:
-        """End a command; where that fails, for example at its limit of processes, all that runs in the container."""
+    async def _kill(self, command: Command, ends: Future[int | None]) -> None:
+        """Where that fails, for example at its limit of processes, end all that runs in the container."""
         with suppress(InfraError, TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
-                ended = await self._engine.call(running.kill, user)
-                if ended and (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
-                    return
+                await super()._kill(command, ends)
+                return
         await self._end_all()
         if not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end with its container")
