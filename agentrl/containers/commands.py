@@ -5,8 +5,10 @@ their session. A process that has left all three ends with its container. Files 
 """
 
 import asyncio
+import os
 import secrets
 import shlex
+import signal
 import time
 from abc import ABC, abstractmethod
 from asyncio import Future
@@ -66,6 +68,8 @@ class CommandContainer(ABC):
 
     grace = 0.0
     """Seconds that `_run` may take beyond a command's timeout, which it then keeps itself."""
+    sets_users = True
+    """Whether `_run` starts a command as its user. False: words of root do that, and root finds them by the mark."""
 
     def __init__(self, name: str, spec: ContainerSpec) -> None:
         self.name, self._spec = name, spec
@@ -139,7 +143,7 @@ class CommandContainer(ABC):
         """End a command with its children. Raises InfraError."""
         killer = Command(["sh", "-c", KILL, "kill", command.mark], KILL_SECONDS, user="0")
         done = [await self._run(killer)]
-        if command.user not in (None, "0", "root"):  # root may not read the environments of others
+        if self.sets_users and command.user not in (None, "0", "root"):  # root may not read the environments of others
             done.append(await self._run(replace(killer, user=command.user)))
         if any(done) or not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end")
@@ -152,8 +156,13 @@ async def piped(words: Sequence[str], command: Command, **options: Any) -> int:
         *words, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True, **options
     )
     parts = ((process.stdout, command.stdout), (process.stderr, command.stderr))
-    await asyncio.gather(*(_read(stream, ends.add) for stream, ends in parts), _write(process.stdin, command.stdin))
-    return await process.wait()
+    try:
+        await asyncio.gather(*(_read(stream, ends.add) for stream, ends in parts), _write(process.stdin, command.stdin))
+        code = await process.wait()
+        return code if code >= 0 else 128 - code
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _read(stream: asyncio.StreamReader | None, add: Callable[[bytes], None]) -> None:

@@ -18,8 +18,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.engine import Engine, described, explained
-from agentrl.containers.docker.registry import BUILT, pull, push
+from agentrl.containers.docker.engine import Engine, described, explained, require_docker
+from agentrl.containers.docker.registry import BUILT, pull, push, reference
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.tasks import cancelled
 
@@ -32,6 +32,11 @@ LONGEST_LINE = 2**20
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 DOCKERFILE_FAILS = 1
 NOT_PULLED = "rollout.containers.registry=%s: %s is not pulled from there: %s; it is built or pulled from elsewhere"
+
+NOT_BUILT = (
+    "this provider builds no image: name one in the row, or push those of task folders by `agentrl tasks build --push` "
+    "and set rollout.containers.registry"
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,17 @@ class Images:
                 self._reasons.add(type(error))
                 log.warning(NOT_PULLED, self._registry, name, explained(error))
             return None
+
+
+def name_in_registry(spec: ContainerSpec, registry: str | None) -> str:
+    """The name of an image that is not built here; a folder's is in the registry. Raises UserError."""
+    if spec.image:
+        return spec.image
+    if spec.build is None or registry is None:
+        raise UserError(NOT_BUILT)
+    require_docker()
+    with TemporaryFile() as context:
+        return ":".join(reference(registry, pack(spec.build, context)))
 
 
 def _found(client: Any, image: str) -> Image:
