@@ -60,7 +60,7 @@ class ApptainerContainer(CommandContainer):
         if spec.workdir is None:
             self._workdir = await provider.workdir(image)
         await self._run(Command(["mkdir", "-p", self._workdir], CALL_SECONDS, cwd="/"))
-        await self._begin()
+        await self._begin(self._spec.command)
 
     async def host(self) -> str:
         """This machine, whose network it shares. Raises InfraError without one."""

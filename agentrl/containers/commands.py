@@ -64,7 +64,7 @@ class Command:
 
 
 class CommandContainer(ABC):
-    """A container over `_run`. A provider adds `start`, which calls `_begin` at its end, and `stop`."""
+    """A container over `_run`. A provider adds `start`, `stop` and `host`."""
 
     grace = 0.0
     """Seconds that `_run` may take beyond a command's timeout, which it then keeps itself."""
@@ -118,12 +118,12 @@ class CommandContainer(ABC):
             why = last_line(command.stderr.text())
             raise InfraError(f"{self.name}: download of {path}: {why or error}") from error
 
-    async def _begin(self) -> None:
-        """Start the spec's own command. Raises InfraError where none runs."""
-        words = [*BACKGROUND, *self._spec.command] if self._spec.command else ["true"]
-        done = await self.exec(words, timeout=self._spec.start_timeout)
-        if done.code != 0:
-            raise InfraError(f"container {self.name} runs no command: {last_line(done.stderr) or done.code}")
+    async def _begin(self, first: Sequence[str]) -> None:
+        """Run a concurrent command from the start on. Raises InfraError where none runs."""
+        if first:
+            done = await self.exec([*BACKGROUND, *first], timeout=self._spec.start_timeout, user="")
+            if done.code != 0:
+                raise InfraError(f"container {self.name} runs no command: {last_line(done.stderr) or done.code}")
 
     async def _ended(self, command: Command) -> int | None:
         """The exit code of a command; None: it was late, and was ended."""
@@ -151,10 +151,8 @@ class CommandContainer(ABC):
 
 async def piped(words: Sequence[str], command: Command, **options: Any) -> int:
     """Follow a command through a process of this machine; its exit code."""
-    stdin = DEVNULL if command.stdin is None else PIPE
-    process = await asyncio.create_subprocess_exec(
-        *words, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True, **options
-    )
+    streams = {"stdin": DEVNULL if command.stdin is None else PIPE, "stdout": PIPE, "stderr": PIPE}
+    process = await asyncio.create_subprocess_exec(*words, **{**streams, **options}, start_new_session=True)
     parts = ((process.stdout, command.stdout), (process.stderr, command.stderr))
     try:
         await asyncio.gather(*(_read(stream, ends.add) for stream, ends in parts), _write(process.stdin, command.stdin))
@@ -163,6 +161,7 @@ async def piped(words: Sequence[str], command: Command, **options: Any) -> int:
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 async def _read(stream: asyncio.StreamReader | None, add: Callable[[bytes], None]) -> None:

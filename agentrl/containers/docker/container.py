@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from agentrl.core.errors import InfraError
 from agentrl.core.user_code import mark_as_seen
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
-"""Its first process: one that no process of the container can end, and that reaps those without a parent."""
-IDLE_WITH_COMMAND = ["sh", "-c", '"$@" & while :; do sleep 3600; done', "sh"]
-"""IDLE, and the words that follow as a concurrent command."""
+"""Its first process: one that no process of the container can end, and that reaps those without a parent. Also the
+words of an entrypoint."""
 MAX_PROCESSES = 16_384
 """Where the spec has no limit: half of the machine's on a small kernel."""
 OOM_SCORE = 500
@@ -52,6 +51,7 @@ class DockerContainer(CommandContainer):
         self._stopped = False
         self._steady = asyncio.Event()
         """Set unless it is being started, or started again."""
+        self._first: Sequence[str] = ()
         self._overruns = 0
         self._watch: asyncio.Task[None] | None = None
 
@@ -70,7 +70,6 @@ class DockerContainer(CommandContainer):
             if _lacks_image(error):  # it was removed: a retry builds it again
                 self._images.forget(self._spec)
             raise
-        self._steady.set()
         if self._spec.storage_mb is not None:
             self._watch = asyncio.create_task(self._watch_disk(self._spec.storage_mb))
 
@@ -121,32 +120,27 @@ class DockerContainer(CommandContainer):
                 await asyncio.shield(self._engine.call(reaper.remove, self._engine.client, self.name, reaper.PROJECT))
 
     async def _start(self, image: Image) -> None:
-        """With the spec's command, or the image's entrypoint where that runs the words that it is given."""
+        """With the spec's command, or the image's entrypoint, as the first command."""
         if self._spec.services is not None:
             self._project = await self._composer.up(self.name, self._spec, LIMITS)
+        await self._make(image)
+        self._steady.set()
         entrypoint = image.entrypoint if self._spec.entrypoint else ()
-        if self._spec.command:
-            await self._make(image, {"entrypoint": [*IDLE_WITH_COMMAND, *entrypoint, *self._spec.command]})
-            return
-        if entrypoint:
-            await self._make(image, {"command": IDLE})
-            if await self._engine.call(_runs, self._raw):
-                return
-            await self._engine.call(_remove, self._raw)
-        await self._make(image, {"entrypoint": IDLE})
+        self._first = (*entrypoint, *(self._spec.command or (IDLE if entrypoint else ())))
+        await self._begin(self._first)
 
-    async def _make(self, image: Image, first: Mapping[str, Any]) -> None:
+    async def _make(self, image: Image) -> None:
         """Cancelled, it leaves `stop` the container that is being made or started: one that is removed while it starts
         may stay connected to its network."""
         env = {**await self._networks.env(self._spec), **self._spec.env}
-        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env, first))
+        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env))
         self._raw = await asyncio.shield(self._made)
         self._started = asyncio.ensure_future(self._engine.call(self._raw.start))
         self._started.add_done_callback(mark_as_seen)
         await asyncio.shield(self._started)
         await self._networks.allow(self._spec, self._raw, self._spec.allowed)
 
-    def _create(self, image: str, env: Mapping[str, str], first: Mapping[str, Any]) -> Any:
+    def _create(self, image: str, env: Mapping[str, str]) -> Any:
         from docker.types import LogConfig
 
         spec, project, client = self._spec, self._project, self._engine.client
@@ -157,7 +151,7 @@ class DockerContainer(CommandContainer):
             options = {"network": networks[0]} | ({} if spec.network == "full" else {"dns": NO_NAMES})
         raw = client.containers.create(
             image,
-            **first,
+            entrypoint=IDLE,
             **options,
             volumes={f"{self.name}_{name}": {"bind": to, "mode": "rw"} for name, to in volumes.items()},
             name=self.name,
@@ -216,6 +210,7 @@ class DockerContainer(CommandContainer):
             await self._networks.allow(self._spec, self._raw, self._spec.allowed)
         finally:
             self._steady.set()
+        await self._begin(self._first)
 
 
 def _download(raw: Any, path: str, to: Path) -> None:
@@ -227,16 +222,6 @@ def _lacks_image(error: InfraError) -> bool:
     from docker.errors import ImageNotFound
 
     return isinstance(error.__cause__, ImageNotFound)
-
-
-def _runs(raw: Any) -> bool:
-    """Whether a container that has just been started goes on: a first command takes as long as most ends do."""
-    from docker.errors import APIError
-
-    with suppress(APIError):
-        raw.exec_run(["true"])
-    raw.reload()
-    return bool(raw.status == "running")
 
 
 def _remove(raw: Any) -> None:

@@ -50,7 +50,7 @@ class HarborContainer(CommandContainer):
         network = {"network_mode": MODES[spec.network], "allowed_hosts": list(spec.allowed)}
         folder = None if spec.build is None else str(spec.build)
         await self._ask("start", spec={**limits, **more, "env": dict(spec.env)}, folder=folder, network=network)
-        await self._begin()
+        await self._begin(spec.command or ["true"])
 
     async def _run(self, command: Command) -> int | None:
         limit, stdin = math.ceil(command.timeout), command.stdin
