@@ -11,16 +11,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentrl.config.schema.rollout import Apptainer, Containers
-from agentrl.containers.apptainer import ApptainerContainer, ApptainerProvider
-from agentrl.containers.contract import ContainerSpec
+from agentrl.config.schema.rollout import Containers
+from agentrl.containers.contract import Container, ContainerProvider, ContainerSpec
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS
 from tests.containers.conformance import Conformance, sleeping
 
+NAME = "providers/apptainer.py:Apptainer"
 IMAGE = os.environ.get("AGENTRL_APPTAINER_IMAGE", "")
 """A SIF file, or the name of an image."""
 OPTIONS = os.environ.get("AGENTRL_APPTAINER_OPTIONS", "--fakeroot").split()
@@ -31,10 +32,9 @@ real = [
 ]
 
 
-def made(**settings: object) -> ApptainerProvider:
-    containers = Containers(provider="apptainer", apptainer=Apptainer(**settings))  # type: ignore[arg-type]
-    provider = CONTAINER_PROVIDERS.make("apptainer", "rollout.containers.provider", containers)
-    assert isinstance(provider, ApptainerProvider)
+def made(**settings: Any) -> ContainerProvider:
+    given = Containers(NAME, options=settings)
+    provider: ContainerProvider = CONTAINER_PROVIDERS.make(NAME, "rollout.containers.provider", given)
     return provider
 
 
@@ -46,19 +46,20 @@ class TestContract(Conformance):
         return ContainerSpec(IMAGE)
 
     @pytest.fixture
-    def provider(self) -> ApptainerProvider:
-        return made(limits=False, options=OPTIONS)
+    def provider(self) -> ContainerProvider:
+        return made(limits=False, start=OPTIONS)
 
 
 KILLED = """
 import asyncio, os, signal, sys
-from agentrl.config.schema.rollout import Apptainer, Containers
-from agentrl.containers.apptainer import ApptainerProvider
+from agentrl.config.schema.rollout import Containers
+from agentrl.core.points import CONTAINER_PROVIDERS
 from agentrl.containers.contract import ContainerSpec
 
 
 async def main():
-    provider = ApptainerProvider(Containers(apptainer=Apptainer(limits=False, options=sys.argv[2:])))
+    options = {"limits": False, "start": sys.argv[2:]}
+    provider = CONTAINER_PROVIDERS.make("providers/apptainer.py:Apptainer", "provider", Containers(options=options))
     container = provider.container(ContainerSpec(sys.argv[1]))
     await container.start()
     print(container.name, flush=True)
@@ -117,8 +118,8 @@ def instances() -> str:
 
 
 @asynccontextmanager
-async def started(spec: ContainerSpec) -> AsyncIterator[ApptainerContainer]:
-    provider = made(limits=False, options=OPTIONS)
+async def started(spec: ContainerSpec) -> AsyncIterator[Container]:
+    provider = made(limits=False, start=OPTIONS)
     await provider.prepare(spec)
     container = provider.container(spec)
     try:

@@ -96,19 +96,6 @@ class Agent:
 
 
 @dataclass
-class Apptainer:
-    """For provider=apptainer."""
-
-    options: list[str] = field(default_factory=lambda: ["--fakeroot"])
-    """Options of every `apptainer instance start`. Without `--fakeroot` commands run as the user, not as root."""
-    limits: bool = True
-    """Limit cores, memory and processes of containers: needs cgroups of version 2 that systemd delegates to the user.
-    false: no limit."""
-    images: str = "~/.cache/agentrl/apptainer"
-    """Folder of the image files that are made of images in registries; machines may share it."""
-
-
-@dataclass
 class Containers:
     """Containers of rows that describe one, in `extra_info.container` or `extra_info.task`."""
 
@@ -120,7 +107,8 @@ class Containers:
     harbor: dict[str, Any] = field(default_factory=dict)
     """For provider=harbor: `python`, an interpreter that has Harbor and a vendor's SDK, and Harbor's own section
     `environment`: `type` (modal, daytona, e2b, gke, ...) or `import_path`, and `kwargs`."""
-    apptainer: Apptainer = field(default_factory=Apptainer)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a provider that is named by its path, such as `providers/apptainer.py:Apptainer`."""
     max_starting: int = 16
     """Most containers that start at once, over the whole run, and at least one in each rollout worker; further ones
     wait, and their `start_timeout` does not run meanwhile."""

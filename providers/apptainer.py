@@ -2,7 +2,9 @@
 
 A container is an instance over an image file, with a folder for all that it writes. A shell process starts it, and
 removes both when this process closes its input or dies, by SIGKILL too. It lacks, compared with Docker: networks other
-than `none` and `full`, which is this machine's own; `storage_mb`; other users; the image's entrypoint.
+than `none` and `full`, which is this machine's own; a limit of `storage_mb`; the image's entrypoint.
+
+    rollout.containers.provider=providers/apptainer.py:Apptainer
 """
 
 import asyncio
@@ -11,21 +13,22 @@ import json
 import os
 import shutil
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from os.path import exists
+from pathlib import Path
 from uuid import uuid4
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers.commands import Command, CommandContainer, piped
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.images import name_in_registry
-from agentrl.containers.shell_scripts import script
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.paths import expanded
-from agentrl.core.points import container_provider
+from agentrl.core.plugin_checks import check_keys
 
-KEEPER = script("apptainer")
+KEEPER = Path(__file__).with_name("apptainer.sh").read_text(encoding="utf-8")
 OPTIONS = ("--containall", "--no-home")
 NETWORKS = {"none": ("--net", "--network", "none"), "full": ()}
 CONFIG = "2"
@@ -35,12 +38,12 @@ FAILED = 255
 CALL_SECONDS = 60.0
 
 
-class ApptainerContainer(CommandContainer):
+class ApptainerInstance(CommandContainer):
     """An instance."""
 
     sets_users = False
 
-    def __init__(self, provider: "ApptainerProvider", spec: ContainerSpec) -> None:
+    def __init__(self, provider: "Apptainer", spec: ContainerSpec) -> None:
         super().__init__(f"agentrl-{uuid4().hex[:12]}", spec)
         self._provider = provider
         self._keeper: Process | None = None
@@ -50,7 +53,7 @@ class ApptainerContainer(CommandContainer):
         """Start the instance. Raises InfraError."""
         spec, provider = self._spec, self._provider
         image = await provider.image(spec)
-        options = [*OPTIONS, *NETWORKS[spec.network], *provider.settings.options, *provider.limits(spec)]
+        options = [*OPTIONS, *NETWORKS[spec.network], *provider.settings.start, *provider.limits(spec)]
         words = ["sh", "-c", KEEPER, "sh", provider.program, self.name, image, *options]
         self._keeper = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, start_new_session=True)
         assert self._keeper.stdout is not None
@@ -85,12 +88,25 @@ class ApptainerContainer(CommandContainer):
         return code
 
 
-@container_provider("apptainer")
-class ApptainerProvider:
+@dataclass(frozen=True)
+class Settings:
+    """`rollout.containers.options`."""
+
+    start: Sequence[str] = ("--fakeroot",)
+    """Options of every `apptainer instance start`. Without `--fakeroot` commands run as the user, not as root."""
+    limits: bool = True
+    """Limit cores, memory and processes of containers: needs cgroups of version 2 that systemd delegates to the user.
+    False: no limit."""
+    images: str = "~/.cache/agentrl/apptainer"
+    """Folder of the image files that are made of images in registries; machines may share it."""
+
+
+class Apptainer:
     """Makes instances. Image files are made once, and stay."""
 
     def __init__(self, containers: Containers) -> None:
-        self.settings, self._registry = containers.apptainer, containers.registry
+        check_keys(containers.options, [each.name for each in fields(Settings)], "rollout.containers.options")
+        self.settings, self._registry = Settings(**containers.options), containers.registry
         self.program = shutil.which("apptainer") or shutil.which("singularity") or ""
 
     async def ready(self) -> None:
@@ -108,9 +124,9 @@ class ApptainerProvider:
             raise UserError(f"containers of Apptainer have no network {spec.network!r}: give none, or full")
         await self.image(spec)
 
-    def container(self, spec: ContainerSpec) -> ApptainerContainer:
+    def container(self, spec: ContainerSpec) -> ApptainerInstance:
         """A container that is still to be started."""
-        return ApptainerContainer(self, spec)
+        return ApptainerInstance(self, spec)
 
     async def close(self) -> None:
         """Nothing is left to remove: each container has its own end."""
