@@ -4,7 +4,7 @@
 
 A pod is deleted with its container, with the run, with the pod that the run itself is in, and by the cluster after
 `deadline` seconds. It lacks, compared with Docker: networks other than `none` and `full`; a limit of processes, which
-is the node's; the image's entrypoint; users by number. `start_timeout` has the node's pull of the image in it.
+is the node's; the image's entrypoint. `start_timeout` has the node's pull of the image in it.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ from typing import Any
 from agentrl.containers.archive import MAX_BYTES, packed, unpack
 from agentrl.containers.contract import ContainerSpec, Done
 from agentrl.containers.output import OutputEnds
-from agentrl.containers.shell_scripts import KILL, MARK
+from agentrl.containers.shell_scripts import AS_USER, KILL, MARK
 from agentrl.core.errors import InfraError, last_line
 from agentrl.core.user_code import mark_as_seen
 
@@ -55,11 +55,16 @@ class Command:
     stdout: OutputEnds = field(default_factory=OutputEnds)
     stderr: OutputEnds = field(default_factory=OutputEnds)
 
+    @property
+    def by_root(self) -> bool:
+        """Whether its user is root, by name or number."""
+        return (self.user or "").partition(":")[0] in ("root", "0")
+
     def alone(self) -> list[str]:
         """Its words, with folder, user and environment in them: for a provider that starts words alone."""
         words = ["env", *(f"{name}={value}" for name, value in self.env.items()), *self.words]
-        if self.user not in (None, "root", "0"):
-            words = ["su", "-s", "/bin/sh", str(self.user), "-c", f"exec {shlex.join(words)}"]
+        if self.user is not None and not self.by_root:
+            words = ["sh", "-c", AS_USER, "sh", self.user, shlex.join(words)]
         return [*IN_FOLDER, self.cwd, *words] if self.cwd else words
 
 
@@ -143,7 +148,7 @@ class CommandContainer(ABC):
         """End a command with its children. Raises InfraError."""
         killer = Command(["sh", "-c", KILL, "kill", command.mark], KILL_SECONDS, user="0")
         done = [await self._run(killer)]
-        if self.sets_users and command.user not in (None, "0", "root"):  # root may not read the environments of others
+        if self.sets_users and command.user and not command.by_root:  # root may not read the environments of others
             done.append(await self._run(replace(killer, user=command.user)))
         if any(done) or not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end")

@@ -93,6 +93,7 @@ class TestReal:
             if "--fakeroot" in OPTIONS:
                 done = await container.exec("touch /opt/x && chown -R nobody /opt && id -u", timeout=30)
                 assert done.output == "0\n"
+                assert (await container.exec("id -u", user="65534:65534", timeout=30)).stdout == "65534\n"
                 assert (await container.exec("whoami; sleep 9", user="nobody", timeout=1)).stdout == "nobody\n"
             with pytest.raises(InfraError, match="has no network"):
                 await container.host()

@@ -66,6 +66,8 @@ async def test_folder_environment_users_and_command(docker_host: None, engine: E
     await container.start()
     assert (await container.exec("pwd; cat /tmp/served", timeout=30)).stdout == "/var\na 'value'\n"
     assert await sleeping(container) == ["7072"]
+    for user, number in (("0:0", "0"), ("65534:65534", "65534"), ("4242:7", "4242")):
+        assert (await container.exec("id -u", user=user, timeout=30)).output == f"{number}\n"
     done = await container.exec("id -un; echo $NAME; sleep 7073", user="nobody", timeout=2)
     assert (done.code, done.stdout) == (None, "nobody\na 'value'\n")
     assert await sleeping(container) == ["7072"]
