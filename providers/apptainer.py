@@ -51,7 +51,7 @@ class ApptainerInstance(CommandContainer):
 
     async def start(self) -> None:
         """Start the instance. Raises InfraError."""
-        spec, provider = self._spec, self._provider
+        spec, provider = self.spec, self._provider
         image = await provider.image(spec)
         options = [*OPTIONS, *NETWORKS[spec.network], *provider.settings.start, *provider.limits(spec)]
         words = ["sh", "-c", KEEPER, "sh", provider.program, self.name, image, *options]
@@ -62,12 +62,12 @@ class ApptainerInstance(CommandContainer):
             raise InfraError(f"container {self.name}: {said}")
         if spec.workdir is None:
             self._workdir = await provider.workdir(image)
-        await self._run(Command(["mkdir", "-p", self._workdir], CALL_SECONDS, cwd="/"))
-        await self._begin(self._spec.command)
+        await self.run(Command(["mkdir", "-p", self._workdir], CALL_SECONDS, cwd="/"))
+        await self.begin(self.spec.command)
 
     async def host(self) -> str:
         """This machine, whose network it shares. Raises InfraError without one."""
-        if self._spec.network != "full":
+        if self.spec.network != "full":
             raise InfraError(f"container {self.name} has no network: give its row `network: full`")
         return "127.0.0.1"
 
@@ -78,7 +78,8 @@ class ApptainerInstance(CommandContainer):
             keeper.stdin.close()
             await asyncio.shield(keeper.wait())
 
-    async def _run(self, command: Command) -> int:
+    async def run(self, command: Command) -> int:
+        """Run a command in the instance. Raises InfraError where that has ended."""
         program, alone = self._provider.program, replace(command, cwd=command.cwd or self._workdir).alone()
         code = await piped([program, "-s", "exec", "--cleanenv", f"instance://{self.name}", *alone], command)
         if self._keeper is None:

@@ -75,18 +75,18 @@ class Pod(CommandContainer):
 
     async def start(self) -> None:
         """Create the pod, and wait until it runs. Raises InfraError."""
-        limit = START_SHARE * self._spec.start_timeout
+        limit = START_SHARE * self.spec.start_timeout
         deadline, self._made = time.monotonic() + limit, True
         await self._provider.call("create_namespaced_pod", body=self.manifest())
         while why := waits_for(await self._provider.call("read_namespaced_pod", name=self.name)):
             if time.monotonic() > deadline:
                 raise InfraError(f"pod {self.name} does not run within {limit:g} s: {why}")
             await asyncio.sleep(POLL_SECONDS)
-        await self._begin(self._spec.command)
+        await self.begin(self.spec.command)
 
     def manifest(self) -> dict[str, Any]:
         """The pod as Kubernetes takes it."""
-        spec, settings = self._spec, self._provider.settings
+        spec, settings = self.spec, self._provider.settings
         limits = {
             "cpu": spec.cpus and str(spec.cpus),
             "memory": spec.memory_mb and f"{spec.memory_mb}Mi",
@@ -113,7 +113,7 @@ class Pod(CommandContainer):
 
     async def host(self) -> str:
         """This machine's address. Raises InfraError."""
-        if self._spec.network != "full":
+        if self.spec.network != "full":
             raise InfraError(f"pod {self.name} has no network: give its row `network: full`")
         named = self._provider.settings.host
         return named if named else await asyncio.to_thread(socket.gethostbyname, socket.gethostname())
@@ -126,7 +126,8 @@ class Pod(CommandContainer):
                 call = self._provider.call("delete_namespaced_pod", name=self.name, grace_period_seconds=0)
                 await asyncio.shield(call)
 
-    async def _run(self, command: Command) -> int:
+    async def run(self, command: Command) -> int:
+        """Run a command through a web socket. Raises InfraError."""
         data = command.stdin
         words = command.words if data is None else [*WITH_INPUT, str(len(data)), *command.words]
         given = {"command": replace(command, words=words).alone(), "container": "main", "stdin": data is not None}

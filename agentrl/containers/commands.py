@@ -69,18 +69,18 @@ class Command:
 
 
 class CommandContainer(ABC):
-    """A container over `_run`. A provider adds `start`, `stop` and `host`."""
+    """A container over `run`. A provider adds `start`, `stop` and `host`."""
 
     grace = 0.0
-    """Seconds that `_run` may take beyond a command's timeout, which it then keeps itself."""
+    """Seconds that `run` may take beyond a command's timeout, which it then keeps itself."""
     sets_users = True
-    """Whether `_run` starts a command as its user. False: words of root do that, and root finds them by the mark."""
+    """Whether `run` starts a command as its user. False: words of root do that, and root finds them by the mark."""
 
     def __init__(self, name: str, spec: ContainerSpec) -> None:
-        self.name, self._spec = name, spec
+        self.name, self.spec = name, spec
 
     @abstractmethod
-    async def _run(self, command: Command) -> int | None:
+    async def run(self, command: Command) -> int | None:
         """Run a command to its end; its exit code, None where it was late. Raises InfraError."""
 
     async def exec(
@@ -96,26 +96,24 @@ class CommandContainer(ABC):
         """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
         mark, begin = secrets.token_hex(12), time.monotonic()
         first = [RUN_TEXT, mark, command] if isinstance(command, str) else [RUN_WORDS, mark, *command]
-        user, env = self._spec.user if user is None else user, {**self._spec.env, **(env or {}), MARK: mark}
+        user, env = self.spec.user if user is None else user, {**self.spec.env, **(env or {}), MARK: mark}
         running = Command(["sh", "-c", *first], timeout, cwd, env, user or None, stdin, mark)
         code = await self._ended(running)
         return Done(code, running.stdout.text(), running.stderr.text(), time.monotonic() - begin)
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive. Raises InfraError."""
-        with packed(source, to) as file:
-            done = await self.exec(
-                ["tar", "-xf", "-", "-C", "/"], timeout=TRANSFER_SECONDS, cwd="/", user="0", stdin=file.read()
-            )
+        archive, words = await asyncio.to_thread(_archive, source, to), ["tar", "-xf", "-", "-C", "/"]
+        done = await self.exec(words, timeout=TRANSFER_SECONDS, cwd="/", user="0", stdin=archive)
         if done.code != 0:
             raise InfraError(f"{self.name}: upload to {to}: {last_line(done.stderr) or done.code}")
 
     async def download(self, path: str, to: Path) -> None:
         """Copy out by an archive, without links. Raises InfraError."""
         folder, _, name = path.rstrip("/").rpartition("/")
-        words = ["tar", "-cf", "-", "-C", folder or "/", "--", name]
+        words, mark = ["tar", "-cf", "-", "-C", folder or "/", "--", name], secrets.token_hex(12)
         archive = OutputEnds(2 * MAX_BYTES)
-        command = Command(words, TRANSFER_SECONDS, cwd="/", user="0", stdout=archive)
+        command = Command(words, TRANSFER_SECONDS, "/", {MARK: mark}, "0", mark=mark, stdout=archive)
         await self._ended(command)
         try:
             await asyncio.to_thread(unpack, (archive.head, archive.tail), to)
@@ -123,35 +121,42 @@ class CommandContainer(ABC):
             why = last_line(command.stderr.text())
             raise InfraError(f"{self.name}: download of {path}: {why or error}") from error
 
-    async def _begin(self, first: Sequence[str]) -> None:
+    async def begin(self, first: Sequence[str]) -> None:
         """Run a concurrent command from the start on. Raises InfraError where none runs."""
         if first:
-            done = await self.exec([*BACKGROUND, *first], timeout=self._spec.start_timeout, user="")
+            done = await self.exec([*BACKGROUND, *first], timeout=self.spec.start_timeout, user="")
             if done.code != 0:
                 raise InfraError(f"container {self.name} runs no command: {last_line(done.stderr) or done.code}")
 
     async def _ended(self, command: Command) -> int | None:
         """The exit code of a command; None: it was late, and was ended."""
-        ends = asyncio.ensure_future(self._run(command))
+        ends = asyncio.ensure_future(self.run(command))
         ends.add_done_callback(mark_as_seen)
-        late = True
         try:
             done, _ = await asyncio.wait([ends], timeout=command.timeout + self.grace)
-            late = not done or (ends.exception() is None and ends.result() is None)
-        finally:
-            if late:  # or cancelled
-                await asyncio.shield(self._kill(command, ends))
+        except asyncio.CancelledError:
+            with suppress(InfraError):
+                await asyncio.shield(self.kill(command, ends))
+            raise
+        late = not done or (ends.exception() is None and ends.result() is None)
+        if late:
+            await asyncio.shield(self.kill(command, ends))
         code = ends.result()
         return None if late else code
 
-    async def _kill(self, command: Command, ends: Future[int | None]) -> None:
+    async def kill(self, command: Command, ends: Future[int | None]) -> None:
         """End a command with its children. Raises InfraError."""
         killer = Command(["sh", "-c", KILL, "kill", command.mark], KILL_SECONDS, user="0")
-        done = [await self._run(killer)]
+        done = [await self.run(killer)]
         if self.sets_users and command.user and not command.by_root:  # root may not read the environments of others
-            done.append(await self._run(replace(killer, user=command.user)))
+            done.append(await self.run(replace(killer, user=command.user)))
         if any(done) or not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end")
+
+
+def _archive(source: Path, to: str) -> bytes:
+    with packed(source, to) as file:
+        return file.read()
 
 
 async def piped(words: Sequence[str], command: Command, **options: Any) -> int:

@@ -58,29 +58,30 @@ class DockerContainer(CommandContainer):
     async def start(self) -> None:
         """Make it and have it run commands. Raises InfraError."""
         await self._engine.ready()
-        image = await self._images.have(self._spec)
-        seconds = self._spec.start_timeout
+        image = await self._images.have(self.spec)
+        seconds = self.spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                await self._networks.prepare(self._spec)
+                await self._networks.prepare(self.spec)
                 await self._start(image)
         except TimeoutError:
             raise InfraError(f"{self.name}: no start of {image.name} within {seconds:g} s") from None
         except InfraError as error:
             if _lacks_image(error):  # it was removed: a retry builds it again
-                self._images.forget(self._spec)
+                self._images.forget(self.spec)
             raise
-        if self._spec.storage_mb is not None:
-            self._watch = asyncio.create_task(self._watch_disk(self._spec.storage_mb))
+        if self.spec.storage_mb is not None:
+            self._watch = asyncio.create_task(self._watch_disk(self.spec.storage_mb))
 
-    async def _run(self, command: Command) -> int:
+    async def run(self, command: Command) -> int:
+        """Run a command by the engine, once the container is steady. Raises InfraError."""
         await self._steady.wait()
         overruns = self._overruns
         code = await self._engine.call(run, self._engine.client, self.name, command)
         if self._stopped:
             raise InfraError(f"{self.name} was removed while a command ran")
         if self._overruns > overruns:
-            written = f"the container has written more than {self._spec.storage_mb} MiB"
+            written = f"the container has written more than {self.spec.storage_mb} MiB"
             command.stderr.add(f"\n[{written}: all commands were ended]\n".encode())
         return code
 
@@ -97,7 +98,7 @@ class DockerContainer(CommandContainer):
 
     async def host(self) -> str:
         """Look up this machine's address. Raises InfraError."""
-        return await self._networks.address(self._spec)
+        return await self._networks.address(self.spec)
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
@@ -105,7 +106,7 @@ class DockerContainer(CommandContainer):
 
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
-        if self._made is None and self._spec.services is None:
+        if self._made is None and self.spec.services is None:
             return
         self._stopped = True
         self._steady.set()
@@ -116,34 +117,34 @@ class DockerContainer(CommandContainer):
         with suppress(InfraError):  # else the reaper removes it
             if self._made is not None and self._made.exception() is None:
                 await asyncio.shield(self._remove(self._made.result()))
-            if self._spec.services is not None:
+            if self.spec.services is not None:
                 await asyncio.shield(self._engine.call(reaper.remove, self._engine.client, self.name, reaper.PROJECT))
 
     async def _start(self, image: Image) -> None:
         """With the spec's command, or the image's entrypoint, as the first command."""
-        if self._spec.services is not None:
-            self._project = await self._composer.up(self.name, self._spec, LIMITS)
+        if self.spec.services is not None:
+            self._project = await self._composer.up(self.name, self.spec, LIMITS)
         await self._make(image)
         self._steady.set()
-        entrypoint = image.entrypoint if self._spec.entrypoint else ()
-        self._first = (*entrypoint, *(self._spec.command or (IDLE if entrypoint else ())))
-        await self._begin(self._first)
+        entrypoint = image.entrypoint if self.spec.entrypoint else ()
+        self._first = (*entrypoint, *(self.spec.command or (IDLE if entrypoint else ())))
+        await self.begin(self._first)
 
     async def _make(self, image: Image) -> None:
         """Cancelled, it leaves `stop` the container that is being made or started: one that is removed while it starts
         may stay connected to its network."""
-        env = {**await self._networks.env(self._spec), **self._spec.env}
+        env = {**await self._networks.env(self.spec), **self.spec.env}
         self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env))
         self._raw = await asyncio.shield(self._made)
         self._started = asyncio.ensure_future(self._engine.call(self._raw.start))
         self._started.add_done_callback(mark_as_seen)
         await asyncio.shield(self._started)
-        await self._networks.allow(self._spec, self._raw, self._spec.allowed)
+        await self._networks.allow(self.spec, self._raw, self.spec.allowed)
 
     def _create(self, image: str, env: Mapping[str, str]) -> Any:
         from docker.types import LogConfig
 
-        spec, project, client = self._spec, self._project, self._engine.client
+        spec, project, client = self.spec, self._project, self._engine.client
         memory = f"{spec.memory_mb}m" if spec.memory_mb else None
         options, volumes = self._networks.options(spec), project.volumes if project else {}
         networks = [f"{self.name}_{name}" for name in project.networks] if project else []
@@ -173,14 +174,14 @@ class DockerContainer(CommandContainer):
 
     async def _remove(self, raw: Any) -> None:
         with suppress(InfraError):
-            await self._networks.allow(self._spec, raw, None)
+            await self._networks.allow(self.spec, raw, None)
         await self._engine.call(_remove, raw)
 
-    async def _kill(self, command: Command, ends: Future[int | None]) -> None:
+    async def kill(self, command: Command, ends: Future[int | None]) -> None:
         """Where that fails, for example at its limit of processes, end all that runs in the container."""
         with suppress(InfraError, TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
-                await super()._kill(command, ends)
+                await super().kill(command, ends)
                 return
         await self._end_all()
         if not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
@@ -207,10 +208,10 @@ class DockerContainer(CommandContainer):
         self._steady.clear()
         try:
             await self._engine.call(self._raw.restart, timeout=0)
-            await self._networks.allow(self._spec, self._raw, self._spec.allowed)
+            await self._networks.allow(self.spec, self._raw, self.spec.allowed)
         finally:
             self._steady.set()
-        await self._begin(self._first)
+        await self.begin(self._first)
 
 
 def _download(raw: Any, path: str, to: Path) -> None:

@@ -59,7 +59,7 @@ class EmbeddedContainer(CommandContainer):
 
     async def start(self) -> None:
         """Open the session, start the runner. Raises InfraError."""
-        spec = self._spec
+        spec = self.spec
         memory_mb = spec.memory_mb or MEMORY_MB
         limits = Limits(
             wall=CELL_SECONDS,
@@ -78,7 +78,8 @@ class EmbeddedContainer(CommandContainer):
         no_folder = f"container {self.name} has no folder {spec.workdir}"
         await self._done(no_folder, "prepare", workdir=spec.workdir)
 
-    async def _run(self, command: Command) -> int | None:
+    async def run(self, command: Command) -> int | None:
+        """Have the driver run it."""
         given = {"argv": list(command.words), "cwd": command.cwd, "env": dict(command.env)}
         stdin = _text(command.stdin or b"")
         answer = await self._ask("run", command.mark, **given, timeout=command.timeout, stdin=stdin)
@@ -86,7 +87,7 @@ class EmbeddedContainer(CommandContainer):
         command.stderr.add(answer.get("stderr", f"{answer.get('error')}\n").encode())
         return KILLED if "error" in answer else answer["code"]
 
-    async def _kill(self, command: Command, ends: asyncio.Future[int | None]) -> None:
+    async def kill(self, command: Command, ends: asyncio.Future[int | None]) -> None:
         """Have the driver end it, which counts the time of a command itself: while a cell runs."""
         with suppress(InfraError):
             await self._ask("kill", command=command.mark)

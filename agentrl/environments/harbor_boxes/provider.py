@@ -44,15 +44,16 @@ class HarborContainer(CommandContainer):
 
     async def start(self) -> None:
         """Have it made, and find a shell in it. Raises InfraError."""
-        spec = self._spec
+        spec = self.spec
         limits = {"cpus": spec.cpus, "memory_mb": spec.memory_mb, "storage_mb": spec.storage_mb}
         more = {"docker_image": spec.image, "workdir": spec.workdir, "build_timeout_sec": spec.build_timeout}
         network = {"network_mode": MODES[spec.network], "allowed_hosts": list(spec.allowed)}
         folder = None if spec.build is None else str(spec.build)
         await self._ask("start", spec={**limits, **more, "env": dict(spec.env)}, folder=folder, network=network)
-        await self._begin(spec.command or ["true"])
+        await self.begin(spec.command or ["true"])
 
-    async def _run(self, command: Command) -> int | None:
+    async def run(self, command: Command) -> int | None:
+        """Have the vendor run it, with its input in a file. Raises InfraError."""
         limit, stdin = math.ceil(command.timeout), command.stdin
         file = await self._put(stdin) if stdin else "/dev/null"
         words = shlex.join([command.mark, str(limit), shlex.join(command.words), file, str(SHOWN_BYTES)])
@@ -87,7 +88,7 @@ class HarborContainer(CommandContainer):
         with suppress(InfraError):
             await self._ask("stop")
 
-    async def _kill(self, command: Command, ends: Future[int | None]) -> None:
+    async def kill(self, command: Command, ends: Future[int | None]) -> None:
         """The vendor may lack either user, and ends the rest with the container."""
         for user in {"root", command.user or "root"}:
             with suppress(InfraError):
