@@ -42,7 +42,7 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def unpack(chunks: Iterable[bytes], to: Path) -> None:
+def unpack(chunks: Iterable[bytes | bytearray], to: Path) -> None:
     """Write a file, or the content of a folder, to `to`. Raises InfraError for one that is too large."""
     with SpooledTemporaryFile(BYTES_IN_MEMORY) as file:
         for chunk in chunks:

@@ -29,5 +29,6 @@ CALL = script("report", "call")
 INTERRUPT = script("report", "processes", "interrupt")
 END = script("processes", "end")
 LOOK = script("look")
+AS_USER = script("as_user")
 KILL = script("kill")
 """For `sh -c KILL kill VALUE`: ends the processes with this value of MARK, as no engine can do it from outside."""

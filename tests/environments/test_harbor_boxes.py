@@ -45,7 +45,6 @@ def test_says_what_it_needs() -> None:
     [
         (ContainerSpec(), "need an image"),
         (ContainerSpec("an/image", network="gateway"), "no network 'gateway'"),
-        (ContainerSpec("an/image", command=("serve",)), "no command"),
     ],
 )
 async def test_refuses_what_it_cannot_run(spec: ContainerSpec, why: str) -> None:

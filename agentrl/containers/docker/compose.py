@@ -7,22 +7,22 @@ Invariants:
 - all that it makes has the labels of the run, and is removed with the container.
 """
 
-import asyncio
 import hashlib
 import json
 import os
-from asyncio.subprocess import PIPE
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.containers.archive import packed
+from agentrl.containers.archive import MAX_BYTES, packed
+from agentrl.containers.commands import Command, piped
 from agentrl.containers.contract import ContainerSpec, Services
 from agentrl.containers.docker import reaper
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import LABEL, Images
 from agentrl.containers.docker.networks import NO_NAMES
+from agentrl.containers.output import OutputEnds
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.inside import inside
 
@@ -102,25 +102,12 @@ class Composer:
         """Standard output of a command. Raises UserError, InfraError."""
         config = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
         own = {name: value for name, value in self.engine.env.items() if name in ("PATH", "DOCKER_HOST")}
-        process = await asyncio.create_subprocess_exec(
-            *["docker", "compose", *words.split()],
-            cwd=services.file.parent,
-            env={**variables, **own, "DOCKER_CONFIG": config, "COMPOSE_ANSI": "never"},
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-        )
-        try:
-            output, errors = await process.communicate(json.dumps(document).encode())
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            said = last_line(errors.decode(errors="replace"))
+        command = Command([], 0.0, stdin=json.dumps(document).encode(), stdout=OutputEnds(MAX_BYTES))
+        env = {**variables, **own, "DOCKER_CONFIG": config, "COMPOSE_ANSI": "never"}
+        if await piped(["docker", "compose", *words.split()], command, cwd=services.file.parent, env=env):
+            said = last_line(command.stderr.text())
             raise InfraError(f"{services.file}: docker compose: {said[:500]}")
-        return output.decode(errors="replace")
+        return command.stdout.text()
 
     async def _read(self, services: Services) -> Any:
         base = {"services": {services.main: {"image": "main"}}}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.archive import unpack
-from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.containers.commands import KILL_SECONDS, Command, CommandContainer
+from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker import reaper
-from agentrl.containers.docker.commands import ContainerCommand
+from agentrl.containers.docker.commands import run
 from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.images import Image
 from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
@@ -20,9 +21,8 @@ from agentrl.core.errors import InfraError
 from agentrl.core.user_code import mark_as_seen
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
-"""Its first process: one that no process of the container can end, and that reaps those without a parent."""
-IDLE_WITH_COMMAND = ["sh", "-c", '"$@" & while :; do sleep 3600; done', "sh"]
-"""IDLE, and the words that follow as a concurrent command."""
+"""Its first process: one that no process of the container can end, and that reaps those without a parent. Also the
+words of an entrypoint."""
 MAX_PROCESSES = 16_384
 """Where the spec has no limit: half of the machine's on a small kernel."""
 OOM_SCORE = 500
@@ -31,20 +31,19 @@ LOG = {"max-size": "4m", "max-file": "1"}
 LOGGING = {"driver": "json-file", "options": LOG}
 LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
 """A service's, as Compose names them."""
-KILL_SECONDS = 30.0
-"""For a command to end with its children, before all processes of the container do."""
 DISK_PAUSE = 5.0
 """Seconds between two measurements of its disk."""
 DISK_SHARE = 0.05
 """Largest share of the time spent on measuring, which walks through all files that the container has written."""
 
 
-class DockerContainer:
+class DockerContainer(CommandContainer):
     """A container that the Docker engine runs, or podman."""
 
     def __init__(self, composer: Composer, networks: Networks, spec: ContainerSpec) -> None:
+        super().__init__(f"agentrl-{composer.engine.run}-{secrets.token_hex(4)}", spec)
         self._engine, self._images, self._composer = composer.engine, composer.images, composer
-        self.name, self._networks, self._spec = f"agentrl-{self._engine.run}-{secrets.token_hex(4)}", networks, spec
+        self._networks = networks
         self._project: Project | None = None
         self._made: Future[Any] | None = None
         self._started: Future[Any] | None = None
@@ -52,61 +51,39 @@ class DockerContainer:
         self._stopped = False
         self._steady = asyncio.Event()
         """Set unless it is being started, or started again."""
+        self._first: Sequence[str] = ()
         self._overruns = 0
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Make it and have it run commands. Raises InfraError."""
         await self._engine.ready()
-        image = await self._images.have(self._spec)
-        seconds = self._spec.start_timeout
+        image = await self._images.have(self.spec)
+        seconds = self.spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                await self._networks.prepare(self._spec)
+                await self._networks.prepare(self.spec)
                 await self._start(image)
         except TimeoutError:
             raise InfraError(f"{self.name}: no start of {image.name} within {seconds:g} s") from None
         except InfraError as error:
             if _lacks_image(error):  # it was removed: a retry builds it again
-                self._images.forget(self._spec)
+                self._images.forget(self.spec)
             raise
-        self._steady.set()
-        if self._spec.storage_mb is not None:
-            self._watch = asyncio.create_task(self._watch_disk(self._spec.storage_mb))
+        if self.spec.storage_mb is not None:
+            self._watch = asyncio.create_task(self._watch_disk(self.spec.storage_mb))
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        stdin: bytes | None = None,
-    ) -> Done:
-        """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
+    async def run(self, command: Command) -> int:
+        """Run a command by the engine, once the container is steady. Raises InfraError."""
         await self._steady.wait()
-        running = ContainerCommand(self._engine.client, self.name, command)
-        user = self._spec.user if user is None else user
-        begin, overruns = time.monotonic(), self._overruns
-        ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
-        ends.add_done_callback(mark_as_seen)
-        try:
-            await asyncio.wait([ends], timeout=timeout)
-        except asyncio.CancelledError:
-            with suppress(InfraError):
-                await asyncio.shield(self._kill(running, user, ends))
-            raise
-        late = not ends.done()
-        if late:
-            await asyncio.shield(self._kill(running, user, ends))
-        code = ends.result()
+        overruns = self._overruns
+        code = await self._engine.call(run, self._engine.client, self.name, command)
         if self._stopped:
             raise InfraError(f"{self.name} was removed while a command ran")
-        stdout, stderr = running.output()
         if self._overruns > overruns:
-            stderr += f"\n[the container has written more than {self._spec.storage_mb} MiB: all commands were ended]\n"
-        return Done(None if late else code, stdout, stderr, time.monotonic() - begin)
+            written = f"the container has written more than {self.spec.storage_mb} MiB"
+            command.stderr.add(f"\n[{written}: all commands were ended]\n".encode())
+        return code
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive. Raises InfraError."""
@@ -121,7 +98,7 @@ class DockerContainer:
 
     async def host(self) -> str:
         """Look up this machine's address. Raises InfraError."""
-        return await self._networks.address(self._spec)
+        return await self._networks.address(self.spec)
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
@@ -129,7 +106,7 @@ class DockerContainer:
 
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
-        if self._made is None and self._spec.services is None:
+        if self._made is None and self.spec.services is None:
             return
         self._stopped = True
         self._steady.set()
@@ -140,39 +117,34 @@ class DockerContainer:
         with suppress(InfraError):  # else the reaper removes it
             if self._made is not None and self._made.exception() is None:
                 await asyncio.shield(self._remove(self._made.result()))
-            if self._spec.services is not None:
+            if self.spec.services is not None:
                 await asyncio.shield(self._engine.call(reaper.remove, self._engine.client, self.name, reaper.PROJECT))
 
     async def _start(self, image: Image) -> None:
-        """With the spec's command, or the image's entrypoint where that runs the words that it is given."""
-        if self._spec.services is not None:
-            self._project = await self._composer.up(self.name, self._spec, LIMITS)
-        entrypoint = image.entrypoint if self._spec.entrypoint else ()
-        if self._spec.command:
-            await self._make(image, {"entrypoint": [*IDLE_WITH_COMMAND, *entrypoint, *self._spec.command]})
-            return
-        if entrypoint:
-            await self._make(image, {"command": IDLE})
-            if await self._engine.call(_runs, self._raw):
-                return
-            await self._engine.call(_remove, self._raw)
-        await self._make(image, {"entrypoint": IDLE})
+        """With the spec's command, or the image's entrypoint, as the first command."""
+        if self.spec.services is not None:
+            self._project = await self._composer.up(self.name, self.spec, LIMITS)
+        await self._make(image)
+        self._steady.set()
+        entrypoint = image.entrypoint if self.spec.entrypoint else ()
+        self._first = (*entrypoint, *(self.spec.command or (IDLE if entrypoint else ())))
+        await self.begin(self._first)
 
-    async def _make(self, image: Image, first: Mapping[str, Any]) -> None:
+    async def _make(self, image: Image) -> None:
         """Cancelled, it leaves `stop` the container that is being made or started: one that is removed while it starts
         may stay connected to its network."""
-        env = {**await self._networks.env(self._spec), **self._spec.env}
-        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env, first))
+        env = {**await self._networks.env(self.spec), **self.spec.env}
+        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env))
         self._raw = await asyncio.shield(self._made)
         self._started = asyncio.ensure_future(self._engine.call(self._raw.start))
         self._started.add_done_callback(mark_as_seen)
         await asyncio.shield(self._started)
-        await self._networks.allow(self._spec, self._raw, self._spec.allowed)
+        await self._networks.allow(self.spec, self._raw, self.spec.allowed)
 
-    def _create(self, image: str, env: Mapping[str, str], first: Mapping[str, Any]) -> Any:
+    def _create(self, image: str, env: Mapping[str, str]) -> Any:
         from docker.types import LogConfig
 
-        spec, project, client = self._spec, self._project, self._engine.client
+        spec, project, client = self.spec, self._project, self._engine.client
         memory = f"{spec.memory_mb}m" if spec.memory_mb else None
         options, volumes = self._networks.options(spec), project.volumes if project else {}
         networks = [f"{self.name}_{name}" for name in project.networks] if project else []
@@ -180,7 +152,7 @@ class DockerContainer:
             options = {"network": networks[0]} | ({} if spec.network == "full" else {"dns": NO_NAMES})
         raw = client.containers.create(
             image,
-            **first,
+            entrypoint=IDLE,
             **options,
             volumes={f"{self.name}_{name}": {"bind": to, "mode": "rw"} for name, to in volumes.items()},
             name=self.name,
@@ -202,16 +174,15 @@ class DockerContainer:
 
     async def _remove(self, raw: Any) -> None:
         with suppress(InfraError):
-            await self._networks.allow(self._spec, raw, None)
+            await self._networks.allow(self.spec, raw, None)
         await self._engine.call(_remove, raw)
 
-    async def _kill(self, running: ContainerCommand, user: str | None, ends: Future[int]) -> None:
-        """End a command; where that fails, for example at its limit of processes, all that runs in the container."""
+    async def kill(self, command: Command, ends: Future[int | None]) -> None:
+        """Where that fails, for example at its limit of processes, end all that runs in the container."""
         with suppress(InfraError, TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
-                ended = await self._engine.call(running.kill, user)
-                if ended and (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
-                    return
+                await super().kill(command, ends)
+                return
         await self._end_all()
         if not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end with its container")
@@ -237,9 +208,10 @@ class DockerContainer:
         self._steady.clear()
         try:
             await self._engine.call(self._raw.restart, timeout=0)
-            await self._networks.allow(self._spec, self._raw, self._spec.allowed)
+            await self._networks.allow(self.spec, self._raw, self.spec.allowed)
         finally:
             self._steady.set()
+        await self.begin(self._first)
 
 
 def _download(raw: Any, path: str, to: Path) -> None:
@@ -251,16 +223,6 @@ def _lacks_image(error: InfraError) -> bool:
     from docker.errors import ImageNotFound
 
     return isinstance(error.__cause__, ImageNotFound)
-
-
-def _runs(raw: Any) -> bool:
-    """Whether a container that has just been started goes on: a first command takes as long as most ends do."""
-    from docker.errors import APIError
-
-    with suppress(APIError):
-        raw.exec_run(["true"])
-    raw.reload()
-    return bool(raw.status == "running")
 
 
 def _remove(raw: Any) -> None:

@@ -3,23 +3,21 @@
 import asyncio
 import hashlib
 import logging
-import os
 import re
-import signal
 import sys
 import tarfile
-from asyncio.subprocess import PIPE, STDOUT, Process
-from collections import deque
-from collections.abc import Mapping
+from asyncio.subprocess import STDOUT
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from agentrl.containers.commands import Command, piped
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.engine import Engine, described, explained
-from agentrl.containers.docker.registry import BUILT, pull, push
+from agentrl.containers.docker.engine import Engine, described, explained, require_docker
+from agentrl.containers.docker.registry import BUILT, pull, push, reference
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.tasks import cancelled
 
@@ -28,10 +26,14 @@ log = logging.getLogger(__name__)
 LABEL = "agentrl.image"
 """Label of all images that agentrl builds; its value is their tag."""
 LAST_LINES = 20
-LONGEST_LINE = 2**20
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 DOCKERFILE_FAILS = 1
 NOT_PULLED = "rollout.containers.registry=%s: %s is not pulled from there: %s; it is built or pulled from elsewhere"
+
+NOT_BUILT = (
+    "this provider builds no image: name one in the row, or push those of task folders by `agentrl tasks build --push` "
+    "and set rollout.containers.registry"
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,17 @@ class Images:
             return None
 
 
+def name_in_registry(spec: ContainerSpec, registry: str | None) -> str:
+    """The name of an image that is not built here; a folder's is in the registry. Raises UserError."""
+    if spec.image:
+        return spec.image
+    if spec.build is None or registry is None:
+        raise UserError(NOT_BUILT)
+    require_docker()
+    with TemporaryFile() as context:
+        return ":".join(reference(registry, pack(spec.build, context)))
+
+
 def _found(client: Any, image: str) -> Image:
     """An image of this machine. Raises ImageNotFound."""
     return _described(image, client.images.get(image))
@@ -164,38 +177,23 @@ async def build(folder: Path, tag: str, context: IO[bytes], timeout: float, env:
     """Build the image of a packed folder. Raises UserError where its Dockerfile fails, InfraError."""
     from agentrl.containers.docker import builder
 
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-P", builder.__file__, tag, LABEL],
-        stdin=context,
-        stdout=PIPE,
-        stderr=STDOUT,
-        env=env,
-        limit=LONGEST_LINE,
-        start_new_session=True,  # Ctrl-C is for us; and it ends with its children
-    )
-    lines: deque[str] = deque(maxlen=LAST_LINES)
+    command, words = Command([], timeout), [sys.executable, "-P", builder.__file__, tag, LABEL]
     try:
         async with asyncio.timeout(timeout):
-            await _read(process, lines)
+            code = await piped(words, command, stdin=context, stderr=STDOUT, env=env)
     except TimeoutError:
-        raise InfraError(f"{folder}: its image is not built within {timeout:g} s; last line: {_last(lines)}") from None
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    _check(process.returncode, folder, lines)
+        last = _last(_lines(command))
+        raise InfraError(f"{folder}: its image is not built within {timeout:g} s; last line: {last}") from None
+    _check(code, folder, _lines(command))
 
 
-async def _read(process: Process, lines: deque[str]) -> None:
-    assert process.stdout is not None
-    async for line in process.stdout:
-        text = CODES.sub("", line.decode(errors="replace")).rstrip()
-        if text:
-            lines.append(text[-500:])
-    await process.wait()
+def _lines(command: Command) -> Sequence[str]:
+    """The last lines of a build, without colours."""
+    lines = CODES.sub("", command.stdout.text()).splitlines()
+    return [line.rstrip()[-500:] for line in lines if line.strip()][-LAST_LINES:]
 
 
-def _check(code: int | None, folder: Path, lines: deque[str]) -> None:
+def _check(code: int, folder: Path, lines: Sequence[str]) -> None:
     if not code:
         return
     full = next((line for line in lines if "no space left on device" in line.lower()), "")
@@ -207,5 +205,5 @@ def _check(code: int | None, folder: Path, lines: deque[str]) -> None:
     raise error
 
 
-def _last(lines: deque[str]) -> str:
+def _last(lines: Sequence[str]) -> str:
     return lines[-1] if lines else "none"

@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ KILL_ROUNDS = 100
 Fields = dict[str, Any]
 
 libc = ctypes.CDLL(None)
-running: dict[int, "RunningCommand"] = {}
+running: dict[str, "RunningCommand"] = {}
 files: dict[int, IO[bytes]] = {}
 """Archives on their way in or out."""
 answers: list[Fields] = []
@@ -41,7 +40,7 @@ class RunningCommand:
     """A command below a supervising process, which adopts processes that the command leaves."""
 
     def __init__(self, fields: Fields) -> None:
-        self.number: int = fields["number"]
+        self.number: str = fields["number"]
         self.begun = time.perf_counter()
         self.deadline = served + fields["timeout"]
         self.late = False
@@ -196,14 +195,13 @@ def _take_up(request: Fields) -> None:
 
 
 def do_prepare(request: Fields) -> Fields:
-    """Make the working folder, set the variables of all commands; tell where that is."""
+    """Make the working folder."""
     with contextlib.suppress(OSError):  # only in tiers that give each run a /tmp of its own
         os.chmod("/tmp", 0o1777)
     if request["workdir"]:
         os.makedirs(request["workdir"], exist_ok=True)
         os.chdir(request["workdir"])
-    os.environ.update(request["env"])
-    return {"shell": shutil.which("bash") or "sh"}
+    return {}
 
 
 def do_run(request: Fields) -> None:

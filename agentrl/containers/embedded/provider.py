@@ -11,16 +11,17 @@ itself is the work of a command, so further commands exit with code 137.
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count
+from math import inf
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from agentrl.containers.archive import packed, unpack
-from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.containers.commands import Command, CommandContainer
+from agentrl.containers.contract import ContainerSpec
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.points import container_provider
 from agentrl.core.sandbox import Sandbox, Session
@@ -42,22 +43,23 @@ KILLED = 137
 FIX = "set rollout.containers.provider=docker"
 
 
-class EmbeddedContainer:
+class EmbeddedContainer(CommandContainer):
     """A session of the sandbox with a command runner in it. All commands run as one user: `user` changes nothing."""
 
+    grace = inf
+
     def __init__(self, sandbox: Sandbox, spec: ContainerSpec) -> None:
-        self._sandbox, self._spec = sandbox, spec
-        self.name = f"sandbox-{uuid4().hex[:12]}"
+        super().__init__(f"sandbox-{uuid4().hex[:12]}", spec)
+        self._sandbox = sandbox
         self._session: Session | None = None
         self._pump: asyncio.Task[None] | None = None
         self._numbers = count()
         self._requests: list[dict[str, Any]] = []
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._shell = "sh"
+        self._waiting: dict[int | str, asyncio.Future[dict[str, Any]]] = {}
 
     async def start(self) -> None:
         """Open the session, start the runner. Raises InfraError."""
-        spec = self._spec
+        spec = self.spec
         memory_mb = spec.memory_mb or MEMORY_MB
         limits = Limits(
             wall=CELL_SECONDS,
@@ -74,31 +76,21 @@ class EmbeddedContainer:
         if done.return_code != 0:
             raise InfraError(f"container {self.name} did not start: {_why(done)}")
         no_folder = f"container {self.name} has no folder {spec.workdir}"
-        self._shell = (await self._done(no_folder, "prepare", workdir=spec.workdir, env=dict(spec.env)))["shell"]
+        await self._done(no_folder, "prepare", workdir=spec.workdir)
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        stdin: bytes | None = None,
-    ) -> Done:
-        """Run one command. Raises InfraError."""
-        argv = [self._shell, "-c", command] if isinstance(command, str) else list(command)
-        fields = {"argv": argv, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "stdin": _text(stdin or b"")}
-        number = next(self._numbers)
-        try:
-            answer = await self._ask("run", number, **fields)
-        except asyncio.CancelledError:
-            with suppress(InfraError):
-                await asyncio.shield(self._ask("kill", command=number))
-            raise
-        if "error" in answer:
-            return Done(KILLED, "", f"{answer['error']}\n", 0.0)
-        return Done(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"])
+    async def run(self, command: Command) -> int | None:
+        """Have the driver run it."""
+        given = {"argv": list(command.words), "cwd": command.cwd, "env": dict(command.env)}
+        stdin = _text(command.stdin or b"")
+        answer = await self._ask("run", command.mark, **given, timeout=command.timeout, stdin=stdin)
+        command.stdout.add(answer.get("stdout", "").encode())
+        command.stderr.add(answer.get("stderr", f"{answer.get('error')}\n").encode())
+        return KILLED if "error" in answer else answer["code"]
+
+    async def kill(self, command: Command, ends: asyncio.Future[int | None]) -> None:
+        """Have the driver end it, which counts the time of a command itself: while a cell runs."""
+        with suppress(InfraError):
+            await self._ask("kill", command=command.mark)
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy in by an archive; the sandbox must be able to write to the folder of `to`. Raises InfraError."""
@@ -141,7 +133,7 @@ class EmbeddedContainer:
             raise InfraError(f"{what}: {answer['error']}")
         return answer
 
-    async def _ask(self, do: str, number: int | None = None, **fields: Any) -> dict[str, Any]:
+    async def _ask(self, do: str, number: int | str | None = None, **fields: Any) -> dict[str, Any]:
         """Have the driver do something. Raises InfraError."""
         if self._session is None:
             raise InfraError(f"container {self.name} does not run")

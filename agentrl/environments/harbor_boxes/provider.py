@@ -5,19 +5,18 @@ import math
 import os
 import re
 import shlex
-import shutil
 import tempfile
-import time
+from asyncio import Future
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 from agentrl.config.schema.rollout import Containers
-from agentrl.containers import KILL, ContainerSpec, Done, packed, unpack
+from agentrl.containers import KILL, ContainerSpec, unpack
 from agentrl.containers.archive import MAX_BYTES
+from agentrl.containers.commands import Command, CommandContainer
 from agentrl.containers.output import MAX_OUTPUT_BYTES
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.points import container_provider
@@ -26,65 +25,47 @@ from agentrl.environments.worker import EnvironmentProgram, Worker
 KEY = "rollout.containers.harbor"
 GRACE = 60
 """Seconds that a vendor may take for a command beyond those of the command."""
+SHOWN_BYTES = MAX_OUTPUT_BYTES - 100
+"""With the line that tells how much is left out, no more than is kept here."""
 MODES = {"none": "no-network", "full": "public", "allow": "allowlist"}
 """Harbor's names of networks."""
 RUN = Path(__file__).with_name("run.sh").read_text(encoding="utf-8")
 SHELL = 'shell=$(command -v bash || echo sh); exec "$shell" -c {run} "$shell" {words}'
 
 
-class HarborContainer:
+class HarborContainer(CommandContainer):
     """A container that the worker runs."""
 
+    grace = 2 * GRACE
+
     def __init__(self, worker: Worker, spec: ContainerSpec) -> None:
-        self._worker, self._spec = worker, spec
-        self.name = f"agentrl-{uuid4().hex[:12]}"
+        super().__init__(f"agentrl-{uuid4().hex[:12]}", spec)
+        self._worker = worker
 
     async def start(self) -> None:
         """Have it made, and find a shell in it. Raises InfraError."""
-        spec = self._spec
+        spec = self.spec
         limits = {"cpus": spec.cpus, "memory_mb": spec.memory_mb, "storage_mb": spec.storage_mb}
         more = {"docker_image": spec.image, "workdir": spec.workdir, "build_timeout_sec": spec.build_timeout}
         network = {"network_mode": MODES[spec.network], "allowed_hosts": list(spec.allowed)}
         folder = None if spec.build is None else str(spec.build)
         await self._ask("start", spec={**limits, **more, "env": dict(spec.env)}, folder=folder, network=network)
-        if (done := await self.exec("true", timeout=GRACE)).code != 0:
-            raise InfraError(f"container {self.name} runs no command: {last_line(done.stderr) or done.code}")
+        await self.begin(spec.command or ["true"])
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        stdin: bytes | None = None,
-    ) -> Done:
-        """Run a command. Raises InfraError."""
-        text = command if isinstance(command, str) else f"exec {shlex.join(command)}"
-        mark, limit = uuid4().hex, math.ceil(timeout)
-        file = await self._put(lambda copy: copy.write(stdin)) if stdin else "/dev/null"
-        words = shlex.join([mark, str(limit), text, file, str(MAX_OUTPUT_BYTES)])
+    async def run(self, command: Command) -> int | None:
+        """Have the vendor run it, with its input in a file. Raises InfraError."""
+        limit, stdin = math.ceil(command.timeout), command.stdin
+        file = await self._put(stdin) if stdin else "/dev/null"
+        words = shlex.join([command.mark, str(limit), shlex.join(command.words), file, str(SHOWN_BYTES)])
         given = {"command": SHELL.format(run=shlex.quote(RUN), words=words), "timeout_sec": limit + GRACE}
-        user = (self._spec.user if user is None else user) or None
-        given |= {"cwd": cwd, "env": dict(env or {}), "user": user}
-        begin, late = time.monotonic(), True
-        try:
-            answer = await self._ask("exec", **given)
-            if (ended := re.search(r"(?:^|\n)(\d+|late) (\S*) (\S*)\s*$", answer["output"])) is None:
-                why = last_line(answer["error"]) or last_line(answer["output"]) or "it has ended"
-                raise InfraError(f"container {self.name} ran no command: {why}")
-            late = ended[1] == "late"
-        finally:
-            if late:  # or cancelled
-                await asyncio.shield(self._kill(mark, user))
-        output = [b64decode(ended[part]).decode(errors="replace") for part in (2, 3)]
-        return Done(None if late else int(ended[1]), output[0], output[1], time.monotonic() - begin)
-
-    async def upload(self, source: Path, to: str) -> None:
-        """Copy in by an archive. Raises InfraError."""
-        archive = await self._put(lambda copy: _pack(source, to, copy))
-        await self._shell(f"tar -xf {archive} -C / && rm {archive}", f"upload of {source} to {to}")
+        given |= {"cwd": command.cwd, "env": dict(command.env), "user": command.user}
+        answer = await self._ask("exec", **given)
+        if (ended := re.search(r"(?:^|\n)(\d+|late) (\S*) (\S*)\s*$", answer["output"])) is None:
+            why = last_line(answer["error"]) or last_line(answer["output"]) or "it has ended"
+            raise InfraError(f"container {self.name} ran no command: {why}")
+        command.stdout.add(b64decode(ended[2]))
+        command.stderr.add(b64decode(ended[3]))
+        return None if ended[1] == "late" else int(ended[1])
 
     async def download(self, path: str, to: Path) -> None:
         """Copy out by an archive, without links. Raises InfraError."""
@@ -107,17 +88,17 @@ class HarborContainer:
         with suppress(InfraError):
             await self._ask("stop")
 
-    async def _kill(self, mark: str, user: str | None) -> None:
-        """End a command with its children; root may not read the environments of others."""
-        for who in {"root", user or "root"}:
+    async def kill(self, command: Command, ends: Future[int | None]) -> None:
+        """The vendor may lack either user, and ends the rest with the container."""
+        for user in {"root", command.user or "root"}:
             with suppress(InfraError):
-                await self._ask("exec", command=shlex.join(["sh", "-c", KILL, "kill", mark]), user=who)
+                await self._ask("exec", command=shlex.join(["sh", "-c", KILL, "kill", command.mark]), user=user)
 
-    async def _put(self, write: Callable[[IO[bytes]], object]) -> str:
-        """The path of a new file there, with what `write` writes."""
+    async def _put(self, content: bytes) -> str:
+        """The path of a new file there."""
         path = f"/tmp/.{uuid4().hex}"
         with tempfile.NamedTemporaryFile() as copy:
-            await asyncio.to_thread(write, copy)
+            await asyncio.to_thread(copy.write, content)
             copy.flush()
             await self._ask("upload_file", source_path=copy.name, target_path=path)
         return path
@@ -132,11 +113,6 @@ class HarborContainer:
         if "failed" in answer:
             raise InfraError(f"container {self.name}: {answer['failed']}")
         return answer
-
-
-def _pack(source: Path, to: str, copy: IO[bytes]) -> None:
-    with packed(source, to) as file:
-        shutil.copyfileobj(file, copy)
 
 
 @container_provider("harbor")
@@ -156,8 +132,8 @@ class HarborProvider:
         """Raises UserError for what it cannot run; images are made at the start."""
         if spec.network not in MODES:
             raise UserError(f"containers of harbor have no network {spec.network!r}: give `network: allow` and hosts")
-        if not (spec.image or spec.build) or spec.command:
-            raise UserError("containers of harbor need an image or a Dockerfile, and run no command of their own")
+        if not (spec.image or spec.build):
+            raise UserError("containers of harbor need an image or a Dockerfile")
 
     def container(self, spec: ContainerSpec) -> HarborContainer:
         """A container that is still to be started."""
