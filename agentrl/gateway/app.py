@@ -14,12 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
 from agentrl.core.tasks import cancelled
-from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
-from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response
+from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response, parse
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class Handlers:
 
         async def answer(http: HttpRequest) -> Response:
             session, body = await self._asked(http)
-            sent, own = session.bodies.read(body, protocol.HISTORY), _fields(http)
+            sent, own = parse(body), _fields(http)
             given = await session.admitted({**sent, **own})
             model = str(given.get("model"))
             role = session.settings.role(model)

@@ -8,18 +8,21 @@ Invariants:
 
 import asyncio
 import contextvars
+import json
 import socket
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import orjson
 import uvicorn
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import require_parts
 from agentrl.core.json_text import encoded
 from agentrl.http.refusals import Refused
 from agentrl_sandbox.guard import header_fields, refusal
@@ -169,6 +172,21 @@ def check_size(size: int) -> None:
     """Raises Refused for a body of too many bytes."""
     if size > MAX_BODY_BYTES:
         raise Refused(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", "large")
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """The JSON object of a request, also with what orjson refuses: NaN, half a surrogate pair. Raises Refused."""
+    try:
+        require_parts(text)
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("the body is no JSON object")
+    return value
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

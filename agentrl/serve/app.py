@@ -13,9 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentrl.core.errors import UserError
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response
+from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response, parse
 from agentrl.serve.service import Call, Service
 from agentrl.serve.wire import PROTOBUF, named_command
 

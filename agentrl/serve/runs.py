@@ -22,8 +22,8 @@ import orjson
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import parse
 from agentrl.serve.contract import Adam, AdapterShape, PassResult
 from agentrl.serve.wire import Answer, Body, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger

@@ -14,8 +14,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from numpy.typing import NDArray
 
 from agentrl.engines.scores import TokenScores
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import parse
 from agentrl.serve.contract import Datum, PassResult
 
 T = TypeVar("T")
