@@ -160,7 +160,7 @@ class TrainingRun:
 
     def _forward_backward(self, command: Command) -> Answer | None:
         if command.passes is None:
-            data, loss, settings, forward_only = pass_input(command.body)
+            data, loss, settings, forward_only = pass_input(command.body, self.trainer.processor)
             command.passes = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
         if (result := next(command.passes)) is None:
             return None

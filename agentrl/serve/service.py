@@ -270,16 +270,18 @@ class Service:
         return {"request_id": name, "sample_sequence_ids": [f"{name}/{i}" for i in range(count)]}
 
     async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
-        ids, (sampling, texts) = wire.prompt_ids(field(body, "prompt", dict)), self._sampling(body)
+        chunks, (sampling, texts) = wire.chunks_of(field(body, "prompt", dict)), self._sampling(body)
+        ((ids, media),) = await asyncio.to_thread(wire.read_prompts, [chunks], self._trainer.processor)
         seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
-        draws = [self._samplers.generate(weights, ids, replace(sampling, seed=seed), stop=texts) for seed in seeds]
+        ways = [replace(sampling, seed=seed) for seed in seeds]
+        draws = [self._samplers.generate(weights, ids, way, stop=texts, media=media) for way in ways]
         drawn = await asyncio.gather(*draws)
         found = [{"tokens": one.token_ids, "logprobs": one.logprobs, "stop_reason": one.finish_reason} for one in drawn]
         k, scores = field(body, "topk_prompt_logprobs", int, 0), {}
         if not 0 <= k <= self._samplers.topk:
             raise Refused(f"topk_prompt_logprobs={k}: ask for at most {self._samplers.topk} tokens")
         if k or field(body, "prompt_logprobs", bool, False):
-            scores = wire.scores_answer(await self._samplers.score(weights, ids, k))
+            scores = wire.scores_answer(await self._samplers.score(weights, ids, k, media))
         return {"type": "sample", "sequences": found} | scores
 
     def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:

@@ -7,7 +7,7 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.media import Media
 from agentrl.training.model.forward import run
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs, Compare, logits_of
@@ -24,6 +25,7 @@ from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
+from agentrl.trajectory.medium import Medium
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -180,10 +182,15 @@ class TokenLogprobs:
 
 @torch.no_grad()
 def score_tokens(
-    model: nn.Module | ModelHandle, ids: list[int], device: torch.device, compare: Compare | None = None
+    model: nn.Module | ModelHandle,
+    ids: list[int],
+    device: torch.device,
+    compare: Compare | None = None,
+    media: Sequence[Medium] = (),
 ) -> Tensor:
     """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. With
     `compare` f32 [1 + M, len(ids)]: its figures follow. Collective for a sharded model."""
-    batch = Batch.of(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool), [len(ids)]).to(device)
+    tokens, mask = torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool)
+    batch = Batch.of(tokens, mask, [len(ids)], media=Media.of([media])).to(device)
     logprobs, _, *figures = TokenLogprobs(model)(batch, every_token=True, compare=compare)
     return (torch.stack([logprobs, *figures]) if compare else logprobs).cpu()
