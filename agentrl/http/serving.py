@@ -12,11 +12,12 @@ import json
 import socket
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -39,6 +40,7 @@ MAX_ARRIVING_BYTES = 16 * MAX_BODY_BYTES
 """Bytes of all bodies that arrive at the same time."""
 BODY_SECONDS = 60.0
 """Seconds in which a body has to arrive."""
+END_BYTES = 4096
 MAX_MEMBERS = 1000
 """Packed parts that one body may have."""
 ANY_HEADER = 32
@@ -139,6 +141,15 @@ class BodyReader:
             self._arriving -= len(body)
         coding = http.headers.get("content-encoding", "identity")
         return bytes(body) if coding == "identity" else await asyncio.to_thread(unpacked, bytes(body), coding)
+
+    async def end(self, http: HttpRequest) -> bytes:
+        """The last bytes of a body that is too large, as far as they arrive."""
+        last = b""
+        with suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in http.stream():
+                    last = (last + chunk)[-END_BYTES:]
+        return last
 
     def _add(self, body: bytearray, chunk: bytes) -> None:
         body += chunk

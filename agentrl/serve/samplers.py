@@ -39,9 +39,11 @@ from agentrl.engines.hf.fallback import evaluating
 from agentrl.engines.launching import engine_in_process, launch
 from agentrl.engines.scores import TokenScores, checked_scores
 from agentrl.engines.servers import RemoteEngine
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.media import Media as BatchMedia
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.head.logprobs import score_tokens
+from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.trajectory.medium import Media
 
 ADAPTERS, RANK, TOPK = 8, 64, 20
@@ -95,13 +97,7 @@ class Samplers(ABC):
         self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
 
     async def generate(
-        self,
-        weights: Path | None,
-        ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        stop: Sequence[str] = (),
-        media: Media = (),
+        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, stop: Sequence[str] = (), media: Media = ()
     ) -> Generation:
         """One answer of the adapter in the folder `weights`; None: of the base. `stop`: texts that end it, and stay in
         it. Raises UserError, InfraError."""
@@ -264,8 +260,11 @@ def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter, medi
         values, found = logits.log_softmax(-1).topk(k)
         return torch.cat([values, found], 1).T  # ids as floats, which are exact up to 2**24
 
-    with adapted(model, adapter), evaluating(model):
-        table = score_tokens(handle, list(ids), next(model.parameters()).device, likeliest, media).numpy().T
+    mask, device = torch.ones(len(ids), dtype=torch.bool), next(model.parameters()).device
+    batch = Batch.of(torch.tensor(ids), mask, [len(ids)], media=BatchMedia.of([media])).to(device)
+    with torch.no_grad(), adapted(model, adapter), evaluating(model):
+        logprobs, _, *figures = TokenLogprobs(handle)(batch, every_token=True, compare=likeliest)
+    table = torch.stack([logprobs, *figures]).cpu().numpy().T
     table[0] = np.nan
     logprobs, values, found = np.split(table, [1, 1 + k], 1)
     return TokenScores(logprobs[:, 0], np.nan_to_num(found).astype(np.int32), values)

@@ -169,6 +169,8 @@ class Service:
         if "path" in call.body:
             return facts_in(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
         self._check_base(call)
+        if (kind := field(call.body, "optimizer_config", dict, {}).get("type", "adamw")) != "adamw":
+            raise Refused(f"the optimizer {kind!r} is not served: use adamw")
         every = dict.fromkeys(runs.PARTS.values(), True)
         lora = {"rank": 32, "seed": None, **every, **call.body.get("lora_config", {})}
         if field(lora, "rank", int) > (most := self._samplers.rank):
@@ -281,7 +283,8 @@ class Service:
         if not 0 <= k <= self._samplers.topk:
             raise Refused(f"topk_prompt_logprobs={k}: ask for at most {self._samplers.topk} tokens")
         if k or field(body, "prompt_logprobs", bool, False):
-            scores = wire.scores_answer(await self._samplers.score(weights, ids, k, media))
+            last = max(field(body, "prompt_logprobs_last_n", int, len(ids)), 0)
+            scores = wire.scores_answer(await self._samplers.score(weights, ids, k, media), max(len(ids) - last, 1))
         return {"type": "sample", "sequences": found} | scores
 
     def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:

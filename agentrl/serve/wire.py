@@ -210,8 +210,9 @@ def sample_message(answer: Body) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def scores_answer(scores: TokenScores) -> dict[str, Any]:
-    """Log-probs of a prompt's tokens, and (token, log-prob) of the likeliest in place of each; the first has none."""
-    rows = list(zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True))[1:]
-    topk = {"topk_prompt_logprobs": [None, *(list(zip(*row, strict=True)) for row in rows)]}
-    return {"prompt_logprobs": [None, *scores.logprobs[1:].tolist()]} | (topk if scores.topk_ids.size else {})
+def scores_answer(scores: TokenScores, first: int) -> dict[str, Any]:
+    """Log-probs of a prompt's tokens from `first` on, and (token, log-prob) of the likeliest in place of each."""
+    rows = list(zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True))[first:]
+    none = [None] * first
+    topk = {"topk_prompt_logprobs": [*none, *(list(zip(*row, strict=True)) for row in rows)]}
+    return {"prompt_logprobs": [*none, *scores.logprobs[first:].tolist()]} | (topk if scores.topk_ids.size else {})

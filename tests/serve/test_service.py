@@ -171,6 +171,51 @@ async def test_refused_commands_count(tmp_path, monkeypatch):
         assert (await client.result(await client.step(6)))["metrics"]["steps:max"] == 2
 
 
+async def test_a_large_body_counts_where_its_number_is_at_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving_module, "MAX_BODY_BYTES", 2000)
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        step = await client.step(2)
+
+        async def parts():
+            for part in (
+                b'{"forward_backward_input": "',
+                *[b"x" * 900] * 20,
+                f'", "model_id": "{client.model}",'.encode(),
+            ):
+                yield part
+            yield b' "seq_id": 1}'
+
+        answer = await http.post("/api/v1/forward_backward", headers=client.headers, content=parts())
+        assert answer.status_code == 413
+        assert (await client.result(step))["metrics"]["steps:max"] == 1
+
+
+async def test_other_optimizers_are_refused(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        body = {"session_id": client.session, "model_seq_id": 1, "base_model": str(MODEL)}
+        refused = await client.post("create_model", body | {"optimizer_config": {"type": "dimuon", "version": 1}}, 400)
+        assert refused["detail"] == "the optimizer 'dimuon' is not served: use adamw"
+        await client.post("create_model", body | {"optimizer_config": {"type": "adamw"}})
+
+
+async def test_the_last_log_probs_of_a_prompt(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        base = {"session_id": client.session, "sampling_session_seq_id": 1, "base_model": str(MODEL)}
+        sampler = (await client.post("create_sampling_session", base))["sampling_session_id"]
+        body = {
+            "sampling_session_id": sampler,
+            "prompt": {"chunks": [{"tokens": [1, 2, 3, 4]}]},
+            "prompt_logprobs": True,
+        }
+        for seq, (last, known) in enumerate(((None, 3), (2, 2), (1, 1), (0, 0), (99, 3), (-5, 0))):
+            asked = await client.post("asample", body | {"seq_id": seq, "prompt_logprobs_last_n": last})
+            found = (await client.result(asked))["prompt_logprobs"]
+            assert found == [None] * (4 - known) + [-0.75] * known
+
+
 async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
     trainer = FakeTrainer()
     async with serving(tmp_path, trainer) as http:

@@ -7,7 +7,7 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.training.batches.batch import Batch
-from agentrl.training.batches.media import Media
 from agentrl.training.model.forward import run
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.chunked import ChunkedLogprobs, Compare, logits_of
@@ -25,7 +24,6 @@ from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.cpu import missing_rows
 from agentrl.training.perf.device import as_autocast
-from agentrl.trajectory.medium import Medium
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -181,16 +179,8 @@ class TokenLogprobs:
 
 
 @torch.no_grad()
-def score_tokens(
-    model: nn.Module | ModelHandle,
-    ids: list[int],
-    device: torch.device,
-    compare: Compare | None = None,
-    media: Sequence[Medium] = (),
-) -> Tensor:
-    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. With
-    `compare` f32 [1 + M, len(ids)]: its figures follow. Collective for a sharded model."""
-    tokens, mask = torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool)
-    batch = Batch.of(tokens, mask, [len(ids)], media=Media.of([media])).to(device)
-    logprobs, _, *figures = TokenLogprobs(model)(batch, every_token=True, compare=compare)
-    return (torch.stack([logprobs, *figures]) if compare else logprobs).cpu()
+def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
+    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. Collective
+    for a sharded model."""
+    batch = Batch.of(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool), [len(ids)]).to(device)
+    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
