@@ -266,8 +266,8 @@ def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter, medi
         logprobs, _, *figures = TokenLogprobs(handle)(batch, every_token=True, compare=likeliest)
     table = torch.stack([logprobs, *figures]).cpu().numpy().T
     table[0] = np.nan
-    logprobs, values, found = np.split(table, [1, 1 + k], 1)
-    return TokenScores(logprobs[:, 0], np.nan_to_num(found).astype(np.int32), values)
+    own, values, found = np.split(table, [1, 1 + k], 1)
+    return TokenScores(own[:, 0], np.nan_to_num(found).astype(np.int32), values)
 
 
 def _is_whole(weights: Path | None) -> bool:
