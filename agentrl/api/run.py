@@ -82,20 +82,24 @@ class TrainingRun:
         """
         return self.steps()
 
-    @short_errors
     def steps(self, *, pauses: bool = True) -> Iterator[Step]:
         """Iterate the steps. Without `pauses` signals ask for a stop between two steps, too."""
-        if self._trainer is None and self._has_finished():
-            return
-        with nullcontext() if self._trainer is not None else self:
-            while (trainer := self._trainer) is not None:
-                try:
-                    yield from self._steps_of(trainer, pauses)
-                    return
-                except WorkerDied as died:
-                    self._stack.__exit__(type(died), died, died.__traceback__)
-                    self._restarts.after(died)
-                    self._open()
+        with short_errors:
+            if self._trainer is None and self._has_finished():
+                return
+            with nullcontext() if self._trainer is not None else self:
+                yield from self._all_steps(pauses)
+
+    def _all_steps(self, pauses: bool) -> Iterator[Step]:
+        """The steps that are left; the run is opened again where a worker dies."""
+        while (trainer := self._trainer) is not None:
+            try:
+                yield from self._steps_of(trainer, pauses)
+                return
+            except WorkerDied as died:
+                self._stack.__exit__(type(died), died, died.__traceback__)
+                self._restarts.after(died)
+                self._open()
 
     @property
     def total_steps(self) -> int:

@@ -21,7 +21,6 @@ from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.answer_format import unfenced
-from agentrl.gateway.bodies import JsonReader
 from agentrl.gateway.canonical import Digest, shown
 from agentrl.gateway.halting import Halting
 from agentrl.gateway.journal import lines, plain_turn, read_turn
@@ -80,8 +79,6 @@ class AgentSession:
     others: list[tuple[str, list[Any], Any]] = field(default_factory=list)
     """Conversations with other servers: the model's name, the messages, the last answer."""
     unmet: Counter[str] = field(default_factory=Counter)
-    bodies: JsonReader = field(default_factory=JsonReader)
-    """Reads the JSON of its requests."""
     _sent: dict[Digest, tuple[str, ModelAnswer]] = field(default_factory=dict)
     """The last answers and the names of their requests, by the conversations that they end."""
     context: Context = field(default_factory=copy_context)

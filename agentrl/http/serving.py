@@ -8,18 +8,22 @@ Invariants:
 
 import asyncio
 import contextvars
+import json
 import socket
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import orjson
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.foreign import require_parts
 from agentrl.core.json_text import encoded
 from agentrl.http.refusals import Refused
 from agentrl_sandbox.guard import header_fields, refusal
@@ -36,6 +40,7 @@ MAX_ARRIVING_BYTES = 16 * MAX_BODY_BYTES
 """Bytes of all bodies that arrive at the same time."""
 BODY_SECONDS = 60.0
 """Seconds in which a body has to arrive."""
+END_BYTES = 4096
 MAX_MEMBERS = 1000
 """Packed parts that one body may have."""
 ANY_HEADER = 32
@@ -137,6 +142,15 @@ class BodyReader:
         coding = http.headers.get("content-encoding", "identity")
         return bytes(body) if coding == "identity" else await asyncio.to_thread(unpacked, bytes(body), coding)
 
+    async def end(self, http: HttpRequest) -> bytes:
+        """The last bytes of a body that is too large, as far as they arrive."""
+        last = b""
+        with suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in http.stream():
+                    last = (last + chunk)[-END_BYTES:]
+        return last
+
     def _add(self, body: bytearray, chunk: bytes) -> None:
         body += chunk
         self._arriving += len(chunk)
@@ -169,6 +183,21 @@ def check_size(size: int) -> None:
     """Raises Refused for a body of too many bytes."""
     if size > MAX_BODY_BYTES:
         raise Refused(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", "large")
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """The JSON object of a request, also with what orjson refuses: NaN, half a surrogate pair. Raises Refused."""
+    try:
+        require_parts(text)
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("the body is no JSON object")
+    return value
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

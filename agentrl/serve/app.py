@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentrl.core.errors import UserError
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
-from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response
+from agentrl.http.serving import BodyReader, Guarded, HttpServer, json_response, parse
+from agentrl.serve.downloads import download
 from agentrl.serve.service import Call, Service
 from agentrl.serve.wire import PROTOBUF, named_command
 
@@ -33,30 +33,35 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(Request(scope, receive))
-            response = Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
+            response = await self._response(Request(scope, receive))
         except (*BAD, Refused, UserError, asyncio.CancelledError) as error:  # the last one: the server stops
             status = STATUS.get(getattr(error, "fault", ""), 400 if isinstance(error, Exception) else 503)
             response = json_response({"detail": str(error) or "the server stops", "queue_state": "active"}, status)
         await response(scope, receive, send)
 
-    async def _answer(self, http: Request) -> Any:
+    async def _response(self, http: Request) -> Response:
         """The answer to a request; a refused command counts. Raises Refused."""
+        if (path := http.url.path.removeprefix("/api/v1/")).startswith("download/"):
+            return download(self.service.folder, path)
         owner, arrived = self._owner(http.headers.get("x-api-key", "")), bytearray()
         try:
-            return await self._done(http, owner, await self.bodies.read(http, arrived))
+            answer = await self._done(http, path, owner, await self.bodies.read(http, arrived))
         except (*BAD, Refused, UserError) as error:
+            if getattr(error, "fault", "") == "large":
+                arrived += await self.bodies.end(http)
             if getattr(error, "fault", "") not in ("slow", "busy", "lost"):  # after which a command comes again
-                await self.service.refuse(owner, named_command(bytes(arrived)), str(error))
+                await self.service.refuse(http, owner, named_command(bytes(arrived)), str(error))
             raise
+        if isinstance(answer, Response):
+            return answer
+        return Response(answer, media_type=PROTOBUF) if isinstance(answer, bytes) else json_response(answer)
 
-    async def _done(self, http: Request, owner: str, raw: bytes) -> Any:
-        path, headers = http.url.path.removeprefix("/api/v1/"), http.headers
+    async def _done(self, http: Request, path: str, owner: str, raw: bytes) -> Any:
         name, *rest = path.split("/")
         if (do := getattr(self.service, f"{http.method.lower()}_{name}", None)) is None:
             raise Refused(f"{http.method} /api/v1/{path[:200]} is not served: see docs/serve.md", "missing")
-        body = parse(raw) if raw and headers.get("content-type") != PROTOBUF else {}
-        answer = do(Call(owner, name, rest, body, raw, protobuf=PROTOBUF in headers.get("accept", "")))
+        body = parse(raw) if raw and http.headers.get("content-type") != PROTOBUF else {}
+        answer = do(Call(owner, name, rest, body, raw, http))
         return await answer if asyncio.iscoroutine(answer) else answer
 
     def _owner(self, key: str) -> str:

@@ -1,11 +1,13 @@
 """The data that the protocol of `agentrl serve` and its models exchange."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agentrl.trajectory.medium import Medium
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Datum:
 
     ids: NDArray[np.int64]
     columns: Mapping[str, NDArray[Any]]
+    media: Sequence[Medium] = ()
+    """Its images, whose tokens are among `ids`."""
 
 
 class PassResult(NamedTuple):

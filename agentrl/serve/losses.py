@@ -21,6 +21,7 @@ from agentrl.algorithms.losses import PolicyLoss
 from agentrl.core.errors import UserError
 from agentrl.serve.contract import Datum
 from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.media import Media
 
 TARGETS = "target_tokens"
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
@@ -93,7 +94,8 @@ def pack_data(data: Sequence[Datum], loss: Loss, *, vocabulary: int, longest: in
     columns = {n: torch.cat([F.pad(row[n], (0, width - row[n].shape[1])) for row in rows]) for n in rows[0]}
     given: dict[str, Any] = {n: c if n in ("targets", "weights") else c[:, 0] for n, c in columns.items()}
     given = {"weights": columns["mask"].float(), "index": torch.arange(len(rows))} | given
-    return Batch.of(lengths=[len(row["ids"]) for row in rows], **given)
+    media = Media.of([datum.media for datum in data])
+    return Batch.of(lengths=[len(row["ids"]) for row in rows], media=media, **given)
 
 
 def _row(where: str, datum: Datum, loss: Loss, vocabulary: int, longest: int) -> dict[str, Tensor]:

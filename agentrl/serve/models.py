@@ -25,7 +25,7 @@ from agentrl.core.remote_files import made_once
 from agentrl.serve.contract import Adam, AdapterShape, Datum, PassResult
 from agentrl.serve.losses import TARGETS, loss_of, pack_data
 from agentrl.serve.tenant import Tenant
-from agentrl.training import device_for, tune_cpu
+from agentrl.training import device_for, load_processor, load_tokenizer, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import linear_layers, new_adapter, place
 from agentrl.training.model.loading import float32_masters
@@ -55,6 +55,7 @@ class Models:
         self.roles = Roles(config, device_for(config.trainer.device), ALONE)
         if self.roles.device.type == "cpu":
             tune_cpu()
+        self.processor = load_processor(config.model, load_tokenizer(config.model))
         self.tenants: dict[str, Tenant] = {}
         self.base = self.roles.policy()
         if self.base.adapted:

@@ -22,8 +22,8 @@ import orjson
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import parse
 from agentrl.serve.contract import Adam, AdapterShape, PassResult
 from agentrl.serve.wire import Answer, Body, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
@@ -39,9 +39,11 @@ LONGEST_TTL = 10 * 365 * 86400
 """Seconds, as in Thinking Machines' service."""
 UNNAMED = 16
 """Unnamed weights of a model that are there: those that were sampled from last."""
-PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights)/(\w[\w.-]{0,99})", re.ASCII)
+PATH = re.compile(r"tinker://(s-\w+:train:\d+)/(weights|sampler_weights|external_weights)/(\w[\w.-]{0,99})", re.ASCII)
 INFO, NOTE = "info.json", "checkpoint.json"
 """What clients are told of a training run, and of a checkpoint: it is whole once it has the file."""
+TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
+"""Kinds of checkpoints, in the protocol's words."""
 PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 
 
@@ -158,7 +160,7 @@ class TrainingRun:
 
     def _forward_backward(self, command: Command) -> Answer | None:
         if command.passes is None:
-            data, loss, settings, forward_only = pass_input(command.body)
+            data, loss, settings, forward_only = pass_input(command.body, self.trainer.processor)
             command.passes = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
         if (result := next(command.passes)) is None:
             return None
@@ -195,6 +197,11 @@ class TrainingRun:
             shutil.rmtree(old)
         return {"sampling_session_id": f"{session}:sample:{command.seq}~{self.id}~sampling~{command.seq}"}
 
+    def _save_weights_external(self, command: Command) -> Answer:
+        if parse(command.body).get("age_encryption_recipients"):
+            raise UserError("age_encryption_recipients: encryption is not served; leave it out")
+        return self._checkpoint("external_weights", command, self.trainer.export)
+
     def _checkpoint(self, kind: str, command: Command, write: Callable[[str, Path], None]) -> Answer:
         body = parse(command.body)
         path = f"tinker://{self.id}/{kind}/{field(body, 'path', str)}"
@@ -206,11 +213,14 @@ class TrainingRun:
         here = (folder / NOTE).exists() and facts_in(folder / NOTE)["seq"] != command.seq
         if here and not body.get("overwrite"):
             raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
+        own = {"checkpoint_type": TYPES[kind], "time": time.time()} | expiry(body)
+        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
+        draft = self.folder / "sampling" / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        write(self.id, draft)
+        write_atomic(draft / NOTE, [orjson.dumps(note).decode()])
         delete_checkpoint(folder)
-        own = {"checkpoint_type": "training" if kind == "weights" else "sampler", "time": time.time()}
-        note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own | expiry(body)
-        write(self.id, folder)
-        write_atomic(folder / NOTE, [orjson.dumps(note).decode()])
+        draft.replace(folder)
         return {"path": path}
 
 

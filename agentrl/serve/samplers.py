@@ -39,9 +39,12 @@ from agentrl.engines.hf.fallback import evaluating
 from agentrl.engines.launching import engine_in_process, launch
 from agentrl.engines.scores import TokenScores, checked_scores
 from agentrl.engines.servers import RemoteEngine
+from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.media import Media as BatchMedia
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.handle import ModelHandle
-from agentrl.training.model.head.logprobs import score_tokens
+from agentrl.training.model.head.logprobs import TokenLogprobs
+from agentrl.trajectory.medium import Media
 
 ADAPTERS, RANK, TOPK = 8, 64, 20
 """Adapters that are loaded, their greatest rank on a server without `model.lora_rank`, and most tokens in place of one
@@ -94,7 +97,7 @@ class Samplers(ABC):
         self._numbers, self._order, self._finished = count(), asyncio.Lock(), deque[str]()
 
     async def generate(
-        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, *, stop: Sequence[str] = ()
+        self, weights: Path | None, ids: Sequence[int], sampling: Sampling, stop: Sequence[str] = (), media: Media = ()
     ) -> Generation:
         """One answer of the adapter in the folder `weights`; None: of the base. `stop`: texts that end it, and stay in
         it. Raises UserError, InfraError."""
@@ -102,12 +105,12 @@ class Samplers(ABC):
         async with self._loaded(weights) as name:
             key = f"{hash((name, *ids))}/{next(self._numbers)}"
             try:
-                return await self._draw(ids, replace(sampling, adapter=name), stop, key)
+                return await self._draw(ids, media, replace(sampling, adapter=name), stop, key)
             finally:
                 self._release(key)
 
     @abstractmethod
-    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int, media: Media = ()) -> TokenScores:
         """Log-probs of the tokens, each after those before it, at temperature 1; NaN for the first."""
 
     def training(self) -> AbstractAsyncContextManager[None]:
@@ -118,13 +121,13 @@ class Samplers(ABC):
         """Free everything."""
         await self.engine.close()
 
-    async def _draw(self, ids: Any, sampling: Sampling, stop: Sequence[str], key: str) -> Generation:
+    async def _draw(self, ids: Any, media: Media, sampling: Sampling, stop: Sequence[str], key: str) -> Generation:
         tokens, logprobs = list[int](), list[float]()
         while True:
             left = sampling.max_new_tokens - len(tokens)
             seed = sampling.seed if not tokens or sampling.seed is None else hash((sampling.seed, len(tokens))) % 2**31
             asked = replace(sampling, max_new_tokens=min(left, LOOK) if stop else left, seed=seed)
-            part = await self.engine.generate([*ids, *tokens], asked, key=key)
+            part = await self.engine.generate([*ids, *tokens], asked, key=key, media=media)
             if part.finish_reason == "abort":
                 raise InfraError("the weights of a request have changed while it ran: sample again")
             begun = len(tokens)
@@ -177,9 +180,9 @@ class Samplers(ABC):
 class ServerSamplers(Samplers):
     """Samplers on SGLang's or vLLM's servers, which have the base and the adapters for themselves."""
 
-    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int, media: Media = ()) -> TokenScores:
         async with self._loaded(weights) as name:
-            answer = await self.engine.score(ids, (), 1, topk, key=(key := f"{next(self._numbers)}"), adapter=name)
+            answer = await self.engine.score(ids, media, 1, topk, key=(key := f"{next(self._numbers)}"), adapter=name)
             self._release(key)
         sent, wanted, words = np.asarray(ids), np.arange(1, len(ids)), self.model.config.get_text_config().vocab_size
         return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=words)
@@ -196,9 +199,9 @@ class ModuleSamplers(Samplers):
         self.base, self._module, self._rests = base, asyncio.Lock(), 0.0
         self._held = base, self._state()
 
-    async def score(self, weights: Path | None, ids: Sequence[int], topk: int) -> TokenScores:
+    async def score(self, weights: Path | None, ids: Sequence[int], topk: int, media: Media = ()) -> TokenScores:
         async with self._loaded(weights) as name, self._module, self._paused():
-            return await asyncio.to_thread(scored, self.engine.module, ids, topk, self.engine.adapters[name])
+            return await asyncio.to_thread(scored, self.engine.module, ids, topk, self.engine.adapters[name], media)
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
@@ -246,7 +249,7 @@ class ModuleSamplers(Samplers):
         return sum(p._version for name, p in self.model.base.named_parameters() if ".lora_" not in name)
 
 
-def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> TokenScores:
+def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter, media: Media = ()) -> TokenScores:
     """The log-probs of the tokens, NaN for the first, and of the `k` likeliest in place of each, by one pass."""
     model = getattr(module, "get_base_model", lambda: module)()
     handle = ModelHandle(module)
@@ -257,11 +260,14 @@ def scored(module: Any, ids: Sequence[int], k: int, adapter: LoadedAdapter) -> T
         values, found = logits.log_softmax(-1).topk(k)
         return torch.cat([values, found], 1).T  # ids as floats, which are exact up to 2**24
 
-    with adapted(model, adapter), evaluating(model):
-        table = score_tokens(handle, list(ids), next(model.parameters()).device, likeliest).numpy().T
+    mask, device = torch.ones(len(ids), dtype=torch.bool), next(model.parameters()).device
+    batch = Batch.of(torch.tensor(ids), mask, [len(ids)], media=BatchMedia.of([media])).to(device)
+    with torch.no_grad(), adapted(model, adapter), evaluating(model):
+        logprobs, _, *figures = TokenLogprobs(handle)(batch, every_token=True, compare=likeliest)
+    table = torch.stack([logprobs, *figures]).cpu().numpy().T
     table[0] = np.nan
-    logprobs, values, found = np.split(table, [1, 1 + k], 1)
-    return TokenScores(logprobs[:, 0], np.nan_to_num(found).astype(np.int32), values)
+    own, values, found = np.split(table, [1, 1 + k], 1)
+    return TokenScores(own[:, 0], np.nan_to_num(found).astype(np.int32), values)
 
 
 def _is_whole(weights: Path | None) -> bool:

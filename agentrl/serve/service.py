@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
-from agentrl.serve.runs import INFO, NOTE, PARTS, TrainingRun, delete_checkpoint, expiry, facts_in, folder_of, is_there
-from agentrl.serve.wire import MESSAGES, Answer, Body, field, pass_answer, prompt_ids, sample_message, scores_answer
+from agentrl.serve import downloads, runs, wire
+from agentrl.serve.runs import INFO, NOTE, TrainingRun, facts_in, folder_of
+from agentrl.serve.wire import Answer, Body, field
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -53,8 +56,7 @@ class Call(NamedTuple):
     """Parts of the address after `path`."""
     body: Body
     raw: bytes
-    protobuf: bool
-    """Whether the client reads protobuf."""
+    http: Request
 
 
 class Service:
@@ -67,7 +69,7 @@ class Service:
         self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends
         # The SDK leaves out the last part of a name with two slashes.
         self._model = f"/.{model}" if str(model).count("/") == 2 else str(model)
-        self._folder = folder
+        self.folder = folder
         self._runs: dict[str, TrainingRun] = {}
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
@@ -77,7 +79,7 @@ class Service:
         self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
 
     async def start(self) -> None:
-        paths = [path.parent for path in self._folder.glob("s-*/commands")]
+        paths = [path.parent for path in self.folder.glob("s-*/commands")]
         self._runs = {path.name: TrainingRun(path, self._trainer) for path in paths}
         self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
         self.training = asyncio.create_task(self._train())
@@ -151,13 +153,13 @@ class Service:
     async def post_create_model(self, call: Call) -> Answer:
         """A new model, that of a checkpoint where the body has a path."""
         session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
-        folder = self._folder / f"{self._owned(call, session)}:train:{number}"
+        folder = self.folder / f"{self._owned(call, session)}:train:{number}"
         if folder.name not in self._runs:
             if sum(name.startswith(f"s-{call.owner}_") for name in self._runs) >= MAX_MODELS:
                 raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
             info = {"training_run_id": folder.name, "model_owner": call.owner, "last_request_time": time.time()}
             write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
-            for name in ("commands", "snapshots", "sampling", "weights", "sampler_weights"):
+            for name in ("commands", "snapshots", "sampling", *runs.TYPES):
                 (folder / name).mkdir(exist_ok=True)
             self._runs[folder.name] = TrainingRun(folder, self._trainer)
         return await self._submit(call, folder.name, 0)
@@ -165,9 +167,12 @@ class Service:
     def _adapter(self, call: Call) -> dict[str, Any]:
         """The adapter of a new model, in the protocol's words."""
         if "path" in call.body:
-            return facts_in(folder_of(self._folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
+            return facts_in(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
         self._check_base(call)
-        lora = {"rank": 32, "seed": None, **dict.fromkeys(PARTS.values(), True), **call.body.get("lora_config", {})}
+        if (kind := field(call.body, "optimizer_config", dict, {}).get("type", "adamw")) != "adamw":
+            raise Refused(f"the optimizer {kind!r} is not served: use adamw")
+        every = dict.fromkeys(runs.PARTS.values(), True)
+        lora = {"rank": 32, "seed": None, **every, **call.body.get("lora_config", {})}
         if field(lora, "rank", int) > (most := self._samplers.rank):
             raise Refused(f"rank={lora['rank']}: the engine takes {most} at most, or model.lora_rank of agentrl serve")
         return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
@@ -183,19 +188,20 @@ class Service:
     async def post_optim_step(self, call: Call) -> Answer:
         return await self._submit(call, field(call.body, "model_id", str), field(call.body, "seq_id", int, None))
 
-    post_save_weights = post_save_weights_for_sampler = post_unload_model = post_forward = post_optim_step
+    post_save_weights = post_save_weights_for_sampler = post_save_weights_external = post_optim_step
+    post_unload_model = post_forward = post_optim_step
 
     async def post_forward_backward(self, call: Call) -> Answer:
         if call.body:
             return await self.post_optim_step(call)
-        message = await asyncio.to_thread(MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
+        message = await asyncio.to_thread(wire.MESSAGES["ForwardBackwardRequest"].FromString, call.raw)
         return await self._submit(call, message.model_id, message.seq_id or None)
 
-    async def refuse(self, owner: str, command: tuple[str, int] | None, why: str) -> None:
+    async def refuse(self, http: Request, owner: str, command: tuple[str, int] | None, why: str) -> None:
         """Have a refused command count where its model is the caller's: its number does not come again."""
         name, seq = command or ("", 0)
         if name in self._runs and name.startswith(f"s-{owner}_"):
-            await self._submit(Call(owner, "refused", [], {}, why.encode(), protobuf=False), name, seq)
+            await self._submit(Call(owner, "refused", [], {}, why.encode(), http), name, seq)
 
     async def _submit(self, call: Call, name: str, seq: int | None) -> Answer:
         run, mine = self._run(call, name), f"s-{call.owner}_"
@@ -222,16 +228,16 @@ class Service:
             raise Refused(f"the answer {name[:100]!r} is no longer there: ask again", "lost")
         if not (await asyncio.wait([found], timeout=POLL_SECONDS))[0]:
             raise Refused("the request still waits or runs: ask again", "slow")
-        answer, drawn = found.result(), name in self._samples
-        if isinstance(answer, bytes) and not call.protobuf:
-            return await asyncio.to_thread(pass_answer, answer)
-        return sample_message(answer) if call.protobuf and drawn and "error" not in answer else answer
+        answer, packed = found.result(), wire.PROTOBUF in call.http.headers.get("accept", "")
+        if isinstance(answer, bytes):
+            return answer if packed else await asyncio.to_thread(wire.pass_answer, answer)
+        return wire.sample_message(answer) if packed and "sequences" in answer else answer
 
     def post_create_sampling_session(self, call: Call) -> Answer:
         session, number = field(call.body, "session_id", str), field(call.body, "sampling_session_seq_id", int)
         name = f"{self._owned(call, session)}:sample:{number}~"
         if path := field(call.body, "model_path", str, ""):
-            name += "~".join(folder_of(self._folder, path, call.owner).parts[-3:])
+            name += "~".join(folder_of(self.folder, path, call.owner).parts[-3:])
             self._weights(call, name)
         else:
             self._check_base(call)
@@ -243,7 +249,7 @@ class Service:
             raise Refused(f"{name[:200]!r} is no sampler: give weights of save_weights_for_sampler, or none", "missing")
         if not found[1]:
             return None
-        folder = self._folder / self._owned(call, found[1]) / found[2] / found[3]
+        folder = self.folder / self._owned(call, found[1]) / found[2] / found[3]
         if not folder.is_dir():
             raise Refused("these weights are gone: give weights a name to have them longer", "missing")
         os.utime(folder)
@@ -266,16 +272,19 @@ class Service:
         return {"request_id": name, "sample_sequence_ids": [f"{name}/{i}" for i in range(count)]}
 
     async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
-        ids, (sampling, texts) = prompt_ids(field(body, "prompt", dict)), self._sampling(body)
+        chunks, (sampling, texts) = wire.chunks_of(field(body, "prompt", dict)), self._sampling(body)
+        ((ids, media),) = await asyncio.to_thread(wire.read_prompts, [chunks], self._trainer.processor)
         seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
-        draws = [self._samplers.generate(weights, ids, replace(sampling, seed=seed), stop=texts) for seed in seeds]
+        ways = [replace(sampling, seed=seed) for seed in seeds]
+        draws = [self._samplers.generate(weights, ids, way, stop=texts, media=media) for way in ways]
         drawn = await asyncio.gather(*draws)
         found = [{"tokens": one.token_ids, "logprobs": one.logprobs, "stop_reason": one.finish_reason} for one in drawn]
         k, scores = field(body, "topk_prompt_logprobs", int, 0), {}
         if not 0 <= k <= self._samplers.topk:
             raise Refused(f"topk_prompt_logprobs={k}: ask for at most {self._samplers.topk} tokens")
         if k or field(body, "prompt_logprobs", bool, False):
-            scores = scores_answer(await self._samplers.score(weights, ids, k))
+            last = max(field(body, "prompt_logprobs_last_n", int, len(ids)), 0)
+            scores = wire.scores_answer(await self._samplers.score(weights, ids, k, media), max(len(ids) - last, 1))
         return {"type": "sample", "sequences": found} | scores
 
     def _sampling(self, body: Body) -> tuple[Sampling, list[str]]:
@@ -295,7 +304,7 @@ class Service:
         return {"type": "get_info", "model_id": run.id, "model_data": names} | names | run.info
 
     def post_weights_info(self, call: Call) -> Answer:
-        return facts_in(folder_of(self._folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
+        return facts_in(folder_of(self.folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
 
     def get_get_server_capabilities(self, call: Call) -> Answer:
         return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
@@ -305,32 +314,53 @@ class Service:
         path = weights and "tinker://" + "/".join(weights.parts[-3:])
         return {"sampler_id": call.rest[0], "base_model": self._model, "model_path": path}
 
-    def get_training_runs(self, call: Call) -> Answer:
-        """All training runs, one of them, or its checkpoints."""
+    def get_training_runs(self, call: Call) -> Answer | Response:
+        """All training runs, one of them, its checkpoints, or the addresses of a checkpoint's files."""
+        if call.rest[2:]:
+            return self._addresses(call)
         if call.rest:
-            folder = self._folder / self._owned(call, call.rest[0])
-            if call.rest[2:]:
-                raise Refused(f"downloads are not served: copy the checkpoint's folder in {folder}", "missing")
+            folder = self.folder / self._owned(call, call.rest[0])
             return self.get_checkpoints(call, folder.name) if call.rest[1:] else facts_in(folder / INFO)
-        runs = [facts_in(file) for file in self._folder.glob(f"s-{call.owner}_*/{INFO}")]
-        return {"training_runs": runs, "cursor": {"offset": 0, "limit": len(runs), "total_count": len(runs)}}
+        found = [facts_in(file) for file in self.folder.glob(f"s-{call.owner}_*/{INFO}")]
+        return page(call, "training_runs", sorted(found, key=lambda run: -run["last_request_time"]))
+
+    def _addresses(self, call: Call) -> Answer | Response:
+        """The signed address of an archive, or those of each file. Raises Refused."""
+        end = "archive" if call.rest[-1] == "archive" else "external_weights_urls"
+        folder, expires = self._checkpoint(call, end), int(time.time()) + downloads.SECONDS
+        names = [""] if end == "archive" else downloads.names_of(folder)[:-1]
+        urls = {n: f"{call.http.base_url}api/v1/{downloads.signed(folder, n, expires)}" for n in names}
+        return RedirectResponse(urls[""], 302) if "" in urls else {"urls": urls, "expires": expires}
+
+    def _checkpoint(self, call: Call, *end: str) -> Path:
+        """The folder of the checkpoint in an address of training runs that has this end. Raises Refused."""
+        run, _, *rest = call.rest
+        path = rest[:2] if rest[2:] == [*end] else rest
+        return folder_of(self.folder, "/".join(["tinker:/", run, *path]), call.owner)
 
     def get_checkpoints(self, call: Call, run: str = "") -> Answer:
         """Checkpoints of a training run, or of all."""
-        folders = self._folder.glob(f"{run or f's-{call.owner}_*'}/*weights/*")
-        return {"checkpoints": [facts_in(folder / NOTE) for folder in folders if is_there(folder)]}
+        folders = self.folder.glob(f"{run or f's-{call.owner}_*'}/*weights/*")
+        found = [facts_in(folder / NOTE) for folder in folders if runs.is_there(folder)]
+        return page(call, "checkpoints", sorted(found, key=lambda checkpoint: -checkpoint["time"]))
 
     def put_training_runs(self, call: Call) -> Answer:
         """Set the time to live of a checkpoint; null: it stays."""
-        note = folder_of(self._folder, "/".join(["tinker:/", call.rest[0], *call.rest[2:4]]), call.owner) / NOTE
-        write_atomic(note, [orjson.dumps(facts_in(note) | expiry(call.body)).decode()])
+        note = self._checkpoint(call, "ttl") / NOTE
+        write_atomic(note, [orjson.dumps(facts_in(note) | runs.expiry(call.body)).decode()])
         return {}
 
     def delete_training_runs(self, call: Call) -> Answer:
         """Delete a checkpoint."""
-        name, _, *rest = call.rest
-        delete_checkpoint(folder_of(self._folder, "/".join(["tinker:/", name, *rest]), call.owner))
+        runs.delete_checkpoint(self._checkpoint(call))
         return {}
+
+
+def page(call: Call, name: str, found: list[dict[str, Any]]) -> Answer:
+    """A part of a list, as the request's `offset` and `limit` say; all of it without a limit."""
+    offset, limit = (max(int(call.http.query_params.get(key, 0)), 0) for key in ("offset", "limit"))
+    shown = found[offset:][: limit or len(found)]
+    return {name: shown, "cursor": {"offset": offset, "limit": limit or len(found), "total_count": len(found)}}
 
 
 async def answered(work: Awaitable[Any]) -> Any:

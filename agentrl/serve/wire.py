@@ -5,18 +5,21 @@ Invariant: no array is larger than the numbers that one request may have, whatev
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from numpy.typing import NDArray
 
+from agentrl.chat.media.processor import Processor
 from agentrl.engines.scores import TokenScores
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import parse
 from agentrl.serve.contract import Datum, PassResult
+from agentrl.trajectory.medium import Medium
 
 T = TypeVar("T")
 Body = Mapping[str, Any]
@@ -28,7 +31,13 @@ DTYPES = {1: "<f4", 2: "<i8", 3: "<i4"}
 NAMED_DTYPES = {"float32": "<f4", "int64": "<i8"}
 MAX_NUMBERS = 2**25
 """Numbers in the columns of one request, with those that sparse ones leave out."""
-TEXT_ALONE = "images and audio are not served: send chunks of encoded_text alone"
+MAX_FEATURES = 2**29
+"""Numbers that the images of one request may become."""
+KINDS_SERVED = "send chunks of encoded_text and images themselves: audio is not served, and no address is fetched"
+Chunk = list[int] | tuple[bytes | str, int]
+"""The tokens of a text; or an image as bytes or a data URL, and the number of its tokens, 0 where it is not given."""
+PROCESSING = Lock()
+"""A tokenizer, which the processor has, serves one thread at a time."""
 MUST: Any = object()
 PASS_BEGIN = re.compile(rb"\n.[\w:-]+\x10[\x80-\xff]{0,4}[\0-\x7f]", re.DOTALL)
 MODEL_ID, SEQ_ID = re.compile(rb'"model_id": ?"([\w:-]+)"'), re.compile(rb'"seq_id": ?(\d{1,9})\b')
@@ -55,30 +64,31 @@ def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
     return value
 
 
-def pass_input(raw: bytes) -> tuple[list[Datum], str, dict[str, float], bool]:
+def pass_input(raw: bytes, processor: Processor) -> tuple[list[Datum], str, dict[str, float], bool]:
     """(data, loss, its settings, whether no gradient is asked for) in a message, or in the JSON of SDKs up to 0.19.
     Raises Refused."""
     if raw.startswith(b"{"):
-        return _json_input(parse(raw))
+        return _json_input(parse(raw), processor)
     message = MESSAGES["ForwardBackwardRequest"].FromString(raw)
     settings = {**message.loss_fn_config, **{name: v.number for name, v in message.loss_fn_config_v2.items()}}
-    return data_of(message), message.loss_fn, settings, message.forward_only
+    return data_of(message, processor), message.loss_fn, settings, message.forward_only
 
 
-def _json_input(body: Body) -> tuple[list[Datum], str, dict[str, float], bool]:
+def _json_input(body: Body, processor: Processor) -> tuple[list[Datum], str, dict[str, float], bool]:
     forward_only = "forward_input" in body
     given = field(body, "forward_input" if forward_only else "forward_backward_input", dict)
     try:
-        data = [_json_datum(datum) for datum in field(given, "data", list)]
+        data = field(given, "data", list)
+        prompts = read_prompts([chunks_of(datum["model_input"]) for datum in data], processor)
+        data = [Datum(np.array(ids, np.int64), _json_columns(d), m) for d, (ids, m) in zip(data, prompts, strict=True)]
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise Refused(f"a datum cannot be read: {type(error).__name__}: {error}") from error
     return data, field(given, "loss_fn", str), field(given, "loss_fn_config", dict, {}), forward_only
 
 
-def _json_datum(datum: Body) -> Datum:
+def _json_columns(datum: Body) -> dict[str, NDArray[Any]]:
     arrays = {name: (np.array(t["data"], NAMED_DTYPES[t["dtype"]]), t) for name, t in datum["loss_fn_inputs"].items()}
-    columns = {name: array.reshape(t.get("shape") or -1) for name, (array, t) in arrays.items()}
-    return Datum(np.array(prompt_ids(datum["model_input"]), np.int64), columns)
+    return {name: array.reshape(t.get("shape") or -1) for name, (array, t) in arrays.items()}
 
 
 def named_command(body: bytes) -> tuple[str, int] | None:
@@ -90,20 +100,24 @@ def named_command(body: bytes) -> tuple[str, int] | None:
     return (model[1].decode(), int(seq[1])) if model and seq else None
 
 
-def data_of(message: Any) -> list[Datum]:
+def data_of(message: Any, processor: Processor) -> list[Datum]:
     """The data of a ForwardBackwardRequest. Raises Refused."""
     if sum(abs(math.prod(t.shape)) for d in message.data for t in d.loss_fn_inputs.values()) > MAX_NUMBERS:
         raise Refused(f"the data have more than {MAX_NUMBERS:,} numbers: send fewer at a time")
-    if not all(chunk.HasField("encoded_text") for d in message.data for chunk in d.model_input):
-        raise Refused(TEXT_ALONE)
     try:
-        return [Datum(_ids(d), {name: _array(t) for name, t in d.loss_fn_inputs.items()}) for d in message.data]
+        prompts = read_prompts((map(_chunk, datum.model_input) for datum in message.data), processor)
+        columns = [{name: _array(tensor) for name, tensor in d.loss_fn_inputs.items()} for d in message.data]
     except (ValueError, LookupError) as error:
         raise Refused(f"bytes of a datum do not fit dtype and shape: {error}") from error
+    return [Datum(np.array(ids, np.int64), own, m) for (ids, m), own in zip(prompts, columns, strict=True)]
 
 
-def _ids(datum: Any) -> NDArray[np.int64]:
-    return np.frombuffer(b"".join(chunk.encoded_text.tokens for chunk in datum.model_input), "<i4").astype(np.int64)
+def _chunk(chunk: Any) -> Chunk:
+    if chunk.HasField("image"):
+        return chunk.image.data, chunk.image.expected_tokens
+    if not chunk.HasField("encoded_text"):
+        raise Refused(KINDS_SERVED)
+    return np.frombuffer(chunk.encoded_text.tokens, "<i4").tolist()
 
 
 def _array(tensor: Any) -> NDArray[Any]:
@@ -119,12 +133,44 @@ def _array(tensor: Any) -> NDArray[Any]:
     return table
 
 
-def prompt_ids(prompt: Body) -> list[int]:
-    """The tokens of a prompt in JSON. Raises Refused."""
-    ids = [token for chunk in field(prompt, "chunks", list) for token in chunk.get("tokens", [None])]
+def chunks_of(prompt: Body) -> list[Chunk]:
+    """The chunks of a prompt in JSON. Raises Refused."""
+    return [_json_chunk(chunk) for chunk in field(prompt, "chunks", list)]
+
+
+def _json_chunk(chunk: Body) -> Chunk:
+    if "data" in chunk and "format" in chunk:
+        return f"data:image/{chunk['format']};base64,{chunk['data']}", field(chunk, "expected_tokens", int, 0)
+    ids: list[int] = chunk.get("tokens", [None])
     if any(type(token) is not int or not 0 <= token < 2**31 for token in ids):
-        raise Refused(TEXT_ALONE)
+        raise Refused(KINDS_SERVED)
     return ids
+
+
+def read_prompts(prompts: Iterable[Iterable[Chunk]], processor: Processor) -> list[tuple[list[int], list[Medium]]]:
+    """The tokens of each prompt, with those of its images, and the images. Raises Refused, UserError."""
+    found, size = list[tuple[list[int], list[Medium]]](), 0
+    for prompt in prompts:
+        ids, media = list[int](), list[Medium]()
+        for chunk in prompt:
+            if isinstance(chunk, tuple):
+                media.append(_image(*chunk, processor))
+                size += sum(tensor.numel() for tensor in media[-1].features.values())
+            elif not processor.reserved.isdisjoint(chunk):
+                raise Refused("tokens of a text stand for an image: send the image itself")
+            if size > MAX_FEATURES:
+                raise Refused(f"the images become more than {MAX_FEATURES:,} numbers: send fewer at a time")
+            ids += media[-1].ids if isinstance(chunk, tuple) else chunk
+        found.append((ids, media))
+    return found
+
+
+def _image(source: bytes | str, expected: int, processor: Processor) -> Medium:
+    with PROCESSING:
+        medium = processor.medium("image", {"image": source})
+    if expected not in (0, count := len(medium.ids)):
+        raise Refused(f"expected_tokens={expected}: the image has {count} tokens; send that number, or none")
+    return medium
 
 
 def pass_answer(raw: bytes) -> dict[str, Any]:
@@ -164,8 +210,9 @@ def sample_message(answer: Body) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def scores_answer(scores: TokenScores) -> dict[str, Any]:
-    """Log-probs of a prompt's tokens, and (token, log-prob) of the likeliest in place of each; the first has none."""
-    rows = list(zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True))[1:]
-    topk = {"topk_prompt_logprobs": [None, *(list(zip(*row, strict=True)) for row in rows)]}
-    return {"prompt_logprobs": [None, *scores.logprobs[1:].tolist()]} | (topk if scores.topk_ids.size else {})
+def scores_answer(scores: TokenScores, first: int) -> dict[str, Any]:
+    """Log-probs of a prompt's tokens from `first` on, and (token, log-prob) of the likeliest in place of each."""
+    rows = list(zip(scores.topk_ids.tolist(), scores.topk_logprobs.tolist(), strict=True))[first:]
+    none = [None] * first
+    topk = {"topk_prompt_logprobs": [*none, *(list(zip(*row, strict=True)) for row in rows)]}
+    return {"prompt_logprobs": [*none, *scores.logprobs[first:].tolist()]} | (topk if scores.topk_ids.size else {})

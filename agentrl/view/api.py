@@ -73,8 +73,8 @@ class Api:
             self._find()
             for name, run in self.runs.items():
                 run.curves.refresh()
-                for metric, (_, values) in run.curves.series.items():
-                    value = f"{{run={json.dumps(name, ensure_ascii=False)}}} {values[-1]}\n"
+                for metric in run.curves.series:
+                    value = f"{{run={json.dumps(name, ensure_ascii=False)}}} {run.curves.last(metric)}\n"
                     found[f"agentrl_{STRANGE.sub('_', metric)}"].append(value)
         return "".join(f"# TYPE {name} gauge\n{name}{name.join(values)}" for name, values in found.items())
 

@@ -50,7 +50,8 @@ class Curves:
 
     def thinned(self, name: str, most: int = MAX_POINTS) -> Series:
         """Steps and values of one metric, at most about `most` of them."""
-        steps, values = self.series.get(name, ([], []))
+        line = self.series.get(name, {})
+        steps, values = list(line), list(line.values())
         if len(steps) <= most:
             return steps, values
         stride = math.ceil(len(steps) * 2 / most)
@@ -63,22 +64,15 @@ class Curves:
 
     def at(self, step: int, names: Iterable[str]) -> dict[str, float]:
         """The values of a step; a metric that the step does not have is left out."""
-        found = {}
-        for name in names:
-            steps, values = self.series.get(name, ([], []))
-            place = bisect.bisect_right(steps, step) - 1
-            if place >= 0 and steps[place] == step:
-                found[name] = values[place]
-        return found
+        return {name: line[step] for name in names if step in (line := self.series.get(name, {}))}
 
     def last(self, name: str) -> float | None:
         """The newest value of a metric."""
-        _, values = self.series.get(name, ([], []))
-        return values[-1] if values else None
+        return next(reversed(self.series.get(name, {}).values()), None)
 
     def eta(self, total: int, now: float) -> float | None:
         """Seconds left to step `total` at the pace of the last steps; None before there is a pace."""
-        timed = zip(*self.series.get(AXES["time"], ([], [])), strict=True)
+        timed = self.series.get(AXES["time"], {}).items()
         times = [seconds for step, seconds in timed if step][-PACE_STEPS:]  # step 0 is a validation
         if not times or self.last_step is None:
             return None
@@ -86,13 +80,13 @@ class Curves:
 
     def sums(self, axis: str, steps: Sequence[int]) -> list[float]:
         """How much of one of AXES a run had behind it after each of `steps`, which ascend."""
-        known, values = self.series.get(AXES[axis], ([], []))
-        totals = [0.0, *accumulate(values)]
+        line = self.series.get(AXES[axis], {})
+        known, totals = list(line), [0.0, *accumulate(line.values())]
         return [totals[bisect.bisect_right(known, step)] for step in steps]
 
     def _begin(self) -> None:
         self.position = 0
-        self.series: dict[str, Series] = {}
+        self.series: dict[str, dict[int, float]] = {}
         self.last_step: int | None = None
 
     def _add(self, line: bytes) -> None:
@@ -104,6 +98,4 @@ class Curves:
         self.last_step = step
         for name, value in record.items():
             if isinstance(value, int | float) and math.isfinite(value):
-                steps, values = self.series.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(float(value))
+                self.series.setdefault(name, {})[step] = float(value)

@@ -85,10 +85,10 @@ def fails(kind: type[Exception], depth: int = 30) -> None:
         raise kind("what is wrong: how to fix it") from error
 
 
-@short_errors
 def steps_fail() -> Any:
-    yield 1
-    fails(UserError)
+    with short_errors:
+        yield 1
+        fails(UserError)
 
 
 def lines_of(call: Any) -> tuple[list[str], BaseException]:

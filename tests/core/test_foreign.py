@@ -9,8 +9,8 @@ from agentrl.core.errors import UserError
 from agentrl.core.foreign import MOST_PARTS, read_json, read_yaml
 from agentrl.core.plugins import read_entries
 from agentrl.environments.entry import read_entry
-from agentrl.gateway.bodies import parse
 from agentrl.http.refusals import Refused
+from agentrl.http.serving import parse
 from agentrl.tasks.harbor.compose import read_compose
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.yaml_task import read_yaml as read_task

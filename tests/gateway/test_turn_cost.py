@@ -12,6 +12,7 @@ import pytest
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
 from agentrl.gateway.session import AgentSession
+from agentrl.http.serving import parse
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import environment, row, says
 
@@ -67,5 +68,5 @@ async def test_late_turns_cost_what_early_ones_cost(protocol: WireProtocol) -> N
 
 async def turn_of(session: AgentSession, protocol: WireProtocol, text: bytes) -> None:
     """From the bytes of a request to its answer."""
-    request = protocol.read(session.bodies.read(text, protocol.HISTORY))
+    request = protocol.read(parse(text))
     protocol.whole(await session.ask(request))

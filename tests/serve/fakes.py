@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agentrl.chat.media.processor import Processor
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Generation
 from agentrl.engines.scores import TokenScores
@@ -18,6 +19,8 @@ from agentrl.serve.contract import PassResult
 
 class FakeTrainer:
     """Records calls; weights are one number, and gradients the sum of the tokens since the last step."""
+
+    processor = Processor()
 
     def __init__(self, delay: float = 0.0) -> None:
         self.models, self.calls, self.delay = {}, [], delay
@@ -81,14 +84,14 @@ class FakeSamplers:
     def __init__(self, delay: float = 0.0) -> None:
         self.calls, self.delay = [], delay
 
-    async def generate(self, weights, ids, sampling, *, stop=()):
+    async def generate(self, weights, ids, sampling, *, stop=(), media=()):
         self.calls.append((weights, list(ids), sampling, stop))
         await asyncio.sleep(self.delay)
         value = int(json.loads((weights / "adapter.json").read_text())) if weights else 7
         tokens = [value % 1000] * min(3, sampling.max_new_tokens)
         return Generation(tokens, [-0.25] * len(tokens), "length", 0)
 
-    async def score(self, weights, ids, topk):
+    async def score(self, weights, ids, topk, media=()):
         logprobs = np.array([np.nan] + [-0.75] * (len(ids) - 1), np.float32)
         topk_ids = np.tile(np.arange(topk, dtype=np.int32), (len(ids), 1))
         return TokenScores(logprobs, topk_ids, np.full(topk_ids.shape, -0.5, np.float32))

@@ -1,6 +1,10 @@
 """Order, repeats, restarts, keys and hostile bodies, over HTTP and fakes in memory."""
 
 import asyncio
+import io
+import json
+import tarfile
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +17,7 @@ from agentrl.cli import serve as serve_command
 from agentrl.cli.main import main
 from agentrl.config.schema import Config
 from agentrl.http import serving as serving_module
+from agentrl.serve import downloads
 from agentrl.serve import runs as runs_module
 from agentrl.serve import service as service_module
 from agentrl.serve.app import App
@@ -153,17 +158,62 @@ async def test_refused_commands_count(tmp_path, monkeypatch):
         last = await client.step(5)
         await client.post("forward_backward", pass_body(client.model, 1, range(2000)), 413)
         unserved = {"model_id": client.model, "path": "x", "seq_id": 2}
-        await Client(http, "tml-b").post("save_weights_external", unserved | {"seq_id": 4}, 404)
-        await client.post("save_weights_external", unserved, 404)
+        await Client(http, "tml-b").post("create_custom_loss", unserved | {"seq_id": 4}, 404)
+        await client.post("create_custom_loss", unserved, 404)
         await client.post("forward_backward", {"model_id": client.model, "seq_id": 3, "x": "\x00" * 2000}, 413)
         await client.forward(4, 6)
         assert (await client.result(last))["metrics"]["weights:mean"] == 6.0
         refused = await client.result({"request_id": f"{client.model}/2"})
         assert refused["category"] == "user"
-        assert "save_weights_external is not served" in refused["error"]
+        assert "create_custom_loss is not served" in refused["error"]
     async with serving(tmp_path) as http:
         client.http = http
         assert (await client.result(await client.step(6)))["metrics"]["steps:max"] == 2
+
+
+async def test_a_large_body_counts_where_its_number_is_at_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving_module, "MAX_BODY_BYTES", 2000)
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        step = await client.step(2)
+
+        async def parts():
+            for part in (
+                b'{"forward_backward_input": "',
+                *[b"x" * 900] * 20,
+                f'", "model_id": "{client.model}",'.encode(),
+            ):
+                yield part
+            yield b' "seq_id": 1}'
+
+        answer = await http.post("/api/v1/forward_backward", headers=client.headers, content=parts())
+        assert answer.status_code == 413
+        assert (await client.result(step))["metrics"]["steps:max"] == 1
+
+
+async def test_other_optimizers_are_refused(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        body = {"session_id": client.session, "model_seq_id": 1, "base_model": str(MODEL)}
+        refused = await client.post("create_model", body | {"optimizer_config": {"type": "dimuon", "version": 1}}, 400)
+        assert refused["detail"] == "the optimizer 'dimuon' is not served: use adamw"
+        await client.post("create_model", body | {"optimizer_config": {"type": "adamw"}})
+
+
+async def test_the_last_log_probs_of_a_prompt(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        base = {"session_id": client.session, "sampling_session_seq_id": 1, "base_model": str(MODEL)}
+        sampler = (await client.post("create_sampling_session", base))["sampling_session_id"]
+        body = {
+            "sampling_session_id": sampler,
+            "prompt": {"chunks": [{"tokens": [1, 2, 3, 4]}]},
+            "prompt_logprobs": True,
+        }
+        for seq, (last, known) in enumerate(((None, 3), (2, 2), (1, 1), (0, 0), (99, 3), (-5, 0))):
+            asked = await client.post("asample", body | {"seq_id": seq, "prompt_logprobs_last_n": last})
+            found = (await client.result(asked))["prompt_logprobs"]
+            assert found == [None] * (4 - known) + [-0.75] * known
 
 
 async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
@@ -193,8 +243,6 @@ async def test_checkpoints_are_immutable_and_belong_to_their_key(tmp_path):
         assert (info["is_lora"], info["lora_rank"]) == (True, 4)
         listed = await client.post(f"training_runs/{client.session}:train:0/checkpoints", verb="GET")
         assert [one["checkpoint_id"] for one in listed["checkpoints"]] == ["weights/one"]
-        download = f"training_runs/{client.session}:train:0/checkpoints/weights/one/archive"
-        assert "copy the checkpoint's folder" in (await client.post(download, verb="GET", status=404))["detail"]
         await other.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE", status=404)
         await client.post(f"training_runs/{client.session}:train:0/checkpoints/weights/one", verb="DELETE")
         assert "no such checkpoint" in (await client.post("weights_info", {"tinker_path": path}, 404))["detail"]
@@ -239,6 +287,90 @@ async def test_checkpoints_go_when_their_time_to_live_is_over(tmp_path, monkeypa
         await client.post(f"{address}/weights/long/publish", status=404)
         await client.post(f"{address}/weights/long/publish", verb="DELETE", status=404)
         assert await listed() == {"long": None, "short": None}
+
+
+async def test_checkpoints_are_downloaded_by_signed_addresses(tmp_path, monkeypatch):
+    clock, now = SimpleNamespace(time=lambda: now), 1000.0
+    async with serving(tmp_path) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        body = {"model_id": client.model, "path": "one", "seq_id": 1}
+        saved = await client.result(await client.post("save_weights_external", body))
+        assert saved["path"] == f"tinker://{client.model}/external_weights/one"
+        monkeypatch.setattr(service_module, "time", SimpleNamespace(time=clock.time, monotonic=time.monotonic))
+        monkeypatch.setattr(downloads, "time", clock)
+        listed = f"training_runs/{client.model}/checkpoints"
+        assert (await client.post(listed, verb="GET"))["checkpoints"][0]["checkpoint_type"] == "external"
+        address = f"{listed}/external_weights/one/external_weights_urls"
+        links = await client.post(address, verb="GET")
+        assert links["expires"] == now + downloads.SECONDS
+        (name, url), *_ = links["urls"].items()
+        assert (name, len(links["urls"])) == ("adapter.json", 1)
+        assert url.startswith("http://127.0.0.1/api/v1/download/")
+        assert (await http.get(url)).content == b"0.0"
+        archive = f"/api/v1/{listed}/external_weights/one/archive"
+        whole = (await http.get(archive, headers=client.headers)).headers["location"]
+        with tarfile.open(fileobj=io.BytesIO((await http.get(whole)).content)) as tar:
+            assert tar.getnames() == ["adapter.json", "checkpoint_complete"]
+            assert tar.extractfile("adapter.json").read() == b"0.0"
+        for path in (address, archive.removeprefix("/api/v1/"), f"{listed}/external_weights/two/archive"):
+            await other.post(path, verb="GET", status=404)
+        for path in (f"{listed}/external_weights/one/x", f"{listed}/external_weights/one/archive/archive"):
+            await client.post(path, verb="GET", status=404)
+        later, note = str(int(now) + 10**6), url.replace("adapter.json", "checkpoint.json")
+        for forged in (note, url.replace("adapter.json", "../../info.json"), url.replace("1900", later), whole + "x"):
+            assert (await http.get(forged)).status_code in (400, 404)
+        for forged in ("/api/v1/download/x", "/api/v1/download/a/b/c/d/e/f"):
+            assert (await http.get(forged)).status_code == 400
+        now = 1000.0 + downloads.SECONDS + 1
+        assert (await http.get(url)).status_code == 404
+        now = 1000.0
+        await client.post(f"{listed}/external_weights/one", verb="DELETE")
+        assert (await http.get(url)).status_code == (await http.get(whole)).status_code == 404
+        encrypted = body | {"seq_id": 2, "age_encryption_recipients": ["age1x"]}
+        refused = await client.result(await client.post("save_weights_external", encrypted))
+        assert "encryption is not served" in refused["error"]
+
+
+async def test_a_checkpoint_stays_where_its_replacement_fails(tmp_path, monkeypatch):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        body = {"model_id": client.model, "path": "one", "overwrite": True}
+        await client.forward(1, 4)
+        await client.step(2)
+        path = (await client.result(await client.post("save_weights", body | {"seq_id": 3})))["path"]
+        await client.step(4)
+        bad = await client.result(await client.post("save_weights", body | {"seq_id": 5, "ttl_seconds": "soon"}))
+        assert "ttl_seconds" in bad["error"]
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "save", lambda model, folder: folder.mkdir() or 1 / 0)
+            bad = await client.result(await client.post("save_weights", body | {"seq_id": 6}))
+            assert bad["category"] == "server"
+        loaded = {"model_id": client.model, "seq_id": 7, "path": path, "optimizer": True}
+        assert "error" not in await client.result(await client.post("load_weights", loaded))
+        assert (await client.result(await client.step(8)))["metrics"]["weights:mean"] == 8.0
+        await client.result(await client.post("save_weights", body | {"seq_id": 9}))
+        assert json.loads((tmp_path / client.model / "weights" / "one" / "state.json").read_text())["weights"] == 8.0
+
+
+async def test_lists_come_in_pages_newest_first(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        for seq, name in enumerate("abc", 1):
+            body = {"model_id": client.model, "path": name, "seq_id": seq}
+            await client.result(await client.post("save_weights", body))
+
+        async def listed(query):
+            found = await client.post(f"checkpoints?{query}", verb="GET")
+            return [one["checkpoint_id"][-1] for one in found["checkpoints"]], found["cursor"]
+
+        assert await listed("limit=2&offset=0") == (["c", "b"], {"offset": 0, "limit": 2, "total_count": 3})
+        assert (await listed("limit=2&offset=2"))[0] == ["a"]
+        assert (await listed(""))[0] == ["c", "b", "a"]
+        assert (await listed("limit=-1&offset=-1"))[0] == ["c", "b", "a"]
+        await client.post("training_runs?limit=x", verb="GET", status=400)
+        runs = await client.post("training_runs?limit=1&offset=1", verb="GET")
+        assert (runs["training_runs"], runs["cursor"]["total_count"]) == ([], 1)
 
 
 async def test_samples_have_the_weights_of_their_session(tmp_path):
@@ -427,7 +559,7 @@ def test_the_printed_key_begins_as_the_sdk_wants(monkeypatch, given):
         ("get_info", {"model_id": "../x"}, 404),
         ("sessions", {}, 400),
         ("create_model", {"session_id": "MINE", "model_seq_id": 0, "base_model": "tiny", "lora_config": 5}, 400),
-        ("save_weights_external", {}, 404),
+        ("create_custom_loss", {}, 404),
         ("nothing/at/all", {}, 404),
     ],
 )

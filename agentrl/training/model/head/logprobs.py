@@ -173,11 +173,8 @@ class TokenLogprobs:
 
 
 @torch.no_grad()
-def score_tokens(
-    model: nn.Module | ModelHandle, ids: list[int], device: torch.device, compare: Compare | None = None
-) -> Tensor:
-    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. With
-    `compare` f32 [1 + M, len(ids)]: its figures follow. Collective for a sharded model."""
+def score_tokens(model: nn.Module | ModelHandle, ids: list[int], device: torch.device) -> Tensor:
+    """The model's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first. Collective
+    for a sharded model."""
     batch = Batch.of(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool), [len(ids)]).to(device)
-    logprobs, _, *figures = TokenLogprobs(model)(batch, every_token=True, compare=compare)
-    return (torch.stack([logprobs, *figures]) if compare else logprobs).cpu()
+    return TokenLogprobs(model)(batch, every_token=True)[0].cpu()
