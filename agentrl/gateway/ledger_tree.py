@@ -23,7 +23,7 @@ from agentrl.gateway.ledger_branch import LedgerBranch, Pending, Position, Sampl
 from agentrl.gateway.relaxed_forms import relaxed_forms
 from agentrl.gateway.request import TurnRequest
 from agentrl.gateway.settings import Matcher
-from agentrl.gateway.size import Size
+from agentrl.gateway.size import ITEMS_PER_MESSAGE, Size
 from agentrl.http.refusals import Refused
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.medium import media_of
@@ -78,27 +78,22 @@ class LedgerTree:
         return self._prefixes[name]
 
     def _begin(self, request: TurnRequest) -> Pending:
-        self.size.check_items(len(request.conversation.items))
+        self.size.check_count(len(request.conversation.items) // ITEMS_PER_MESSAGE)
         if request.previous:
             return self._following(request)
         end, whole = self._position(request)
         known = self._turns.get(end.turn, ()) if end.turn else ()
         turn = max(known, key=lambda turn: (len(turn.marks & end.marks), not turn.continued), default=None)
         if turn is not None:
-            return self._after(turn, [*end.tail, *_instructions(request, turn)], end.digest)
+            return self.after(turn, [*end.tail, *_instructions(request, turn)], end.digest)
         whole = [*request.conversation.head, *(rendered(self._read(request, 0)) if whole is None else whole)]
         if not whole:
             raise Refused("messages: give at least one")
         if self.matcher is not None and (found := self.matcher(whole, [b.messages for b in self.branches])) is not None:
             branch, new = self.branches[found[0]], whole[found[1] :]
             turn = next(turn for turn in reversed(self.answers.values()) if turn.branch is branch)
-            return self._after(turn, new, end.digest)
+            return self.after(turn, new, end.digest)
         return self._new(request, [*whole, *_instructions(request)], end.digest)
-
-    def again(self, name: str, said: list[Message], digest: Digest) -> Pending:
-        """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
-        Refused."""
-        return self._after(self.answers[name], said, digest)
 
     def write(
         self, pending: Pending, sampled: SampledTokens, message: Message, sent: Message, *, name: str, closed: bool
@@ -153,7 +148,7 @@ class LedgerTree:
         branch = turn.branch
         same = canonical.start(request.identity) == canonical.start([*branch.schemas, branch.role, branch.trained])
         if same and (not head or history[: len(head)] == head):
-            return self._after(turn, [*new, *_instructions(request, turn)], digest)
+            return self.after(turn, [*new, *_instructions(request, turn)], digest)
         old = [message for message in history if not (head and message["role"] == "system")]
         return self._new(request, [*head, *old, *new, *_instructions(request)], digest)
 
@@ -163,7 +158,8 @@ class LedgerTree:
             raise Refused(f"this rollout has no answer {request.previous!r} to follow: send the whole history", "lost")
         return self.answers[request.previous]
 
-    def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
+    def after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
+        """The position of new messages after a turn; `digest`: of the conversation that they end. Raises Refused."""
         return _first_form(relaxed_forms(new, middle=True), lambda new: self._continued(turn, new, digest))
 
     def _new(self, request: TurnRequest, messages: list[Message], digest: Digest) -> Pending:

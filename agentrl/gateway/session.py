@@ -171,7 +171,7 @@ class AgentSession:
     def _again(self, answer: ModelAnswer, wrong: list[Message], pending: Pending) -> Pending | None:
         """The next attempt at an answer; None where the conversation has no room for it."""
         try:
-            return self._begun(self.tree.again(answer.id, wrong, pending.digest))
+            return self._begun(self.tree.after(self.tree.answers[answer.id], wrong, pending.digest))
         except Refused:
             return None
 

@@ -30,20 +30,17 @@ class Size:
         if values > max(UNCHECKED_VALUES, VALUES_PER_TOKEN * self.longest):
             raise too_long(values, self.longest)
 
-    def check_items(self, count: int) -> None:
-        """Raises Refused for more items than fit."""
-        self._check_count(count // ITEMS_PER_MESSAGE)
-
     def check(self, messages: Sequence[Message]) -> None:
         """Raises Refused for messages with more text, or more of them and their calls, than fit."""
         calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-        self._check_count(len(messages) + len(calls))
+        self.check_count(len(messages) + len(calls))
         size = sum(len(text_of(message)) for message in messages)
         size += sum(len(str(call["arguments"])) for call in calls)
         if size > MAX_TOKEN_CHARS * self.longest:
             raise too_long(size // USUAL_TOKEN_CHARS, self.longest)
 
-    def _check_count(self, count: int) -> None:
+    def check_count(self, count: int) -> None:
+        """Raises Refused for more messages than fit."""
         if count > UNCHECKED_MESSAGES and count * MESSAGE_TOKENS > self.longest:
             raise too_long(count * MESSAGE_TOKENS, self.longest)
 
