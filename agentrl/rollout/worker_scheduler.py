@@ -11,7 +11,6 @@ Invariants:
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +52,6 @@ class WorkerScheduler(BatchScheduler):
     """Deaths of workers that one group survives."""
     scored_here: bool = False
     """Whether all rewards are computed here."""
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _door: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the group that gets its slots; others wait in order."""
 
@@ -88,7 +86,7 @@ class WorkerScheduler(BatchScheduler):
 
         for _ in range(self.retries + 1):
             trajectories = {job.key: (job.sample, sampling(job)) for job in missing.values()}
-            work = GroupJob(next(self._numbers), jobs[0].row, trajectories, scored)
+            work = GroupJob(jobs[0].row, trajectories, scored)
             try:
                 await self._send(work, taken)
                 return
