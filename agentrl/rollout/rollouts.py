@@ -1,7 +1,7 @@
 """Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -222,27 +222,24 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
     ) -> list[Trajectory]:
         """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
-        self.run(self.cache.start())
+        work = self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
         try:
             with self._checking_workers() as made:
-                work = self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
-                made += self.run(work)
+                made += self.run(self._watched(work))
         except Interrupted:
             self.run(self.engine.abort())
             raise
-        finally:
-            self.run(self.cache.stop())
         return made
 
     async def _concurrently(self, rows: Sequence[Row], **options: Any) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
-        await self.cache.start()
-        try:
-            made = await self.scheduler.run_concurrently(rows, **options)
-        finally:
-            await self.cache.stop()
+        made = await self._watched(self.scheduler.run_concurrently(rows, **options))
         await asyncio.to_thread(trim_heap)
         return made
+
+    async def _watched(self, work: Awaitable[list[Trajectory]]) -> list[Trajectory]:
+        async with self.cache.watching():
+            return await work
 
     @contextmanager
     def _checking_workers(self) -> Iterator[list[Trajectory]]:

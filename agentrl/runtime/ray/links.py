@@ -23,8 +23,6 @@ class State:
     """Version of the weights."""
     halted: bool = True
     """Whether requests wait."""
-    drained: bool = False
-    """Whether a halt waits for requests in flight, in place of interrupting them."""
 
 
 @dataclass
@@ -47,13 +45,11 @@ class ServerLink:
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue with the weights of the version."""
-        if not state.halted:
+        if state.halted:
+            await self.engine.pause()
+        else:
             self.engine.version = state.version
             await self.engine.resume()
-        elif state.drained:
-            await self.engine.drain()
-        else:
-            await self.engine.pause()
 
 
 @dataclass

@@ -44,7 +44,6 @@ class WorkerEngine(StoppableEngine):
         super().__init__(own)
         self.handles = handles
         self.state = State()
-        self._partial = not isinstance(own, RemoteEngine) or own.rollout.partial_rollout
 
     async def start(self) -> None:
         """Start the engine, and wait for the workers. Raises UserError."""
@@ -60,7 +59,7 @@ class WorkerEngine(StoppableEngine):
         await self.engine.abort()
 
     async def stop(self) -> None:
-        await self._set(State(self.weight_version, halted=True, drained=not self._partial))
+        await self._set(State(self.weight_version, halted=True))
 
     async def go_on(self) -> None:
         await self._set(State(self.weight_version, halted=False))
