@@ -12,11 +12,11 @@ from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
-from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
 from agentrl.runtime.shared_memory import SharedMemory
+from agentrl.runtime.starting import Start, start_servers
 from agentrl.training.learner import Learner
 
 
@@ -34,7 +34,6 @@ class LocalRuntime(Runtime):
             undo.callback(self.close)
             servers = start.take()
             self.start_times.imported()
-            self.sleeps = servers is not None and servers.sleeps
             self.apart = servers is not None and not servers.sleeps
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
@@ -72,6 +71,5 @@ class LocalRuntime(Runtime):
             engine = engine_in_process(config, self.learner.model.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner, self.start_times)
-        self._starting = remote, servers.launched
-        return remote
+        servers.send_from(self.learner)
+        return self._engine_over(servers, self.learner.score, self.learner.model.config.get_text_config().vocab_size)

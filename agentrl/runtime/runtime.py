@@ -15,6 +15,7 @@ from agentrl.core.isolated import IsolatedFunction
 from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
+from agentrl.engines.launching import Servers
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.async_sampling import AsyncSampling
@@ -26,6 +27,7 @@ from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
 
 if TYPE_CHECKING:
+    from agentrl.engines.sending import Score
     from agentrl.runtime.ray.learner import RayLearner
     from agentrl.training.learner import Learner
 
@@ -141,6 +143,12 @@ class Runtime(ABC):
         rollouts = Rollouts(config, self.tokenizer, engine, run, **options)
         self.stack.callback(rollouts.close)
         return rollouts
+
+    def _engine_over(self, servers: Servers, score: "Score", vocabulary: int) -> RemoteEngine:
+        """The engine over servers that may not answer yet."""
+        engine = servers.engine(score, vocabulary, self.start_times)
+        self.sleeps, self._starting = servers.sleeps, (engine, servers.launched)
+        return engine
 
     def _open_teachers(self, config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
         """The teachers on servers; `stack` closes them. `kind`: of their device, cpu or cuda."""

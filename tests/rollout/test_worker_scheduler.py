@@ -1,7 +1,7 @@
 """Trajectories made by several workers are those of one scheduler."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,14 +66,14 @@ class Worker:
         self.scheduler, self.engine = scheduler(self.script)
         self.end = GroupJobs(self.scheduler)
 
-    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
+    async def run(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
         async with aclosing(self.end.run(job)) as outlines:
             async for outline in outlines:
                 self.lives -= 1
                 self.serving = self.lives >= 0
                 if not self.serving:
                     break
-                take(Stored(replace(outline, body=STORE.put(outline.body)), job.row, STORE))
+                yield Stored(replace(outline, body=STORE.put(outline.body)), job.row, STORE)
         if not self.serving:
             raise WorkerLost(f"{self.name} died")
 
@@ -109,9 +109,9 @@ def watched(spread: WorkerScheduler) -> list[int]:
     for worker in spread.workers:
         send = worker.run
 
-        async def noted(job: GroupJob, take: Callable[[Trajectory], None], send: Any = send) -> None:
+        def noted(job: GroupJob, send: Any = send) -> AsyncGenerator[Trajectory, None]:
             loads.append(sum(each.load for each in spread.workers))
-            await send(job, take)
+            return send(job)
 
         worker.run = noted  # type: ignore[method-assign]
     return loads

@@ -15,8 +15,8 @@ from agentrl.engines.launching import Servers, weight_folder
 from agentrl.engines.servers import Replica, ServerProcess
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
-from agentrl.engines.starting import Start
 from agentrl.runtime import local
+from agentrl.runtime.starting import Start
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.learner import Learner
 from agentrl.training.model.attention.early_kernels import EarlyKernels

@@ -6,7 +6,7 @@ it had not finished.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -75,7 +75,7 @@ class WorkerHandle:
         self._serving.set()
         self._tasks.start(self._listen())
 
-    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
+    async def run(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
         """Run a job on this worker."""
         await self._serving.wait()
         if self._lost:
@@ -85,7 +85,7 @@ class WorkerHandle:
         try:
             async for body in made:
                 outline = await (await anext(made, body))  # the last item of a job that failed is its error
-                take(Stored(replace(outline, body=body), job.row, self.store))
+                yield Stored(replace(outline, body=body), job.row, self.store)
         except RayError as error:
             found = plain_error(error, self.name)
             if not isinstance(found, WorkerDied):

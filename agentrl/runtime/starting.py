@@ -1,7 +1,8 @@
-"""The start of a run in this process: servers start first, and load while all else is made ready."""
+"""The start of a run: servers and workers start first, and load while all else is made ready."""
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, launch
 from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.sharing import attention_heads
+from agentrl.runtime.ray import need_ray
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
@@ -31,6 +33,14 @@ class Start:
         servers, self.servers = self.servers, None
         return servers
 
+    def close(self) -> None:
+        """End what no runtime has taken."""
+        self.kernels.close()
+        if (left := self.take()) is not None:
+            asyncio.run(left.close())
+        if self.workers is not None and self.workers.exception() is None:
+            self.workers.result().stack.close()
+
 
 def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     """Launch the servers of a run whose work is in this process. Raises UserError."""
@@ -48,14 +58,18 @@ def start_kernels(config: Config) -> EarlyKernels:
 
 @contextmanager
 def starting(config: Config, times: StartTimes | None) -> Iterator[Start]:
-    """`start_servers` and `start_kernels` for the body, which imports and opens a runtime. Servers that none has taken
-    end with it."""
+    """`start_servers` and `start_kernels`, or the workers on Ray, for the body, which imports and opens a runtime. What
+    none has taken ends with it. Raises UserError, also without Ray."""
     start = start_servers(config, times)
-    try:
-        if processes(config.trainer, config.rollout) == 1:
-            start.kernels = start_kernels(config)
-        yield start
-    finally:
-        start.kernels.close()
-        if (left := start.take()) is not None:
-            asyncio.run(left.close())
+    with ThreadPoolExecutor(1, "agentrl-ray") as thread:
+        try:
+            if processes(config.trainer, config.rollout) == 1:
+                start.kernels = start_kernels(config)
+            else:
+                need_ray(config)
+                from agentrl.runtime.ray.servers import start_workers
+
+                start.workers = thread.submit(start_workers, config)
+            yield start
+        finally:
+            start.close()

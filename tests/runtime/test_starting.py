@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
-from agentrl.engines import starting as module
-from agentrl.engines.starting import start_kernels, start_servers, starting
+from agentrl.runtime import starting as module
+from agentrl.runtime.starting import start_kernels, start_servers, starting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 
