@@ -1,4 +1,4 @@
-"""Launches the engine that the settings ask for: its servers, and their GPUs.
+"""Launches what the settings ask for: servers, on their GPUs, and compilers of kernels.
 
 Invariant: until the servers are launched nothing here imports PyTorch, which takes seconds.
 """
@@ -19,13 +19,14 @@ from agentrl.core.points import ENGINES, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
 from agentrl.engines.backends import kwargs_of, server_backend, server_dtype
 from agentrl.engines.engine import Engine
-from agentrl.engines.gpus import placements, teacher_gpus, visible_gpus
+from agentrl.engines.gpus import device_kind, placements, teacher_gpus, visible_gpus
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
 from agentrl.engines.servers.host import first_gpu
 from agentrl.engines.servers.installation import find_python
 from agentrl.engines.servers.process import Scratch, free_port
-from agentrl.engines.sharing import Sharing, model_length, sequences_in_process, shared
+from agentrl.engines.sharing import Sharing, attention_heads, model_length, sequences_in_process, shared
 from agentrl.tracking.start_times import StartTimes
+from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
 
 if TYPE_CHECKING:
     import torch
@@ -170,6 +171,13 @@ def launch(config: Config, kind: str) -> Servers | None:
     for replica in replicas:
         replica.launch()
     return servers
+
+
+def start_kernels(config: Config) -> EarlyKernels:
+    """Compile the kernels of a policy that this process trains, alone or as a rank."""
+    if device_kind(config.trainer.device) != "cuda":
+        return EarlyKernels()
+    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), first_gpu()[0][0])
 
 
 def resolve_weight_sync(rollout: Rollout, kind: str, *, apart: bool, opens: bool) -> str:

@@ -10,12 +10,10 @@ from typing import Any
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.gpus import device_kind
-from agentrl.engines.launching import Servers, launch
-from agentrl.engines.servers.host import first_gpu
-from agentrl.engines.sharing import attention_heads
+from agentrl.engines.launching import Servers, launch, start_kernels
 from agentrl.runtime.ray import need_ray
 from agentrl.tracking.start_times import StartTimes
-from agentrl.training.model.attention.early_kernels import EarlyKernels, compile_early
+from agentrl.training.model.attention.early_kernels import EarlyKernels
 
 
 @dataclass
@@ -47,13 +45,6 @@ def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     alone = processes(config.trainer, config.rollout) == 1
     servers = launch(config, device_kind(config.trainer.device)) if alone else None
     return Start(servers, times=times or StartTimes())
-
-
-def start_kernels(config: Config) -> EarlyKernels:
-    """Compile the kernels of a policy that this process trains, alone or as a rank."""
-    if device_kind(config.trainer.device) != "cuda":
-        return EarlyKernels()
-    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), first_gpu()[0][0])
 
 
 @contextmanager

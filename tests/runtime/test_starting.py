@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
-from agentrl.runtime import starting as module
-from agentrl.runtime.starting import start_kernels, start_servers, starting
+from agentrl.engines import launching as module
+from agentrl.engines.launching import start_kernels
+from agentrl.runtime.starting import start_servers, starting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.attention.early_kernels import EarlyKernels
 

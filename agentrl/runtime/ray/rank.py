@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema.fsdp import Sharding
+from agentrl.engines.launching import start_kernels
 from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.runtime.ray.engine_worker import EngineWorker
 from agentrl.runtime.ray.store import RayStore, send_references
 from agentrl.runtime.ray.worker import Worker
-from agentrl.runtime.starting import start_kernels
 from agentrl.trajectory.plain import changed_groups
 from agentrl.trajectory.store import stored
 
