@@ -1,7 +1,7 @@
 """Makes the trajectories of a run: engine, context, scorer and scheduler."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -222,10 +222,10 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
     ) -> list[Trajectory]:
         """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
-        work = self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
+        make = self.cache.watching()(self.scheduler.run)
         try:
             with self._checking_workers() as made:
-                made += self.run(self._watched(work))
+                made += self.run(make(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options))
         except Interrupted:
             self.run(self.engine.abort())
             raise
@@ -233,13 +233,10 @@ class Rollouts:
 
     async def _concurrently(self, rows: Sequence[Row], **options: Any) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
-        made = await self._watched(self.scheduler.run_concurrently(rows, **options))
+        make = self.cache.watching()(self.scheduler.run_concurrently)
+        made = await make(rows, **options)
         await asyncio.to_thread(trim_heap)
         return made
-
-    async def _watched(self, work: Awaitable[list[Trajectory]]) -> list[Trajectory]:
-        async with self.cache.watching():
-            return await work
 
     @contextmanager
     def _checking_workers(self) -> Iterator[list[Trajectory]]:

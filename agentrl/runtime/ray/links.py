@@ -14,15 +14,8 @@ from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl_sandbox.open_files import allow_open_files
 
-
-@dataclass(frozen=True)
-class State:
-    """The engine's state, which all workers must know."""
-
-    version: int = 0
-    """Version of the weights."""
-    halted: bool = True
-    """Whether requests wait."""
+State = int | None
+"""The engine's state, which all workers must know: the version of its weights; None: requests wait."""
 
 
 @dataclass
@@ -45,10 +38,10 @@ class ServerLink:
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue with the weights of the version."""
-        if state.halted:
+        if state is None:
             await self.engine.pause()
         else:
-            self.engine.version = state.version
+            self.engine.version = state
             await self.engine.resume()
 
 

@@ -85,10 +85,10 @@ class RolloutWorker(Worker):
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue; returns when no halted request is under way."""
-        if state.halted:
+        if state is None:
             await self.engine.stop()
         await self.link.set(state)
-        if not state.halted:
+        if state is not None:
             await self.engine.go_on()
 
     async def serves(self, url: str, error: str | None) -> None:

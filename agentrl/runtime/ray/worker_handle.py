@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.core.tasks import Tasks, cancelled
 from agentrl.rollout.group_jobs import GroupJob
 from agentrl.rollout.worker_scheduler import WorkerLost
-from agentrl.runtime.ray.failures import plain_error
+from agentrl.runtime.ray.failures import answered, plain_error
 from agentrl.runtime.ray.links import State
 from agentrl.runtime.ray.rollout_worker import Event, Lost
 from agentrl.training.checkpoint.restarts import WorkerDied
@@ -64,14 +64,11 @@ class WorkerHandle:
 
     async def opened(self) -> None:
         """Wait until it is ready, and listen to it from now on. Raises UserError."""
-        try:
-            await self._opening
-        except RayError as error:
-            raise plain_error(error, self.name) from error
-        state = None
-        while state != self.state():
-            state = self.state()
-            await self.actor.set.remote(state)
+        await answered(self._opening, self.name)
+        told: State = -1  # of no version
+        while told != self.state():
+            told = self.state()
+            await self.actor.set.remote(told)
         self._serving.set()
         self._tasks.start(self._listen())
 
@@ -100,11 +97,9 @@ class WorkerHandle:
         if not self.serving or self._lost:
             return None
         try:
-            return await getattr(self.actor, method).remote(*args)
-        except RayActorError:
+            return await answered(getattr(self.actor, method).remote(*args), self.name)
+        except WorkerDied:
             return None
-        except RayError as error:
-            raise plain_error(error, self.name) from error
 
     async def close(self) -> None:
         """Stop it."""
