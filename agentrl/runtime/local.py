@@ -8,6 +8,8 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
@@ -15,7 +17,6 @@ from agentrl.engines.launching import Servers, engine_in_process
 from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
-from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.runtime.starting import Start, start_servers
 from agentrl.training.learner import Learner
 
@@ -29,7 +30,6 @@ class LocalRuntime(Runtime):
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
         super().__init__(start.times)
-        self.memory = SharedMemory()
         with ExitStack() as undo:
             undo.callback(self.close)
             servers = start.take()
@@ -56,14 +56,12 @@ class LocalRuntime(Runtime):
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""
-        if self.sleeps:
-            with self.memory.freed_by_engine():
-                super()._halt_engine()
-        elif self.async_sampling is not None:
+        super()._halt_engine()
+        if not self.sleeps and self.async_sampling is not None:
             self.async_sampling.pause()
 
     def _free_memory(self) -> None:
-        self.memory.leave_to_engine()
+        torch.cuda.empty_cache()
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
