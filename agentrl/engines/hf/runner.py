@@ -14,7 +14,7 @@ from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Drawn, Generation, Sampling
 from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
-from agentrl.engines.hf.sampler import likeliest, sample, stream
+from agentrl.engines.hf.sampler import likeliest, sample, streams
 from agentrl.trajectory.medium import Medium
 
 
@@ -116,7 +116,8 @@ def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[f
         for row, request in zip(logits, requests, strict=True):
             if request.sampling.candidates and request.sampling.temperature and not request.drawn:
                 request.candidates = likeliest(row, request.sampling)
-        return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])
+        noise = streams([request.seed for request in requests], [request.drawn for request in requests])
+        return sample(logits, samplings, noise)
 
 
 def penalized(logits: Tensor, requests: Sequence[Request]) -> Tensor:
