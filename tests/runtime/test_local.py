@@ -38,7 +38,7 @@ def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
     assert servers.scratch.path.is_dir()
     with pytest.raises(UserError, match="model.path: there is no folder"):
         local.LocalRuntime(config, start=Start(servers))
-    assert not server.launched
+    assert not server.alive
     assert not servers.scratch.path.exists()
 
 
