@@ -133,14 +133,15 @@ class Runtime(ABC):
         self, config: Config, own: Engine, measured: StoppableEngine | None = None, **options: Any
     ) -> Rollouts:
         """The rollouts of the run; `stack` closes them, with their engine. `measured`: its workers' engine."""
-        engine, run = measured or own, self.runner.run
-        if config.trainer.max_staleness > 0:
-            engine = measured = measured or PausableEngine(own, partial=config.rollout.partial_rollout)
+        run, ahead, partial = self.runner.run, config.trainer.max_staleness > 0, config.rollout.partial_rollout
+        if ahead or not partial:  # requests of live agents may run at any time
+            measured = measured or PausableEngine(own, partial=partial)
+        if ahead and measured is not None:
             servers = own if isinstance(own, RemoteEngine) else None
             self.async_sampling = AsyncSampling(self.runner, measured, servers)
             run = self.async_sampling.run
         options |= {"background": self.async_sampling, "stop": self.stop}
-        rollouts = Rollouts(config, self.tokenizer, engine, run, **options)
+        rollouts = Rollouts(config, self.tokenizer, measured or own, run, **options)
         self.stack.callback(rollouts.close)
         return rollouts
 

@@ -16,6 +16,7 @@ from agentrl.engines.servers import Replica, ServerProcess
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.runtime import local
+from agentrl.runtime import runtime as runtime_module
 from agentrl.runtime.starting import Start
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.learner import Learner
@@ -69,3 +70,24 @@ def test_models_are_made_again_where_the_kernel_is_not_the_assumed_one(keeps: bo
     assert process.returncode == 0
     assumed, real = ([("prepare", 3, early), ("warm_up", False, early)] for early in (True, False))
     assert runtime.learner.asked == assumed + real * (not keeps)
+
+
+@pytest.mark.parametrize(("bound", "partial", "waits"), [(0, True, None), (0, False, False), (2, True, True)])
+def test_an_update_waits_for_requests_also_where_nothing_is_sampled_ahead(
+    bound: int, partial: bool, waits: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live agents ask at any time. `waits`: `partial` of the engine around it; None: there is none around it."""
+    made: list[Any] = []
+    runtime: Any = object.__new__(local.LocalRuntime)
+    runtime.runner, runtime.tokenizer, runtime.stop = SimpleNamespace(run=None), None, None
+    runtime.async_sampling, runtime.stack = None, SimpleNamespace(callback=lambda close: None)
+    monkeypatch.setattr(runtime_module, "AsyncSampling", lambda *_: SimpleNamespace(run=None))
+    config = Config(rollout=Rollout(partial_rollout=partial), trainer=Trainer(max_staleness=bound))
+
+    def rollouts(config: Config, tokenizer: Any, engine: Any, run: Any, **_: Any) -> Any:
+        made.append(engine)
+        return SimpleNamespace(close=None)
+
+    monkeypatch.setattr(runtime_module, "Rollouts", rollouts)
+    runtime._open_rollouts(config, SimpleNamespace())
+    assert getattr(made[0], "partial", None) is waits
