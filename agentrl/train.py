@@ -13,11 +13,11 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.stopping import STOPPING
 from agentrl.data.splits import Splits
-from agentrl.engines.starting import Start
 from agentrl.rollout.sampler import Sampler, Validation, stream_of
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.opening import open_runtime, read_splits
 from agentrl.runtime.runtime import Runtime
+from agentrl.runtime.starting import Start
 from agentrl.tracking.callbacks import Callbacks, RunStart, Step
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages

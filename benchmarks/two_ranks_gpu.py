@@ -72,14 +72,14 @@ def ready_first(worker):
         self.device
     worker.Worker.__init__ = __init__
 
-def late(ray):
+def late(starting):
     from contextlib import nullcontext
-    ray.starting_workers = lambda *args: nullcontext()
+    starting.starting = lambda config, times: nullcontext(starting.Start(times=times))
 
 PATCHES = {
     "agentrl.training.parallel.fsdp": one_by_one,
     "agentrl.runtime.ray.worker": ready_first,
-    "agentrl.runtime.ray": late,
+    "agentrl.runtime.starting": late,
 }
 sys.meta_path.insert(0, Patch())
 """

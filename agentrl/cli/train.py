@@ -51,10 +51,9 @@ def run(args: argparse.Namespace) -> int:
 def train(config: "Config", times: "StartTimes | None" = None) -> None:
     """Launch the servers, then import the rest of the program, which takes seconds, and train. `times`: of the start,
     which began before."""
-    from agentrl.engines.starting import starting
-    from agentrl.runtime.ray import starting_workers
+    from agentrl.runtime.starting import starting
 
-    with starting(config, times) as start, starting_workers(config, start):
+    with starting(config, times) as start:
         from agentrl.train import train
 
         train(config, start=start)

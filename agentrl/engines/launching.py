@@ -1,4 +1,4 @@
-"""Launches the engine that the settings ask for: its servers, and their GPUs.
+"""Launches the servers that the settings ask for, on their GPUs.
 
 Invariant: until the servers are launched nothing here imports PyTorch, which takes seconds.
 """
@@ -30,6 +30,8 @@ from agentrl.tracking.start_times import StartTimes
 if TYPE_CHECKING:
     import torch
 
+    from agentrl.engines.sending import Score
+    from agentrl.engines.servers.weights.transport import Transport
     from agentrl.training.learner import Learner
 
 KEY = "rollout.name"
@@ -109,25 +111,32 @@ class Servers:
     """Whether the engine gives its memory back while the policy trains."""
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
+    transport: "Transport | None" = None
+    """Sends them the weights; set when the policy is there."""
 
-    def engine(self, learner: "Learner", times: StartTimes) -> RemoteEngine:
-        """The engine that samples from the weights of the learner's policies; `times` counts the seconds of their
-        check. Raises UserError where PyTorch does not use the GPU that the servers have."""
-        from agentrl.engines.sending import probe_for, sent_weights, transport
+    def send_from(self, learner: "Learner") -> None:
+        """Have them get the weights of a learner in this process. Raises UserError where PyTorch does not use the GPU
+        that they have."""
+        from agentrl.engines.sending import sent_weights, transport
 
-        model = learner.model
-        device = next(model.module.parameters()).device
+        device = next(learner.model.module.parameters()).device
         if device.type != self.kind:
             raise UserError(
                 f"trainer.device=auto: the servers were started for {self.kind}, and PyTorch uses {device.type}: set "
                 f"trainer.device={device.type}"
             )
-        weights = sent_weights(self.config, model, self.weight_sync, device)
-        probe = probe_for(self.config, learner.score, model.config.get_text_config().vocab_size)
-        scratch = self.scratch.path
-        sender = transport(self.config, weights, self.weight_sync, device, scratch, placed=learner.placed)
+        weights = sent_weights(self.config, learner.model, self.weight_sync, device)
+        given = self.config, weights, self.weight_sync, device, self.scratch.path
+        self.transport = transport(*given, placed=learner.placed)
+
+    def engine(self, score: "Score", vocabulary: int, times: StartTimes) -> RemoteEngine:
+        """The engine over them. `score`: the policy's log-probs, of which `vocabulary` tokens have some; `times` counts
+        the seconds of the weights' check."""
+        from agentrl.engines.sending import probe_for
+
+        probe = probe_for(self.config, score, vocabulary)
         check = probe and times.timed("probe", probe)
-        return RemoteEngine(self.backend, self.replicas, sender, check=check, scratch=self.scratch)
+        return RemoteEngine(self.backend, self.replicas, self.transport, check=check, scratch=self.scratch)
 
     async def close(self) -> None:
         """Stop the servers, when no engine was made of them."""

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakSet
 
 from agentrl.core.loop_thread import LoopFuture, LoopThread
-from agentrl.core.tasks import cancelled
+from agentrl.core.tasks import Tasks, cancelled
 from agentrl.engines.servers import RemoteEngine
 from agentrl.rollout.gc_control import deferred_collection
 from agentrl.rollout.pausable_engine import StoppableEngine
@@ -30,14 +29,14 @@ class AsyncSampling:
         self.thread, self.engine, self.shares_parameters = thread, engine, servers is None
         self._weights = asyncio.Lock() if servers is None else servers.weights_lock
         self._paused = False
-        self._tasks = WeakSet[asyncio.Task[Any]]()
+        self._tasks = Tasks()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
 
     def start(self, work: Coroutine[Any, Any, list[Trajectory]]) -> LoopFuture[list[Trajectory]]:
         """Begin the trajectories of a batch."""
         self.resume()
-        return self.thread.start(self._noted(work))
+        return self.thread.start(self._tracked(work))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Carry out other work of the rollouts. The engine samples, even if an update was interrupted before."""
@@ -75,11 +74,9 @@ class AsyncSampling:
             self.thread.run(cancelled(self._tasks))
         self._stack.close()
 
-    async def _noted(self, work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        return await work
+    async def _tracked(self, work: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+        made: list[Trajectory] = await self._tasks.start(work)
+        return made
 
     async def _release(self) -> None:
         self._weights.release()

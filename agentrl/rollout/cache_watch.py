@@ -4,7 +4,8 @@ Invariant: it only reads figures; a dead engine ends the watch and nothing else.
 """
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
@@ -24,18 +25,19 @@ class CacheWatch:
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to read; batches that run at once share a watch."""
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Read while the body runs, and once more after it; bodies that run at once share a watch."""
         self._watchers += 1
-        self._task = self._task or asyncio.create_task(self._watch())
-
-    async def stop(self) -> None:
-        """Read once more; with the last batch the watch ends."""
-        self._watchers -= 1
-        if not self._watchers and self._task is not None:
-            self._task.cancel()
-            self._task = None
-        await self._read(used=False)  # nothing runs any more
+        self._task = task = self._task or asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                task.cancel()
+                self._task = None
+            await self._read(used=False)  # nothing runs any more
 
     def metrics(self) -> dict[str, float]:
         """Since the last call: mean and greatest share of the cache in use, and share of prompt tokens found there."""

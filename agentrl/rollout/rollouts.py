@@ -222,25 +222,19 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, **options: bool
     ) -> list[Trajectory]:
         """Run a batch. A stop request cancels it; the engine then samples nothing while the run saves."""
-        self.run(self.cache.start())
+        make = self.cache.watching()(self.scheduler.run)
         try:
             with self._checking_workers() as made:
-                work = self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options)
-                made += self.run(work)
+                made += self.run(make(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, **options))
         except Interrupted:
             self.run(self.engine.abort())
             raise
-        finally:
-            self.run(self.cache.stop())
         return made
 
     async def _concurrently(self, rows: Sequence[Row], **options: Any) -> list[Trajectory]:
         """The trajectories of a batch that runs while others do."""
-        await self.cache.start()
-        try:
-            made = await self.scheduler.run_concurrently(rows, **options)
-        finally:
-            await self.cache.stop()
+        make = self.cache.watching()(self.scheduler.run_concurrently)
+        made = await make(rows, **options)
         await asyncio.to_thread(trim_heap)
         return made
 

@@ -11,9 +11,8 @@ Invariants:
 """
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
@@ -40,8 +39,8 @@ class GroupWorker(Protocol):
     def serving(self) -> bool:
         """Whether it takes jobs."""
 
-    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
-        """Return when each trajectory of the job was given to `take`. Raises WorkerLost, and the job's error."""
+    def run(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
+        """The trajectories of the job as they finish. Raises WorkerLost, and the job's error."""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +52,6 @@ class WorkerScheduler(BatchScheduler):
     """Deaths of workers that one group survives."""
     scored_here: bool = False
     """Whether all rewards are computed here."""
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _door: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the group that gets its slots; others wait in order."""
 
@@ -81,35 +79,41 @@ class WorkerScheduler(BatchScheduler):
     ) -> None:
         """Make the trajectories of one row, also where workers die."""
         missing = {job.key: job for job in jobs}
-
-        def taken(trajectory: Trajectory) -> None:
-            del missing[trajectory.key]
-            take(trajectory)
-
         for _ in range(self.retries + 1):
             trajectories = {job.key: (job.sample, sampling(job)) for job in missing.values()}
-            work = GroupJob(next(self._numbers), jobs[0].row, trajectories, scored)
+            work = GroupJob(jobs[0].row, trajectories, scored)
             try:
-                await self._send(work, taken)
+                async with aclosing(self._made(work)) as made:
+                    async for trajectory in made:
+                        del missing[trajectory.key]
+                        take(trajectory)
                 return
             except WorkerLost as lost:
                 why = f"{lost}, {plural(self.retries + 1, 'time')} in a row"
-        for job in list(missing.values()):
-            taken(failed(job, why))
+        for job in missing.values():
+            take(failed(job, why))
 
-    async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
-        """Run a job on the worker with the least load, when slots are free."""
-        held = min(len(job.trajectories), self.max_concurrent)
+    async def _made(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
+        """The trajectories of a job, by the worker with the least load, when slots are free. Each that is finished
+        counts no more as load, and gives its slot back."""
+        left = len(job.trajectories)
+        held = min(left, self.max_concurrent)
         async with self._door:
             await _acquire(self.slots, held)
         worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
-        with _counted(worker, self.slots, len(job.trajectories), held) as finish:
-
-            def take(trajectory: Trajectory) -> None:
-                finish()
-                taken(trajectory)
-
-            await worker.run(job, take)
+        worker.load += left
+        try:
+            async with aclosing(worker.run(job)) as made:
+                async for trajectory in made:
+                    worker.load, left = worker.load - 1, left - 1
+                    if held > left:
+                        held -= 1
+                        self.slots.release()
+                    yield trajectory
+        finally:
+            worker.load -= left
+            for _ in range(held):
+                self.slots.release()
 
 
 async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
@@ -118,26 +122,3 @@ async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
         for _ in range(count):
             await stack.enter_async_context(slots)
         stack.pop_all()
-
-
-@contextmanager
-def _counted(
-    worker: GroupWorker, slots: asyncio.Semaphore, trajectories: int, held: int
-) -> Iterator[Callable[[], None]]:
-    """Count a job's trajectories as the worker's load. Yields a function to call for each that is finished, which
-    gives its slot back; the rest is given back at the end."""
-    left = {"load": trajectories, "slots": held}
-    worker.load += trajectories
-
-    def finish() -> None:
-        worker.load -= 1
-        left["load"] -= 1
-        if left["slots"] > left["load"]:
-            left["slots"] -= 1
-            slots.release()
-
-    try:
-        yield finish
-    finally:
-        for _ in range(left["load"]):
-            finish()

@@ -8,15 +8,16 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, engine_in_process
-from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
-from agentrl.runtime.shared_memory import SharedMemory
+from agentrl.runtime.starting import Start, start_servers
 from agentrl.training.learner import Learner
 
 
@@ -29,12 +30,10 @@ class LocalRuntime(Runtime):
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
         super().__init__(start.times)
-        self.memory = SharedMemory()
         with ExitStack() as undo:
             undo.callback(self.close)
             servers = start.take()
             self.start_times.imported()
-            self.sleeps = servers is not None and servers.sleeps
             self.apart = servers is not None and not servers.sleeps
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
@@ -57,14 +56,12 @@ class LocalRuntime(Runtime):
 
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""
-        if self.sleeps:
-            with self.memory.freed_by_engine():
-                super()._halt_engine()
-        elif self.async_sampling is not None:
+        super()._halt_engine()
+        if not self.sleeps and self.async_sampling is not None:
             self.async_sampling.pause()
 
     def _free_memory(self) -> None:
-        self.memory.leave_to_engine()
+        torch.cuda.empty_cache()
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
@@ -72,6 +69,5 @@ class LocalRuntime(Runtime):
             engine = engine_in_process(config, self.learner.model.module)
             self.runner.run(engine.start())
             return engine
-        remote = servers.engine(self.learner, self.start_times)
-        self._starting = remote, servers.launched
-        return remote
+        servers.send_from(self.learner)
+        return self._engine_over(servers, self.learner.score, self.learner.model.config.get_text_config().vocab_size)

@@ -6,10 +6,10 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.data.splits import Reader, Splits
-from agentrl.engines.starting import Start
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.ray import need_ray
 from agentrl.runtime.runtime import Runtime
+from agentrl.runtime.starting import Start
 from agentrl.training import load_processor
 from agentrl.training.sft.run import Run
 

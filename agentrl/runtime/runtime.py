@@ -15,6 +15,7 @@ from agentrl.core.isolated import IsolatedFunction
 from agentrl.core.loop_thread import LoopThread
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Engine
+from agentrl.engines.launching import Servers
 from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.teachers import Launch, ServerTeacher, launch_teachers
 from agentrl.rollout.async_sampling import AsyncSampling
@@ -26,6 +27,7 @@ from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
 
 if TYPE_CHECKING:
+    from agentrl.engines.sending import Score
     from agentrl.runtime.ray.learner import RayLearner
     from agentrl.training.learner import Learner
 
@@ -131,16 +133,23 @@ class Runtime(ABC):
         self, config: Config, own: Engine, measured: StoppableEngine | None = None, **options: Any
     ) -> Rollouts:
         """The rollouts of the run; `stack` closes them, with their engine. `measured`: its workers' engine."""
-        engine, run = measured or own, self.runner.run
-        if config.trainer.max_staleness > 0:
-            engine = measured = measured or PausableEngine(own, partial=config.rollout.partial_rollout)
+        run, ahead, partial = self.runner.run, config.trainer.max_staleness > 0, config.rollout.partial_rollout
+        if ahead or not partial:  # requests of live agents may run at any time
+            measured = measured or PausableEngine(own, partial=partial)
+        if ahead and measured is not None:
             servers = own if isinstance(own, RemoteEngine) else None
             self.async_sampling = AsyncSampling(self.runner, measured, servers)
             run = self.async_sampling.run
         options |= {"background": self.async_sampling, "stop": self.stop}
-        rollouts = Rollouts(config, self.tokenizer, engine, run, **options)
+        rollouts = Rollouts(config, self.tokenizer, measured or own, run, **options)
         self.stack.callback(rollouts.close)
         return rollouts
+
+    def _engine_over(self, servers: Servers, score: "Score", vocabulary: int) -> RemoteEngine:
+        """The engine over servers that may not answer yet."""
+        engine = servers.engine(score, vocabulary, self.start_times)
+        self.sleeps, self._starting = servers.sleeps, (engine, servers.launched)
+        return engine
 
     def _open_teachers(self, config: Config, kind: str, launch: Launch) -> dict[str, ServerTeacher]:
         """The teachers on servers; `stack` closes them. `kind`: of their device, cpu or cuda."""

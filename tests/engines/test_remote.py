@@ -21,6 +21,7 @@ from agentrl.engines.servers.process import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.http.client import Http, ServerLost
+from agentrl.rollout.pausable_engine import PausableEngine
 from agentrl_sandbox.http_client import HttpClient
 from tests.frames import frames_since
 from tests.waiting import wait_for
@@ -221,8 +222,8 @@ async def test_an_error_of_a_healthy_server_is_not_retried(fakes: list[Fake]) ->
 
 @pytest.mark.parametrize("partial", [True, False])
 async def test_an_update_interrupts_or_waits(fakes: list[Fake], partial: bool) -> None:
-    engine = await engine_of(fakes[:1], partial_rollout=partial)
-    go = asyncio.Event()
+    own = await engine_of(fakes[:1])
+    engine, go = PausableEngine(own, partial=partial), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
         while not (go.is_set() or fakes[0].aborted):  # noqa: ASYNC110
@@ -243,7 +244,7 @@ async def test_an_update_interrupts_or_waits(fakes: list[Fake], partial: bool) -
     first, last = await task, await late
     assert (first.weight_version, first.versions) == (0, (0, 0, 4, 4, 4) if partial else ())
     assert (last.weight_version, last.versions) == (4, ())
-    await engine.close()
+    await own.close()
 
 
 @pytest.mark.parametrize("trouble", ["a pause", "a restart"])

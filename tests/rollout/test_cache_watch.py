@@ -31,11 +31,8 @@ async def test_use_and_hits_since_the_last_call(monkeypatch: pytest.MonkeyPatch)
     engine: Any = Engine()
     watch = CacheWatch(engine)
     assert watch.metrics() == {}
-    await watch.start()
-    await watch.start()
-    await engine.often.wait()
-    await watch.stop()
-    await watch.stop()
+    async with watch.watching(), watch.watching():
+        await engine.often.wait()
     first = watch.metrics()
     assert first["perf/prefix_hit_rate"] == pytest.approx(0.4)
     assert (first["perf/kv_use_max"], first["perf/kv_use_mean"]) == (0.5, 0.375)  # the last reading is after the work
@@ -49,6 +46,6 @@ async def test_a_dead_engine_and_one_without_figures_give_nothing() -> None:
     engine: Any = Engine()
     engine.dead = True
     watch = CacheWatch(engine)
-    await watch.start()
-    await watch.stop()
+    async with watch.watching():
+        pass
     assert watch.metrics() == {}

@@ -1,8 +1,9 @@
 """Trajectories made by several workers are those of one scheduler."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.shares import VARIABLE, share_of
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.group_jobs import Done, GroupJob, GroupJobs
+from agentrl.rollout.group_jobs import GroupJob, GroupJobs
 from agentrl.rollout.loops import SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.worker_scheduler import WorkerLost, WorkerScheduler
@@ -60,43 +61,21 @@ class Worker:
     lives: int = 10_000
     load: int = 0
     serving: bool = True
-    jobs: dict[int, tuple[GroupJob, Callable[[Trajectory], None], asyncio.Future[None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scheduler, self.engine = scheduler(self.script)
-        self.end = GroupJobs(self.scheduler, self.receive, STORE.put)
+        self.end = GroupJobs(self.scheduler)
 
-    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
-        if self.lives <= 0:
-            self.serving = False
+    async def run(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
+        async with aclosing(self.end.run(job)) as outlines:
+            async for outline in outlines:
+                self.lives -= 1
+                self.serving = self.lives >= 0
+                if not self.serving:
+                    break
+                yield Stored(replace(outline, body=STORE.put(outline.body)), job.row, STORE)
+        if not self.serving:
             raise WorkerLost(f"{self.name} died")
-        over = asyncio.get_running_loop().create_future()
-        self.jobs[job.number] = job, take, over
-        self.end.start(job)
-        try:
-            await over
-        except asyncio.CancelledError:
-            self.end.cancel(job.number)
-            raise
-
-    def receive(self, done: Done) -> None:
-        self.lives -= 1
-        job, take, over = self.jobs[done.job]
-        if over.done():
-            return
-        if self.lives < 0:
-            for *_, each in self.jobs.values():
-                if not each.done():
-                    each.set_exception(WorkerLost(f"{self.name} died"))
-        elif done.error is not None:
-            over.set_exception(done.error)
-        else:
-            assert done.outline is not None
-            trajectory = Stored(done.outline, job.row, STORE)
-            take(trajectory)
-            job.trajectories.pop(trajectory.key)
-            if not job.trajectories:
-                over.set_result(None)
 
 
 def says(key: str, turn: int) -> str | Exception:
@@ -130,9 +109,9 @@ def watched(spread: WorkerScheduler) -> list[int]:
     for worker in spread.workers:
         send = worker.run
 
-        async def noted(job: GroupJob, take: Callable[[Trajectory], None], send: Any = send) -> None:
+        def noted(job: GroupJob, send: Any = send) -> AsyncGenerator[Trajectory, None]:
             loads.append(sum(each.load for each in spread.workers))
-            await send(job, take)
+            return send(job)
 
         worker.run = noted  # type: ignore[method-assign]
     return loads

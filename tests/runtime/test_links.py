@@ -35,7 +35,7 @@ async def test_workers_spread_groups_over_servers_and_survive_a_lost_answer(
     await asyncio.sleep(0.05)
     assert not waiting.done()  # no weights are there yet
     for end in ends:
-        await end.set(links.State(3, halted=False))
+        await end.set(3)
     assert (await waiting).weight_version == 3
     ends[0].engine.release("0/early/0")
     first = len(fakes[0].asked)
@@ -58,7 +58,7 @@ async def test_a_halt_interrupts_and_the_new_weights_continue(
 ) -> None:
     own = await engine_of(fakes[:1])
     end, _ = clients(own, monkeypatch)
-    await end.set(links.State(3, halted=False))
+    await end.set(3)
 
     arrived = asyncio.Event()
 
@@ -71,9 +71,9 @@ async def test_a_halt_interrupts_and_the_new_weights_continue(
     fakes[0].trouble = lambda _: until_aborted if len(fakes[0].asked) == 1 else None
     drawing = asyncio.ensure_future(end.engine.generate([1], Sampling(5), key="1/a/0"))
     await arrived.wait()
-    await end.set(links.State(3, halted=True))
+    await end.set(None)
     assert len(fakes[0].asked) == 1
-    await end.set(links.State(4, halted=False))
+    await end.set(4)
     assert (await drawing).versions == (3, 3, 4, 4, 4)
     await end.engine.close()
     await own.close()

@@ -1,6 +1,8 @@
 """The start of a run in one process."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ from agentrl.engines.launching import Servers, weight_folder
 from agentrl.engines.servers import Replica, ServerProcess
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
-from agentrl.engines.starting import Start
 from agentrl.runtime import local
+from agentrl.runtime import runtime as runtime_module
+from agentrl.runtime.starting import Start
 
 pytestmark = pytest.mark.integration
 
@@ -29,5 +32,26 @@ def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
     assert servers.scratch.path.is_dir()
     with pytest.raises(UserError, match="model.path: there is no folder"):
         local.LocalRuntime(config, start=Start(servers))
-    assert not server.launched
+    assert not server.alive
     assert not servers.scratch.path.exists()
+
+
+@pytest.mark.parametrize(("bound", "partial", "waits"), [(0, True, None), (0, False, False), (2, True, True)])
+def test_an_update_waits_for_requests_also_where_nothing_is_sampled_ahead(
+    bound: int, partial: bool, waits: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live agents ask at any time. `waits`: `partial` of the engine around it; None: there is none around it."""
+    made: list[Any] = []
+    runtime: Any = object.__new__(local.LocalRuntime)
+    runtime.runner, runtime.tokenizer, runtime.stop = SimpleNamespace(run=None), None, None
+    runtime.async_sampling, runtime.stack = None, SimpleNamespace(callback=lambda close: None)
+    monkeypatch.setattr(runtime_module, "AsyncSampling", lambda *_: SimpleNamespace(run=None))
+    config = Config(rollout=Rollout(partial_rollout=partial), trainer=Trainer(max_staleness=bound))
+
+    def rollouts(config: Config, tokenizer: Any, engine: Any, run: Any, **_: Any) -> Any:
+        made.append(engine)
+        return SimpleNamespace(close=None)
+
+    monkeypatch.setattr(runtime_module, "Rollouts", rollouts)
+    runtime._open_rollouts(config, SimpleNamespace())
+    assert getattr(made[0], "partial", None) is waits

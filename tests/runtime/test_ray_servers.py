@@ -25,7 +25,8 @@ def test_every_rank_sends_to_its_part_of_the_servers(method: str, targets: Any) 
     sent: list[Any] = []
     ranks: Any = SimpleNamespace(call=lambda *arguments: sent.append(arguments))
     senders = {url: i % 2 for i, url in enumerate(URLS)}
-    transport = servers.RankTransport(ranks, None, method, Path("there"), senders)
+    made: Any = SimpleNamespace(weight_sync=method, scratch=SimpleNamespace(path=Path("there")), backend=None)
+    transport = servers.RankTransport(ranks, made, senders)
     replicas: Any = [SimpleNamespace(url=url, starts=1) for url in URLS]
     asyncio.run(transport.push(replicas))
     asyncio.run(transport.push(replicas[1:2]))  # a server that was restarted gets them from the same rank

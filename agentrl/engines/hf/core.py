@@ -148,5 +148,5 @@ class Core:
 
     def _end(self, request: Request) -> None:
         self.active.remove(request)
-        self.runner.leave(request)
         self.on_end(request)
+        self.runner.leave(request)

@@ -97,12 +97,12 @@ class HFEngine:
         forward pass fails."""
         worker = self._running()
         request = self._request(token_ids, sampling, key, tuple(media))
-        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        self._post(lambda: worker.submit(request, future))
+        request.future = asyncio.get_running_loop().create_future()
+        self._post(lambda: worker.submit(request))
         try:
-            generation = await future
+            generation = await request.future
         except asyncio.CancelledError:
-            self._post(lambda: worker.cancel(request))
+            self._post(lambda: worker.core.end([request]))
             raise
         began(request.begun)
         return generation

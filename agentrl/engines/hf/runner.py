@@ -1,5 +1,6 @@
 """Requests of the engine, and the contract of runners, which draw tokens for them, one forward pass at a time."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from agentrl.core.clocks import now
 from agentrl.core.errors import InfraError
-from agentrl.engines.engine import Drawn, Sampling
+from agentrl.engines.engine import Drawn, Generation, Sampling
 from agentrl.engines.hf.adapters import AS_IS, LoadedAdapter
-from agentrl.engines.hf.sampler import likeliest, sample, stream
+from agentrl.engines.hf.sampler import likeliest, sample, streams
 from agentrl.trajectory.medium import Medium
 
 
@@ -32,6 +33,8 @@ class Request(Drawn):
     adapter: LoadedAdapter = AS_IS
     media: tuple[Medium, ...] = ()
     """Images and videos of the prompt; only models on the fallback take them."""
+    future: asyncio.Future[Generation] | None = None
+    """Gets the result; None: nothing waits for it."""
     prompt_length: int = field(init=False)
     error: Exception | None = None
     begun: float | None = None
@@ -113,7 +116,8 @@ def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[f
         for row, request in zip(logits, requests, strict=True):
             if request.sampling.candidates and request.sampling.temperature and not request.drawn:
                 request.candidates = likeliest(row, request.sampling)
-        return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])
+        noise = streams([request.seed for request in requests], [request.drawn for request in requests])
+        return sample(logits, samplings, noise)
 
 
 def penalized(logits: Tensor, requests: Sequence[Request]) -> Tensor:

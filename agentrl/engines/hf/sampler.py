@@ -22,31 +22,24 @@ from torch import Tensor
 
 from agentrl.engines.engine import Sampling
 
-MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX_1 = 0xBF58476D1CE4E5B9 - 2**64  # as int64
 MIX_2 = 0x94D049BB133111EB - 2**64
 BLOCK = 128
 FIRST_CANDIDATES = 256
 
 
-def stream(seed: int, position: int) -> int:
-    """The stream of noise for token `position` of the request with `seed`: an int64.
+def streams(seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """The streams of noise for the tokens at `positions` of the requests with `seeds`, int64 [n].
 
     Counter-based: SplitMix64's mixing function (Steele et al., OOPSLA 2014) over seed and position.
     """
-    mixed = _mix_int((_mix_int(seed & MASK) + (position + 1) * GOLDEN) & MASK)
-    return mixed - 2**64 if mixed >> 63 else mixed
-
-
-def _mix_int(z: int) -> int:
-    z = ((z ^ z >> 30) * (MIX_1 & MASK)) & MASK
-    z = ((z ^ z >> 27) * (MIX_2 & MASK)) & MASK
-    return z ^ z >> 31
+    wrapped = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])
+    return _mix(_mix(wrapped) + (torch.tensor(positions) + 1) * GOLDEN)
 
 
 def _mix(z: Tensor) -> Tensor:
-    """`_mix_int` on int64 tensors, whose products wrap and whose right shift copies the sign."""
+    """On int64, whose products wrap and whose right shift copies the sign."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * MIX_1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * MIX_2
     return z ^ ((z >> 31) & (2**33 - 1))
@@ -54,14 +47,14 @@ def _mix(z: Tensor) -> Tensor:
 
 def times(streams: Tensor, counters: Tensor) -> Tensor:
     """Standard exponential float64 [n, k] for `streams` [n, 1] and integer `counters` [k] or [n, k]."""
-    bits = (_mix(streams + counters * (GOLDEN - 2**64)) >> 11) & (2**53 - 1)
+    bits = (_mix(streams + counters * GOLDEN) >> 11) & (2**53 - 1)
     return -torch.log1p(-(bits.double() + 0.5) * 2.0**-53)
 
 
-def sample(logits: Tensor, samplings: Sequence[Sampling], streams: Sequence[int]) -> tuple[list[int], list[float]]:
+def sample(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[list[int], list[float]]:
     """Token and log-prob (float32) for each row of `logits` [n, vocabulary], of any float dtype.
 
-    `streams` are the rows' noise, from `stream`.
+    `noise`: the rows' `streams` [n].
     """
     kinds = [_kind(sampling) for sampling in samplings]
     tokens = torch.empty(len(kinds), dtype=torch.long, device=logits.device)
@@ -70,9 +63,8 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], streams: Sequence[int]
         rows = [i for i, k in enumerate(kinds) if k == kind]
         everything = len(rows) == len(kinds)
         where = torch.tensor(rows, device=logits.device)
-        noise = torch.tensor([streams[i] for i in rows], device=logits.device)[:, None]
         own, settings = logits if everything else logits[where], [samplings[i] for i in rows]
-        tokens[where], logprobs[where] = _draw(kind, own, settings, noise)
+        tokens[where], logprobs[where] = _draw(kind, own, settings, noise[rows].to(logits.device)[:, None])
     return tokens.tolist(), logprobs.tolist()
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from agentrl.core.errors import InfraError
 from agentrl.core.grouping import grouped
-from agentrl.engines.engine import Generation
 from agentrl.engines.hf.core import Core
 from agentrl.engines.hf.runner import Request, Runner
 
@@ -31,7 +30,6 @@ class Worker:
     def __init__(self, runner: Runner, *, deterministic: bool) -> None:
         self.core = Core(runner, deterministic=deterministic, on_end=self._ended)
         self.calls: queue.SimpleQueue[tuple[Callable[[], None], ...]] = queue.SimpleQueue()
-        self.waiting: dict[Request, asyncio.Future[Generation]] = {}
         self.settled: list[Settled] = []
         self.stopping = False
         self.dead: InfraError | None = None
@@ -42,19 +40,13 @@ class Worker:
         """Run calls in the worker thread soon, with no forward pass between them."""
         self.calls.put(calls)
 
-    def submit(self, request: Request, future: asyncio.Future[Generation]) -> None:
-        """In the worker thread: start a request, whose result goes to `future`."""
-        self.waiting[request] = future
+    def submit(self, request: Request) -> None:
+        """In the worker thread: start a request, whose result goes to its future."""
         if self.dead is not None:
             request.error = self.dead
             self._ended(request)
         else:
             self.core.submit(request)
-
-    def cancel(self, request: Request) -> None:
-        """In the worker thread: drop the result."""
-        if self.waiting.pop(request, None) is not None:
-            self.core.end([request])
 
     async def ask(self, call: Callable[[], Any]) -> Any:
         """Run `call` in the worker thread and wait for its result; raises what it raises."""
@@ -100,17 +92,16 @@ class Worker:
 
     def _die(self, error: Exception) -> None:
         self.dead = InfraError(f"the hf engine is dead: {type(error).__name__}: {error}")
-        self.core.active.clear()
-        for request in list(self.waiting):
+        requests, self.core.active = self.core.active, []
+        for request in requests:
             request.error = self.dead
             self._ended(request)
 
     def _ended(self, request: Request) -> None:
-        future = self.waiting.pop(request, None)
-        if future is not None:
+        if request.future is not None:
             drawn = request.tokens[request.prompt_length :]
             result = None if request.error else request.generation(drawn, self.core.version)
-            self.settled.append((future, result, request.error))
+            self.settled.append((request.future, result, request.error))
 
     def _deliver(self) -> None:
         """Wake each event loop once with all results."""

@@ -156,11 +156,6 @@ class ServerClient:
         self.paused = True
         await self._interrupt(set(self._wire))
 
-    async def drain(self) -> None:
-        """Pause, but wait until the requests in flight are done."""
-        self.paused = True
-        await self._until(lambda: not self._wire)
-
     async def resume(self) -> None:
         self.paused = False
         self._notify()

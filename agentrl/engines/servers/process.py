@@ -64,11 +64,6 @@ class ServerProcess:
             self._process = watched(self.scratch, self.command, stdout=log, env=os.environ | self.environment)
 
     @property
-    def launched(self) -> bool:
-        """Whether it was started and not stopped since."""
-        return self._process is not None
-
-    @property
     def alive(self) -> bool:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None

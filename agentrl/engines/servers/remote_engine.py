@@ -69,10 +69,10 @@ class RemoteEngine(ServerClient):
             self.scratch.remove()
 
     async def update_weights(self, version: int) -> None:
-        """Send the policy's current weights to every server; requests in flight are interrupted, or finished first
-        where `rollout.partial_rollout` is false. A sleeping engine is awake afterwards."""
+        """Send the policy's current weights to every server; requests in flight are interrupted, and continue
+        afterwards. A sleeping engine is awake then."""
         resumes = not self.paused or any(replica.asleep for replica in self.pool.replicas)
-        await (self.pause() if self.rollout.partial_rollout else self.drain())
+        await self.pause()
         for _ in range(MAX_RETRIES):
             await self.pool.wait_all_serving()
             try:

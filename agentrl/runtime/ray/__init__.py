@@ -11,35 +11,11 @@ Invariant: only this package imports Ray.
 """
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
-from agentrl.config.derived import processes
 from agentrl.config.given import given_objects
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError, one_line
-from agentrl.engines.starting import Start
-
-
-@contextmanager
-def starting_workers(config: Config, start: Start) -> Iterator[None]:
-    """While the body imports and opens a runtime, start the workers of a run on several processes. Workers that none
-    has taken end with it. Raises UserError without Ray."""
-    if processes(config.trainer, config.rollout) == 1:
-        yield
-        return
-    need_ray(config)
-    from agentrl.runtime.ray.servers import start_workers
-
-    with ThreadPoolExecutor(1, "agentrl-ray") as thread:
-        start.workers = thread.submit(start_workers, config)
-        try:
-            yield
-        finally:
-            if start.workers is not None and start.workers.exception() is None:
-                start.workers.result().stack.close()
 
 
 def need_ray(config: Config | SftConfig) -> None:

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.runtime.ray.engine_worker import Announcement
-from agentrl.runtime.ray.failures import plain_error
+from agentrl.runtime.ray.failures import answered
 from agentrl.trajectory.medium import Medium
 
 AHEAD = 8
@@ -48,12 +47,10 @@ class EngineHandle:
         """Call the worker. Raises its errors as one line."""
         ref = getattr(self.actor, method).remote(*args, **kwargs)
         try:
-            return await ref
+            return await answered(ref, self.name)
         except asyncio.CancelledError:
             ray.cancel(ref)
             raise
-        except RayError as error:
-            raise plain_error(error, self.name) from error
 
     def _flush(self) -> None:
         calls, self._pending = self._pending, []

@@ -37,6 +37,14 @@ def plain_error(error: BaseException, who: str) -> Exception:
     return InfraError(f"{who} failed: {text}")
 
 
+async def answered(ref: Any, who: str) -> Any:
+    """The result of a call to come. Raises its error as one line."""
+    try:
+        return await ref
+    except RayError as error:
+        raise plain_error(error, who) from error
+
+
 def results(refs: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """Results of all workers. Raises the error that explains a failure best.
 

@@ -14,17 +14,8 @@ from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl_sandbox.open_files import allow_open_files
 
-
-@dataclass(frozen=True)
-class State:
-    """The engine's state, which all workers must know."""
-
-    version: int = 0
-    """Version of the weights."""
-    halted: bool = True
-    """Whether requests wait."""
-    drained: bool = False
-    """Whether a halt waits for requests in flight, in place of interrupting them."""
+State = int | None
+"""The engine's state, which all workers must know: the version of its weights; None: requests wait."""
 
 
 @dataclass
@@ -47,13 +38,11 @@ class ServerLink:
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue with the weights of the version."""
-        if not state.halted:
-            self.engine.version = state.version
-            await self.engine.resume()
-        elif state.drained:
-            await self.engine.drain()
-        else:
+        if state is None:
             await self.engine.pause()
+        else:
+            self.engine.version = state
+            await self.engine.resume()
 
 
 @dataclass

@@ -3,29 +3,27 @@
 Invariants:
 - it sends requests to the engine itself; the controller starts servers and sends weights, and no request is under way
   while they change;
-- all that it reports goes out in order by `events`, the only call that waits;
+- all that it reports besides trajectories goes out in order by `events`;
 - the body of a trajectory is taken apart from its outline, and goes to the ranks that train on it.
 """
 
 import asyncio
-import itertools
 import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from logging.handlers import QueueHandler
 from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
-from agentrl.rollout.group_jobs import Done, GroupJob
+from agentrl.rollout.group_jobs import GroupJob
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, ServerLink, State
 from agentrl.runtime.ray.worker import Worker
-
-LINGER = 0.02
-"""Seconds in which finished trajectories gather before they go out together."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Lost:
     url: str
 
 
-Event = Done | Lost | logging.LogRecord
+Event = Lost | logging.LogRecord
 """A record is a warning, for the run's log."""
 
 
@@ -46,10 +44,7 @@ class RolloutWorker(Worker):
         """`path`: the controller's `sys.path`, for the user's modules."""
         sys.path.extend(entry for entry in path if entry not in sys.path)
         super().__init__(config, folder, env, threads)
-        self._pending: list[Event] = []
-        self._bodies: dict[int, Any] = {}
-        self._numbers = itertools.count()
-        self._any = asyncio.Event()
+        self._events = asyncio.Queue[Event]()
         self._served: dict[str, asyncio.Future[None]] = {}
 
     async def open(self, link: Link, objects: UserObjects, scored: bool) -> None:
@@ -69,43 +64,31 @@ class RolloutWorker(Worker):
         self.rollouts = Rollouts(
             self.config, tokenizer, self.engine, _never, objects=objects, scored=scored, teachers=teachers
         )
-        self.jobs = GroupJobs(self.rollouts.scheduler, self._emit, self._put)  # type: ignore[arg-type]  # not spread any further
+        self.jobs = GroupJobs(self.rollouts.scheduler)  # type: ignore[arg-type]  # not spread any further
         self._loop, forwarding = asyncio.get_running_loop(), QueueHandler(self)  # type: ignore[arg-type]
         forwarding.setLevel(logging.WARNING)
         logging.getLogger("agentrl").addHandler(forwarding)
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
-    async def start(self, job: GroupJob) -> None:
-        """Begin a job; its trajectories come by `events`."""
-        self.jobs.start(job)
+    async def run(self, job: GroupJob) -> AsyncIterator[Any]:
+        """Two items for each trajectory of a job, as it finishes: its body, which Ray's store has from then on, also
+        when this process ends, and its outline."""
+        async with aclosing(self.jobs.run(job)) as outlines:
+            async for outline in outlines:
+                yield outline.body
+                yield replace(outline, body=None)
 
-    async def cancel(self, number: int) -> None:
-        """End a job."""
-        self.jobs.cancel(number)
-
-    async def events(self) -> list[Event]:
-        """Events since the last call; waits for one."""
-        await self._any.wait()
-        await asyncio.sleep(LINGER)
-        events, self._pending = self._pending, []
-        self._any.clear()
-        return events
-
-    def _put(self, body: Any) -> int:
-        """Keep the body of a trajectory until it is taken."""
-        self._bodies[number := next(self._numbers)] = body
-        return number
-
-    async def take(self, number: int) -> tuple[None, Any]:
-        """Give a body to Ray's store, of which the caller gets the reference. It outlives this process there."""
-        return None, self._bodies.pop(number)
+    async def events(self) -> AsyncIterator[Event]:
+        """Events, without an end."""
+        while True:
+            yield await self._events.get()
 
     async def set(self, state: State) -> None:
         """Halt the requests, or let them continue; returns when no halted request is under way."""
-        if state.halted:
+        if state is None:
             await self.engine.stop()
         await self.link.set(state)
-        if not state.halted:
+        if state is not None:
             await self.engine.go_on()
 
     async def serves(self, url: str, error: str | None) -> None:
@@ -131,16 +114,12 @@ class RolloutWorker(Worker):
     async def _lost(self, url: str) -> None:
         if url not in self._served:
             self._served[url] = asyncio.get_running_loop().create_future()
-            self._emit(Lost(url))
+            self._events.put_nowait(Lost(url))
         await asyncio.shield(self._served[url])
 
     def put_nowait(self, record: logging.LogRecord) -> None:
         """Give a warning to the controller, as to a queue of records; a worker's own log is in Ray's folder."""
-        self._loop.call_soon_threadsafe(self._emit, record)
-
-    def _emit(self, event: Event) -> None:
-        self._pending.append(event)
-        self._any.set()
+        self._loop.call_soon_threadsafe(self._events.put_nowait, record)
 
 
 def _never(*work: Any) -> Any:

@@ -43,8 +43,7 @@ class WorkerEngine(StoppableEngine):
     def __init__(self, own: Engine, handles: Sequence[WorkerHandle]) -> None:
         super().__init__(own)
         self.handles = handles
-        self.state = State()
-        self._partial = not isinstance(own, RemoteEngine) or own.rollout.partial_rollout
+        self.state: State = None
 
     async def start(self) -> None:
         """Start the engine, and wait for the workers. Raises UserError."""
@@ -60,10 +59,10 @@ class WorkerEngine(StoppableEngine):
         await self.engine.abort()
 
     async def stop(self) -> None:
-        await self._set(State(self.weight_version, halted=True, drained=not self._partial))
+        await self._set(None)
 
     async def go_on(self) -> None:
-        await self._set(State(self.weight_version, halted=False))
+        await self._set(self.weight_version)
 
     async def activity(self) -> dict[str, float]:
         """Metrics of all workers since the last call. The engine is idle at most as long as the worker that uses it

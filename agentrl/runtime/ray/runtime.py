@@ -10,6 +10,7 @@ Invariants:
 """
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import ray
@@ -19,7 +20,6 @@ from agentrl.config.schema import Config
 from agentrl.core.stopping import result_of
 from agentrl.engines.engine import Engine
 from agentrl.engines.servers import RemoteEngine
-from agentrl.engines.starting import Start
 from agentrl.engines.teachers import with_addresses
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.ray.engine import RayEngine
@@ -33,6 +33,7 @@ from agentrl.runtime.ray.servers import Workers, start_workers, teacher_launcher
 from agentrl.runtime.ray.store import RayFunction, RayStore, send_references
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.runtime import Runtime
+from agentrl.runtime.starting import Start
 from agentrl.tracking.waiting import Waiting
 from agentrl.training import load_tokenizer
 from agentrl.training.update.advantages import columns_read
@@ -97,9 +98,8 @@ class RayRuntime(Runtime):
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
         if self.servers is not None:
-            self.sleeps, remote = self.servers.sleeps, self.servers.engine(len(self.tokenizer))
-            self._starting = remote, self.servers.launched
-            return remote
+            score = partial(self.ranks.call, "call", "score")
+            return self._engine_over(self.servers, score, len(self.tokenizer))
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)

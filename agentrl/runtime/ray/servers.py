@@ -7,11 +7,9 @@ Invariant: nothing here imports PyTorch before the servers are launched; all sta
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,15 @@ from agentrl.config.keys import as_list
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend, server_dtype
-from agentrl.engines.launching import check_addresses, engine_name, in_process, resolve_weight_sync, weight_folder
-from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
+from agentrl.engines.launching import (
+    Servers,
+    check_addresses,
+    engine_name,
+    in_process,
+    resolve_weight_sync,
+    weight_folder,
+)
+from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.engines.servers.backend import BROADCAST_ENVIRONMENT
 from agentrl.engines.sharing import Sharing, shared
 from agentrl.engines.teachers import Launch
@@ -42,47 +47,21 @@ class RankTransport:
     part of the servers; files and adapters from rank 0."""
 
     ranks: WorkerGroup
-    backend: ServerBackend
-    name: str
-    """adapter, or a name in WEIGHT_TRANSPORTS."""
-    scratch: Path
+    servers: Servers
     senders: dict[str, int]
     """URL of a server -> the rank that sends to it."""
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Send the current weights to the replicas."""
         targets: dict[str, list[tuple[str, int]]] = {}
+        method, scratch = self.servers.weight_sync, str(self.servers.scratch.path)
         for replica in replicas:
-            rank = self.senders.get(replica.url, 0) if self.name in ("ipc", "nccl") else 0
+            rank = self.senders.get(replica.url, 0) if method in ("ipc", "nccl") else 0
             targets.setdefault(str(rank), []).append((replica.url, replica.starts))
-        await asyncio.to_thread(self.ranks.call, "push", self.backend, self.name, str(self.scratch), targets)
+        await asyncio.to_thread(self.ranks.call, "push", self.servers.backend, method, scratch, targets)
 
     async def close(self) -> None:
         """Nothing to do: ranks and servers end together."""
-
-
-@dataclass
-class RayServers:
-    """The servers of a run; they start while the ranks load the policy."""
-
-    config: Config
-    servers: list[RemoteServer]
-    """Servers that the run starts."""
-    transport: RankTransport
-    sleeps: bool
-    """Whether the engine gives its memory back while the policy trains."""
-    launched: float = field(default_factory=time.monotonic)
-    """`time.monotonic()` of their start."""
-
-    def engine(self, vocabulary: int) -> RemoteEngine:
-        """The engine over them. `vocabulary`: the policy's vocabulary size."""
-        from agentrl.engines.sending import probe_for
-
-        ranks, backend = self.transport.ranks, self.transport.backend
-        own = [Replica(backend, server.url, server) for server in self.servers]
-        replicas = own or [Replica(backend, url) for url in as_list(self.config.rollout.base_url)]
-        check = probe_for(self.config, partial(ranks.call, "call", "score"), vocabulary)
-        return RemoteEngine(backend, replicas, self.transport, check=check)
 
 
 @dataclass
@@ -92,7 +71,7 @@ class Workers:
     ranks: WorkerGroup
     joining: list[Any]
     """The ranks' answers to come, when they have the policy."""
-    servers: RayServers | None
+    servers: Servers | None
     """None: hf engines sample."""
     stack: ExitStack
     """Ends all."""
@@ -112,7 +91,7 @@ def start_workers(config: Config) -> Workers:
         return Workers(ranks, joining, servers, stack.pop_all())
 
 
-def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> RayServers:
+def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitStack) -> Servers:
     """Start the servers beside `ranks`, on devices of this kind, cpu or cuda. Raises UserError."""
     rollout = config.rollout
     name = engine_name(rollout, kind)
@@ -134,8 +113,12 @@ def launch_servers(config: Config, kind: str, ranks: WorkerGroup, stack: ExitSta
     method = "adapter" if backend.adapted else resolve_weight_sync(rollout, kind, apart=not beside, opens=opens)
     _check_files_reach(method, rollout, [*ranks.locations, *(server.location for server in servers)])
     senders = {s.url: s.placement.rank if beside else i % len(ranks.actors) for i, s in enumerate(servers)}
-    transport = RankTransport(ranks, backend, method, scratch.path, senders)
-    return RayServers(config, servers, transport, sharing.sleeps)
+    replicas = [Replica(backend, s.url, s) for s in servers] or [
+        Replica(backend, url) for url in as_list(rollout.base_url)
+    ]
+    made = Servers(config, kind, backend, replicas, scratch, method, sharing.sleeps)
+    made.transport = RankTransport(ranks, made, senders)
+    return made
 
 
 def _check_files_reach(method: str, rollout: Rollout, locations: Sequence[Location]) -> None:

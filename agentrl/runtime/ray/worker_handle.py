@@ -6,21 +6,22 @@ it had not finished.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from agentrl.core.errors import InfraError, UserError, plural
 from agentrl.core.tasks import Tasks, cancelled
-from agentrl.rollout.group_jobs import Done, GroupJob
+from agentrl.rollout.group_jobs import GroupJob
 from agentrl.rollout.worker_scheduler import WorkerLost
-from agentrl.runtime.ray.failures import plain_error
+from agentrl.runtime.ray.failures import answered, plain_error
 from agentrl.runtime.ray.links import State
-from agentrl.runtime.ray.rollout_worker import Lost
+from agentrl.runtime.ray.rollout_worker import Event, Lost
+from agentrl.training.checkpoint.restarts import WorkerDied
 from agentrl.trajectory.store import Store, Stored
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -29,16 +30,6 @@ log = logging.getLogger(__name__)
 MAX_STARTS = 5
 CLOSING = 10.0
 """Seconds that a worker has to stop its tools."""
-Take = Callable[[Trajectory], None]
-
-
-@dataclass(eq=False)
-class Sent:
-    """A job that a worker has."""
-
-    job: GroupJob
-    take: Take
-    ended: "asyncio.Future[None]"
 
 
 @dataclass(eq=False)
@@ -57,7 +48,6 @@ class WorkerHandle:
     load: int = 0
     starts: int = 0
     _opening: Any = None
-    _sent: dict[int, Sent] = field(default_factory=dict)
     _serving: asyncio.Event = field(default_factory=asyncio.Event)
     _lost: str | None = None
     _tasks: Tasks = field(default_factory=Tasks)
@@ -74,42 +64,42 @@ class WorkerHandle:
 
     async def opened(self) -> None:
         """Wait until it is ready, and listen to it from now on. Raises UserError."""
-        try:
-            await self._opening
-        except RayError as error:
-            raise plain_error(error, self.name) from error
-        state = None
-        while state != self.state():
-            state = self.state()
-            await self.actor.set.remote(state)
+        await answered(self._opening, self.name)
+        told: State = -1  # of no version
+        while told != self.state():
+            told = self.state()
+            await self.actor.set.remote(told)
         self._serving.set()
         self._tasks.start(self._listen())
 
-    async def run(self, job: GroupJob, take: Take) -> None:
+    async def run(self, job: GroupJob) -> AsyncGenerator[Trajectory, None]:
         """Run a job on this worker."""
         await self._serving.wait()
         if self._lost:
             raise InfraError(self._lost)
-        sent = self._sent[job.number] = Sent(job, take, asyncio.get_running_loop().create_future())
+        actor = self.actor
+        made = actor.run.options(num_returns="streaming").remote(job)
         try:
-            self.actor.start.remote(job)
-            await sent.ended
-        except asyncio.CancelledError:
-            self.actor.cancel.remote(job.number)
-            raise
+            async for body in made:
+                outline = await (await anext(made, body))  # the last item of a job that failed is its error
+                yield Stored(replace(outline, body=body), job.row, self.store)
+        except RayError as error:
+            found = plain_error(error, self.name)
+            if not isinstance(found, WorkerDied):
+                raise found from error
+            self._died(actor)
+            raise WorkerLost(f"{self.name} died") from error
         finally:
-            del self._sent[job.number]
+            ray.cancel(made)  # does nothing where it has ended
 
     async def ask(self, method: str, *args: Any) -> Any:
         """Call it; None where it is dead: when it is started again, it learns the state."""
         if not self.serving or self._lost:
             return None
         try:
-            return await getattr(self.actor, method).remote(*args)
-        except RayActorError:
+            return await answered(getattr(self.actor, method).remote(*args), self.name)
+        except WorkerDied:
             return None
-        except RayError as error:
-            raise plain_error(error, self.name) from error
 
     async def close(self) -> None:
         """Stop it."""
@@ -120,28 +110,20 @@ class WorkerHandle:
             ray.kill(self.actor)
 
     async def _listen(self) -> None:
-        while True:
-            try:
-                events = await asyncio.gather(*map(self._with_body, await self.actor.events.remote()))
-            except RayError:
-                break
-            for event in events:
-                self._receive(event)
-        self._serving.clear()
-        left = sum(len(sent.job.trajectories) for sent in self._sent.values())
-        log.warning("%s died: what it had not finished (%s) starts over", self.name, plural(left, "conversation"))
-        for sent in self._sent.values():
-            if not sent.ended.done():
-                sent.ended.set_exception(WorkerLost(f"{self.name} died"))
-        self._tasks.start(self._revive())
+        actor = self.actor
+        with suppress(RayError):
+            async for event in actor.events.options(num_returns="streaming").remote():
+                self._receive(await event)
+        self._died(actor)
 
-    async def _with_body(self, event: Any) -> Any:
-        """The event; the body of its trajectory is in the store."""
-        if not isinstance(event, Done) or event.outline is None:
-            return event
-        there, body = self.actor.take.options(num_returns=2).remote(event.outline.body)
-        await there
-        return replace(event, outline=replace(event.outline, body=body))
+    def _died(self, actor: Any) -> None:
+        """Start it again, once for each death."""
+        if actor is not self.actor or not self.serving:
+            return
+        self._serving.clear()
+        left = plural(self.load, "conversation")
+        log.warning("%s died: what it had not finished (%s) starts over", self.name, left)
+        self._tasks.start(self._revive())
 
     async def _revive(self) -> None:
         try:
@@ -155,29 +137,11 @@ class WorkerHandle:
             self._lost = str(error)
             self._serving.set()  # whoever waits for it raises that
 
-    def _receive(self, event: Any) -> None:
+    def _receive(self, event: Event) -> None:
         if isinstance(event, Lost):
             self._tasks.start(self._confirm(event.url))
-        elif isinstance(event, logging.LogRecord):
+        else:
             logging.getLogger(event.name).log(event.levelno, "%s: %s", self.name, event.getMessage())
-        elif (sent := self._sent.get(event.job)) is not None:
-            self._finished(sent, event)
-
-    def _finished(self, sent: Sent, event: Done) -> None:
-        if sent.ended.done():
-            return
-        try:
-            if event.error is not None:
-                raise event.error
-            assert event.outline is not None
-            trajectory = Stored(event.outline, sent.job.row, self.store)
-            sent.take(trajectory)
-            sent.job.trajectories.pop(trajectory.key)
-        except Exception as error:  # a user's objects unpack themselves; the waiting caller gets the error
-            sent.ended.set_exception(error)
-            return
-        if not sent.job.trajectories:
-            sent.ended.set_result(None)
 
     async def _confirm(self, url: str) -> None:
         error = None

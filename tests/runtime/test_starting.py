@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
-from agentrl.engines.starting import start_servers, starting
+from agentrl.runtime.starting import start_servers, starting
 from agentrl.tracking.start_times import StartTimes
 
 pytestmark = pytest.mark.integration

@@ -1,7 +1,8 @@
-"""The start of a run in this process: servers start first, and load while all else is made ready."""
+"""The start of a run: servers and workers start first, and load while all else is made ready."""
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, launch
+from agentrl.runtime.ray import need_ray
 from agentrl.tracking.start_times import StartTimes
 
 
@@ -27,6 +29,13 @@ class Start:
         servers, self.servers = self.servers, None
         return servers
 
+    def close(self) -> None:
+        """End what no runtime has taken."""
+        if (left := self.take()) is not None:
+            asyncio.run(left.close())
+        if self.workers is not None and self.workers.exception() is None:
+            self.workers.result().stack.close()
+
 
 def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     """Launch the servers of a run whose work is in this process. Raises UserError."""
@@ -37,10 +46,16 @@ def start_servers(config: Config, times: StartTimes | None = None) -> Start:
 
 @contextmanager
 def starting(config: Config, times: StartTimes | None) -> Iterator[Start]:
-    """`start_servers` for the body, which imports and opens a runtime. Servers that none has taken end with it."""
+    """`start_servers`, or the workers on Ray, for the body, which imports and opens a runtime. What none has taken ends
+    with it. Raises UserError, also without Ray."""
     start = start_servers(config, times)
-    try:
-        yield start
-    finally:
-        if (left := start.take()) is not None:
-            asyncio.run(left.close())
+    with ThreadPoolExecutor(1, "agentrl-ray") as thread:
+        try:
+            if processes(config.trainer, config.rollout) > 1:
+                need_ray(config)
+                from agentrl.runtime.ray.servers import start_workers
+
+                start.workers = thread.submit(start_workers, config)
+            yield start
+        finally:
+            start.close()
