@@ -45,10 +45,8 @@ def trajectory_line(step: int, trajectory: Trajectory, texts: TokenTexts) -> byt
     return f'{head[:-1]},"samples":'.encode() + _encoded(samples) + b"}"
 
 
-def token_texts(sample: Record) -> list[str] | None:
-    """The text of each token of a dumped sample; None in dumps that were written without."""
-    if "chars" not in sample["columns"]:
-        return None
+def token_texts(sample: Record) -> list[str]:
+    """The text of each token of a dumped sample."""
     widths = iter(sample["columns"]["chars"])
     return [text for segment in sample["segments"] for text in _cut(segment["text"], islice(widths, segment["n"]))]
 
