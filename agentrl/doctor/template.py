@@ -9,7 +9,7 @@ from agentrl.chat.chat import FORMAT_KEY, READY_MADE_TEMPLATE
 from agentrl.chat.template import TemplateRefusal
 from agentrl.core.errors import UserError
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
 
@@ -70,7 +70,7 @@ def _round_trip(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], s
     if any(turn and _reads(chat, turn, name, wanted, schemas) for turn in turns):
         return ok(f"{name}: {FORMAT_KEY}={chat.format} reads the calls that the template writes")
     return problem(
-        f"{name}: the template writes {_shortened(chat.decode(turns[0]))!r}, which {FORMAT_KEY}={chat.format} "
+        f"{name}: the template writes {shortened(chat.decode(turns[0]), 120)!r}, which {FORMAT_KEY}={chat.format} "
         "does not read as a call with these arguments",
         f"set {READY_MADE} (ChatML models), with {FORMAT_KEY}=hermes",
     )
@@ -145,7 +145,3 @@ def _changed(value: Any, key: str | int) -> Any:
     if isinstance(value, bool):
         return not value
     return value + 1 if isinstance(value, int | float) else f"{value}x"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agentrl.core.json_text import to_json
+from agentrl.core.json_text import listed, to_json
 from agentrl.tracking.dumps.text import Decode, TokenTexts
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import Medium
@@ -169,4 +169,4 @@ def _plain(value: Any) -> Any:
         return value.thumbnail()
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
+    return listed(value)
