@@ -381,8 +381,8 @@ def test_explain_says_verls(capsys: pytest.CaptureFixture[str]) -> None:
         ("in verl", "false (ppo_trainer, 0.4 to 0.6)"),
         ("in verl", "null (ppo_trainer, 0.7 to 0.9)"),
     ]
-    found = explain("data.train_batch_size", SCHEMAS)
-    assert [[fact for fact in each.facts if fact[0] == "in verl"] for each in found] == [
+    each = explain("data.train_batch_size", SCHEMAS)
+    assert [[fact for fact in one.facts if fact[0] == "in verl"] for one in each] == [
         [("in verl", "1024 (ppo_trainer)")],
         [("in verl", "256 (sft_trainer)"), ("in verl", "256 (sft_trainer_engine)")],
     ]
