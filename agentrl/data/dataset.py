@@ -17,7 +17,7 @@ from typing import Any
 from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
 from agentrl.config.schema.data import Rows
-from agentrl.core.contracts import keywords_of
+from agentrl.core.contracts import keywords_of, require_call
 from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugins import load_attribute
 from agentrl.core.points import ROW_SOURCES
@@ -110,12 +110,7 @@ def custom_dataset(cls: Any, data: Rows, given: Mapping[str, Any], offered: Mapp
     arguments = {**given, "config": OmegaConf.create(with_custom(data))}
     accepted = inspect.signature(cls).parameters
     arguments |= {name: value for name, value in offered.items() if name in accepted}
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise UserError(
-            f"{CUSTOM_SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}"
-        ) from None
+    require_call(cls, ", ".join(f"{name}=" for name in arguments), f"{CUSTOM_SECTION}: {cls.__name__}")
     dataset = cls(**arguments)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(f"{CUSTOM_SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")

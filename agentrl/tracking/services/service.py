@@ -100,9 +100,8 @@ class Service(ABC):
         """Send numbers, by the `run` that most services have."""
         self.run.log(metrics, step=step)
 
-    @abstractmethod
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        """Send a table."""
+        """Send a table, where the service has tables."""
 
     @abstractmethod
     def close(self) -> None:
