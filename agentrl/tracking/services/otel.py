@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl.core.grouping import grouped
 from agentrl.core.points import run_logger
+from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import RunInfo, Service
 from agentrl.trajectory.outline import turn_sizes
 from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
@@ -71,6 +72,9 @@ class OpenTelemetry(Service):
         self._step.set_attribute("rl.step", step)
         self._step.end()
         self._step = self._tracer.start_span("rl.step")
+
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        """Collectors have no tables."""
 
     def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in () if self._knows(step) else trajectories:

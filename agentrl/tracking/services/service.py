@@ -100,8 +100,9 @@ class Service(ABC):
         """Send numbers, by the `run` that most services have."""
         self.run.log(metrics, step=step)
 
+    @abstractmethod
     def send_table(self, step: int, rows: Sequence[Generation]) -> None:
-        """Send a table, where the service has tables."""
+        """Send a table."""
 
     @abstractmethod
     def close(self) -> None:
