@@ -8,7 +8,7 @@ Invariant: rows of files come first, in the order of the files, then those of ea
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,16 +40,19 @@ def load_dataset(
 
     Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
     """
-    named, sources = split_files(files)
-    parts = [_file_rows(data, named, tokenizer, processor, what)] if named or not sources else []
-    return joined([*parts, *all_source_rows(sources, data, what)])
+    return joined(_parts(files, data, what, lambda named: [_file_rows(data, named, tokenizer, processor, what)]))
 
 
 def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
+    return _parts(files, data, what, lambda named: file_rows(named, data, what))
+
+
+def _parts(files: Any, data: Data, what: str, read: Callable[[Any], Iterable[Sequence[Row]]]) -> list[Sequence[Row]]:
+    """The rows of the files, by `read`, then those of each source; two sources may have rows in common."""
     named, sources = split_files(files)
-    parts = file_rows(named, data, what) if named or not sources else []
-    return [*parts, *all_source_rows(sources, data, what)]
+    parts = read(named) if named or not sources else []
+    return [*parts, *distinct_rows([source_rows(source, data, what) for source in sources])]
 
 
 def first_row(data: Data) -> Row | None:
@@ -123,11 +126,6 @@ def split_files(files: Any) -> tuple[Any, list[str]]:
     sources = [value for value in values if split_source(value)]
     named = [value for value in values if value not in sources]
     return (named or None, sources) if sources else (files, [])
-
-
-def all_source_rows(sources: Sequence[str], data: Data, what: str) -> list[Sequence[Row]]:
-    """The rows of each source; two may have rows in common. Raises UserError."""
-    return distinct_rows([source_rows(source, data, what) for source in sources])
 
 
 def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
