@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
@@ -98,11 +99,8 @@ class Stream(io.RawIOBase):
 def _loaded(path: str, name: str) -> Callable[..., Any]:
     from agentrl.core.plugins import load_attribute
 
-    output, sys.stdout = sys.stdout, io.StringIO()  # the parent has imported the module, and shown what that prints
-    try:
+    with redirect_stdout(io.StringIO()):  # the parent has imported the module, and shown what that prints
         function: Callable[..., Any] = load_attribute(path, name, what="a function")
-    finally:
-        sys.stdout = output
     return function
 
 
