@@ -21,6 +21,7 @@ from agentrl.core.compatibility import Layer, Rename, layers
 from agentrl.core.points import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES
 from agentrl.core.registry import Registry
 from agentrl.tracking.meanings import SENTENCES, Meaning, sections
+from tests.registries import anchor
 
 KEYS_HEAD = """# Every configuration key
 
@@ -72,7 +73,7 @@ def _sections(keys: Mapping[str, Key], schema: type, prefix: str) -> Iterator[st
 def _row(key: Key, schema: type, prefix: str) -> str:
     """Its anchor is its path, behind the command's name where that is not `train`."""
     words = words_of(key.path)
-    own = [f"[or your own](extending.md#{OPEN[key.path].registry.anchor})"] if key.path in OPEN else []
+    own = [f"[or your own](extending.md#{anchor(OPEN[key.path].registry)})"] if key.path in OPEN else []
     kind = ", ".join((*words, *own)) or key.type_name
     default = "" if key.default in ("", {}, []) else f"`{written(key.default)}`"
     prefixes = tuple(layer.prefix for layer in layers())
@@ -81,8 +82,8 @@ def _row(key: Key, schema: type, prefix: str) -> str:
     differences = [(layer.name, layer.differences().get(key.path)) for layer in layers()]
     notes += [f"Unlike {name}: {text}." for name, text in differences if text]
     text = " ".join(note for note in notes if note).replace("|", "\\|")
-    anchor = f'<a id="{prefix}{key.path}"></a>'
-    return f"| {anchor}`{key.path.rpartition('.')[2]}` | {default} | {kind} | {text} |"
+    mark = f'<a id="{prefix}{key.path}"></a>'
+    return f"| {mark}`{key.path.rpartition('.')[2]}` | {default} | {kind} | {text} |"
 
 
 def algorithm_reference() -> str:

@@ -63,23 +63,8 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def _print_explanation(console: Console, name: str, found: "Explanation") -> None:
-    from agentrl.config.names import written
-
     title = found.name if name == found.name else f"{name} [not bold]is[/] {found.name}"
     commands = ", ".join(f"agentrl {command}" for command in found.commands)
     console.print(f"\n[bold]{title}[/]  [dim]{commands}[/]")
-    lines: list[tuple[str, str]] = []
-    if found.key is not None:
-        lines += [
-            ("type", " | ".join(found.words) or found.key.type_name),
-            *zip(("or", "written"), found.own or (), strict=False),
-            ("default", written(found.key.default)),
-            ("meaning", found.key.doc),
-        ]
-    if found.section is not None:
-        lines += [("section", " ".join((found.section.__doc__ or "").split())), ("keys", ", ".join(found.below))]
-    lines += found.elsewhere
-    lines += [(action, f"{entry}{': ' if text else ''}{text}") for entry, action, text in found.fates]
-    lines += [("old names", ", ".join(found.old_names))] if found.old_names else []
-    for label, text in lines:
+    for label, text in found.facts:
         console.print(f"  [cyan]{label:<12}[/]{escape(text)}")

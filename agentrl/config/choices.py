@@ -6,7 +6,7 @@ A user's own object is found, and keeps its contract, before anything slow begin
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl.config.keys import as_list, marked, value_at
+from agentrl.config.keys import as_list, marked, places, value_at
 from agentrl.config.schema.marks import OpenChoice
 from agentrl.core import points
 from agentrl.core.plugins import import_external
@@ -39,10 +39,9 @@ def own_objects(config: Any) -> None:
 
 
 def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
-    for key, choice in OPEN.items():
-        module = choice.module and value_at(config, f"{key.rpartition('.')[0]}.{choice.module}")
-        words = (word for word in as_list(value_at(config, key)) if word is not None)
-        yield from ((choice, key, f"{module}.{word}" if module else word) for word in words)
+    for place in places(config, OpenChoice):
+        module = place.mark.module and getattr(place.owner, place.mark.module)
+        yield from ((place.mark, place.key, f"{module}.{word}" if module else word) for word in place.values)
     data = value_at(config, "data")
     for key, files in (data.files() if data else {}).items():
         for source in filter(None, map(split_source, as_list(files))):

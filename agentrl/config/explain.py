@@ -6,50 +6,45 @@ from dataclasses import dataclass, field
 from agentrl.config.choices import OPEN, words_of
 from agentrl.config.elsewhere import pointer
 from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
-from agentrl.config.names import destination, lookup, table
-from agentrl.core.compatibility import Layer, layers
+from agentrl.config.names import destination, lookup, table, written
+from agentrl.core.compatibility import Layer, Rename, layers
 from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
 
 REASONS = ("silent", "ignored", "refused")
+IN = "in "
+"""Begins the label of another framework's default."""
+Fact = tuple[str, str]
+"""A label and a text."""
 
 
 @dataclass
 class Explanation:
-    """All of it, as data."""
+    """All of it, for a person to read."""
 
     name: str
+    facts: list[Fact]
+    is_setting: bool = True
+    """Whether it is a key or a section; otherwise the facts say what became of the name."""
     commands: list[str] = field(default_factory=list)
     """Commands that take the key."""
-    key: Key | None = None
-    section: type | None = None
-    below: list[str] = field(default_factory=list)
-    """A section's keys."""
-    words: tuple[str, ...] = ()
-    own: tuple[str, str] | None = None
-    """How the key names something of the user's own, and how that is written."""
-    old_names: list[str] = field(default_factory=list)
-    elsewhere: list[tuple[str, str]] = field(default_factory=list)
-    """Another framework's defaults, ("in NAME", default), and what it means by the key, ("unlike NAME", difference)."""
-    fates: list[tuple[str, str, str]] = field(default_factory=list)
-    """(name, with a value where it holds for that one; refused, ignored, ...; why) of a name that is no key."""
 
 
 def explain(name: str, schemas: Mapping[str, type]) -> list[Explanation]:
     """Everything that `name` (perhaps `name=value`) means to the commands of `schemas`. Raises UserError for nothing.
 
-    Commands that mean the same by it share an explanation.
+    Commands that mean the same by it share an explanation, with another framework's default for the first of them.
     """
     path = name.partition("=")[0].lstrip("+~")
     found: dict[str, Explanation] = {}
     for command, schema in schemas.items():
         explanation = _explain(path, schema) if _may_take(path, schema, schemas) else None
         if explanation is not None:
-            same = found.setdefault(repr((explanation.key, explanation.fates)), explanation)
-            same.commands.append(command)
+            own = [fact for fact in explanation.facts if not fact[0].startswith(IN)]
+            found.setdefault(repr(own), explanation).commands.append(command)
     if not found:
         raise UserError(_nothing(path, schemas))
-    return [e for e in found.values() if e.key or e.section] or [*found.values()]
+    return [each for each in found.values() if each.is_setting] or [*found.values()]
 
 
 def _may_take(path: str, schema: type, schemas: Mapping[str, type]) -> bool:
@@ -65,32 +60,33 @@ def _explain(path: str, schema: type) -> Explanation | None:
     keys, sections = schema_keys(schema), schema_sections(schema)
     target = destination(path, keys)
     if key := home(target, keys):
-        return Explanation(
-            key.path,
-            key=key,
-            own=_own_form(key.path),
-            words=words_of(key.path),
-            old_names=sorted(old_names(key.path, keys)),
-            elsewhere=[fact for layer in layers() for fact in _elsewhere(layer, key.path, schema)],
-            fates=[fate for fate in _fates(target, keys) if "=" in fate[0]],
-        )
+        fates = [_told(entry) for entry in _fates(target, keys) if "=" in entry.name]
+        return Explanation(key.path, [*_key_facts(key, schema), *fates])
     if target in sections:
-        below = [key for key in keys if key.rpartition(".")[0] == target]
-        return Explanation(target, section=sections[target], below=below, fates=list(_fates(path, keys)))
-    fates = list(_fates(target, keys)) or [(text, "elsewhere", "") for text in (pointer(path, keys),) if text]
-    return Explanation(path, fates=fates) if fates else None
+        about = " ".join((sections[target].__doc__ or "").split())
+        below = ", ".join(key for key in keys if key.rpartition(".")[0] == target)
+        return Explanation(target, [("section", about), ("keys", below), *map(_told, _fates(path, keys))])
+    fates = [*map(_told, _fates(target, keys))] or [("elsewhere", text) for text in (pointer(path, keys),) if text]
+    return Explanation(path, fates, is_setting=False) if fates else None
 
 
-def _own_form(path: str) -> tuple[str, str] | None:
-    if path not in OPEN:
-        return None
-    load_plugins()
-    registry = OPEN[path].registry
-    return f"{registry.own_forms} with @agentrl.{registry.decorator}", registry.contract.written
+def _key_facts(key: Key, schema: type) -> Iterator[Fact]:
+    """Type, default and meaning of a key, its other names, and its meaning to other frameworks."""
+    yield "type", " | ".join(words_of(key.path)) or key.type_name
+    if key.path in OPEN:
+        load_plugins()
+        registry = OPEN[key.path].registry
+        yield "or", f"{registry.own_forms} with @agentrl.{registry.decorator}"
+        yield "written", registry.contract.written
+    yield from (("default", written(key.default)), ("meaning", key.doc))
+    for layer in layers():
+        yield from _elsewhere(layer, key.path, schema)
+    if names := sorted(old_names(key.path, schema_keys(schema))):
+        yield "old names", ", ".join(names)
 
 
-def _elsewhere(layer: Layer, path: str, schema: type) -> Iterator[tuple[str, str]]:
-    yield from ((f"in {layer.name}", default) for default in layer.defaults_of(path, schema))
+def _elsewhere(layer: Layer, path: str, schema: type) -> Iterator[Fact]:
+    yield from ((f"{IN}{layer.name}", default) for default in layer.defaults_of(path, schema))
     noted = [entry for entry in layer.renames().values() if entry.action == "noted"]
     differences = [*layer.differences().items()]
     differences += [(entry.name, f"{entry.name.rpartition('.')[2]}: {entry.text}") for entry in noted]
@@ -115,17 +111,20 @@ def _one_back(path: str) -> Iterator[str]:
             yield entry.name + path[len(entry.target) :]
 
 
-def _fates(path: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, str, str]]:
+def _fates(path: str, keys: Mapping[str, Key]) -> Iterator[Rename]:
     """Entries for the name, for single values of it, and for names below it."""
     entry = lookup(path, object(), keys)
     if entry is not None and entry.action != "moved":
-        yield entry.name, entry.action, entry.text
+        yield entry
     for other in table().values():
-        name = other.name.partition("=")[0]
-        if other is not entry and (name == path or name.startswith(f"{path}.")) and other.action in REASONS:
-            yield other.name, other.action, other.text
-        elif other.action == "moved" and name == path and "=" in other.name:
-            yield other.name, "moved", other.text
+        name, value, _ = other.name.partition("=")
+        told = other.action in REASONS and other is not entry
+        if (told and f"{name}.".startswith(f"{path}.")) or (other.action == "moved" and name == path and value):
+            yield other
+
+
+def _told(entry: Rename) -> Fact:
+    return entry.action, f"{entry.name}{': ' if entry.text else ''}{entry.text}"
 
 
 def _nothing(path: str, schemas: Mapping[str, type]) -> str:

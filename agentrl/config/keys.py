@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, reduce
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from agentrl.config.schema.commands import SCHEMAS
 
@@ -74,21 +74,25 @@ def schema_sections(schema: type) -> Mapping[str, type]:
 
 
 def sections_of(settings: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings and all sections below them, each with its dotted path."""
+    """Settings and all sections below them, those that the user names included, each with its dotted path."""
     yield path, settings
     for field in fields(settings):
-        if is_dataclass(below := getattr(settings, field.name)):
-            yield from sections_of(below, f"{path}.{field.name}".lstrip("."))
+        key, value = f"{path}.{field.name}".lstrip("."), getattr(settings, field.name)
+        below = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        for place, section in below.items():
+            if is_dataclass(section):
+                yield from sections_of(section, place)
 
 
 def _keys(path: str, section: Any) -> Iterator[Key]:
-    kind = type(section)
+    kind: type = type(section)
     docs, marks, hints = field_docs(kind), marks_of(kind), get_type_hints(kind)
     for name, default in ((field.name, getattr(section, field.name)) for field in fields(kind)):
         if not is_dataclass(default):
             yield Key(f"{path}.{name}".lstrip("."), hints[name], default, docs.get(name, ""), marks[name])
 
 
+@cache
 def marks_of(schema: type) -> Mapping[str, tuple[Any, ...]]:
     """The marks on each field of a dataclass."""
     hints = get_type_hints(schema, include_extras=True)
@@ -101,6 +105,34 @@ def marks_of(schema: type) -> Mapping[str, tuple[Any, ...]]:
 def mark_in(marks: Iterable[Any], kind: type[M]) -> M | None:
     """The mark of a kind; None where there is none."""
     return next((mark for mark in marks if isinstance(mark, kind)), None)
+
+
+@dataclass(frozen=True)
+class Place(Generic[M]):
+    """A setting whose key has a mark."""
+
+    key: str
+    owner: Any
+    name: str
+    mark: M
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.owner, self.name)
+
+    @property
+    def values(self) -> list[Any]:
+        """Its value, or the members of a list; without null."""
+        return [value for value in as_list(self.value) if value is not None]
+
+
+def places(config: Any, kind: type[M]) -> Iterator[Place[M]]:
+    """The settings of a configuration whose keys have a mark of a kind."""
+    for path, section in sections_of(config):
+        schema: type = type(section)
+        for name, marks in marks_of(schema).items():
+            if (mark := mark_in(marks, kind)) is not None:
+                yield Place(f"{path}.{name}".lstrip("."), section, name, mark)
 
 
 def marked(kind: type[M]) -> dict[str, M]:

@@ -26,16 +26,17 @@ OLD_NAMES = Path(__file__).with_name("old_names.yaml")
 
 
 @dataclass(frozen=True)
-class Translation:
-    """Where a setting belongs today."""
+class Setting:
+    """One key and its value, or its removal."""
 
-    path: str | None
-    """None: it has no effect here."""
+    path: str
+    """Empty: the setting has no effect here."""
     value: Any
-    notes: tuple[str, ...] = ()
-    """Lines for the person."""
     order: int = 0
     """Place among the settings of a file: 1 for an old name, -1 for one that yields to today's."""
+    notes: tuple[str, ...] = ()
+    """Lines for the person."""
+    delete: bool = False
 
 
 def table() -> Mapping[str, Rename]:
@@ -68,8 +69,8 @@ def _each(names: str) -> list[str]:
     return [".".join(filter(None, found)) + equals + value for found in parts]
 
 
-def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
-    """Follow the table from `path` to one of `keys`, to nothing, or to a name that nobody knows.
+def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Setting:
+    """Today's setting: follow the table from `path` to one of `keys`, to nothing, or to a name that nobody knows.
 
     Raises UserError for what is refused.
     """
@@ -86,10 +87,10 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             path, value = new
             order = -1 if entry.merged else 1
             continue
-        return Translation(None, None, _dropped_note(entry, original, value))
+        return Setting("", None, notes=_dropped_note(entry, original, value))
     if value is None and path != original and not may_be_null(path, keys):
-        return Translation(None, None)  # another framework's way of not setting it
-    return Translation(path, value, tuple(notes), order)
+        return Setting("", None)  # another framework's way of not setting it
+    return Setting(path, value, order, tuple(notes))
 
 
 def destination(path: str, keys: Mapping[str, Key]) -> str:

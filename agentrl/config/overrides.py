@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.names import destination
+from agentrl.config.names import Setting, destination
 from agentrl.config.presets import Presets
-from agentrl.config.tree import ADDED, CHANGED, Reader, Setting
+from agentrl.config.tree import ADDED, CHANGED, Reader
 from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:

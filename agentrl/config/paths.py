@@ -10,14 +10,13 @@ Invariants:
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.given import is_given
-from agentrl.config.keys import mark_in, marks_of, schema_keys
+from agentrl.config.keys import Place, places
 from agentrl.config.schema.marks import OpenChoice, PathKind
 from agentrl.core.errors import UserError
 from agentrl.core.paths import absolute, expanded, shown
@@ -34,57 +33,34 @@ OBJECT = re.compile(r"([^:]+\.py)(:[\w.]+.*)")
 Folders = Sequence[Path]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A setting that has a path, or a list of them."""
-
-    key: str
-    owner: Any
-    name: str
-    kind: PathKind
-
-    @property
-    def value(self) -> Any:
-        """The path; None where it is not set."""
-        return getattr(self.owner, self.name)
-
-
 def settle_paths(config: Any, folders: Folders = ()) -> None:
     """Make the paths of a configuration absolute, in place. `folders`: those of the user's YAML files."""
-    for place in _places(config):
-        setattr(place.owner, place.name, _each(place.value, partial(_settled, kind=place.kind, folders=folders)))
+    for place, kind in _places(config):
+        setattr(place.owner, place.name, _each(place.value, partial(_settled, kind=kind, folders=folders)))
 
 
 def check_paths(config: Any, folders: Folders = ()) -> None:
     """Raises UserError, with the places looked at, for a path that must exist and does not."""
-    for place in _places(config):
-        _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
+    for place, kind in _places(config):
+        _each(place.value, partial(_check, key=place.key, kind=kind, folders=folders))
 
 
 def forget_missing(config: Any, folders: Folders = ()) -> set[str]:
     """Give each key whose path leads nowhere its default, in place; returns these keys."""
     missing = set()
-    for place in _places(config):
+    for place, kind in _places(config):
         try:
-            _each(place.value, partial(_check, key=place.key, kind=place.kind, folders=folders))
+            _each(place.value, partial(_check, key=place.key, kind=kind, folders=folders))
         except UserError:
             missing.add(place.key)
             setattr(place.owner, place.name, getattr(type(place.owner)(), place.name))
     return missing
 
 
-def _places(config: Any) -> Iterator[Place]:
-    schema: type = type(config)
-    for key in schema_keys(schema).values():
-        *sections, name = key.path.split(".")
-        owner = reduce(getattr, sections, config)
-        kind = PathKind.CODE if mark_in(key.marks, OpenChoice) else mark_in(key.marks, PathKind)
-        if kind is not None:
-            yield Place(key.path, owner, name, kind)
-        for item, value in (getattr(owner, name) or {}).items() if key.is_open else ():
-            for below, marks in marks_of(type(value)).items() if is_dataclass(value) else ():
-                if kind := mark_in(marks, PathKind):
-                    yield Place(f"{key.path}.{item}.{below}", value, below, kind)
+def _places(config: Any) -> Iterator[tuple[Place[Any], PathKind]]:
+    """The settings that have a path, or a list of them, and how it is found."""
+    yield from ((place, place.mark) for place in places(config, PathKind))
+    yield from ((place, PathKind.CODE) for place in places(config, OpenChoice))
 
 
 def _settled(path: Any, kind: PathKind, folders: Folders) -> Any:

@@ -6,11 +6,10 @@ file; so a user's file replaces ours of the same name, and any file may list our
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig
@@ -24,33 +23,6 @@ from agentrl.core.grouping import grouped
 from agentrl.core.paths import expanded
 
 MISSING_FOLDER = re.compile(r"provider=hydra\.searchpath.*, path=(.+) is not available\.")
-OTHERS: ContextVar[Sequence[Path]] = ContextVar("folders after the first", default=())
-
-
-@cache
-def _register_search_path() -> None:
-    """Hydra's own functions take one folder; a plugin adds OTHERS. Once per process, as its plugins are."""
-    from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
-
-    class OtherFolders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in OTHERS.get():
-                search_path.append("agentrl", f"file://{folder}")
-
-    Plugins.instance().register(OtherFolders)
-
-
-@contextmanager
-def also_in(folders: Sequence[Path]) -> Iterator[None]:
-    """Let Hydra look in `folders` too, after its first."""
-    _register_search_path()
-    token = OTHERS.set(folders)
-    try:
-        yield
-    finally:
-        OTHERS.reset(token)
 
 
 class Presets:
@@ -112,15 +84,17 @@ def why_not(name: str) -> str:
 
 
 def _compose(name: str, folders: Sequence[Path], choices: Sequence[str], whole: bool) -> tuple[DictConfig, list[str]]:
-    """The tree that Hydra puts together from the folders, the first of which has `name`; and its warnings."""
+    """The tree that Hydra puts together from the folders, in the order of the folders; and its warnings."""
     from hydra import compose, initialize_config_dir
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
 
     main, *others = folders
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        also_in(others),
-        initialize_config_dir(str(main), version_base="1.3"),
-    ):
+    with warnings.catch_warnings(record=True) as caught, initialize_config_dir(str(main), version_base="1.3"):
+        loader: Any = GlobalHydra.instance().config_loader()
+        for folder in others:  # Hydra's own functions take one folder
+            loader.get_search_path().prepend("agentrl", f"file://{folder}", SearchPathQuery(provider="schema"))
+        loader.repository.initialize_sources(loader.get_search_path())
         config = compose(name, list(choices), return_hydra_config=whole)
     return config, [str(warning.message) for warning in caught]
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.elsewhere import pointer
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
-from agentrl.config.names import destination, lookup, may_be_null, reaches_into, translate, written
+from agentrl.config.names import Setting, destination, lookup, may_be_null, reaches_into, translate, written
 from agentrl.core.compatibility import Defaults
 from agentrl.core.errors import UserError
 
@@ -21,17 +20,6 @@ CHANGED, IN_FILE, ADDED = range(3)
 """How a setting came that is no key: by `name=value`, in a file, by `+name=value`."""
 
 OmegaConf.register_new_resolver("quotient", lambda value, by: float(value) / float(by), replace=True)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One key and its value, or its removal."""
-
-    path: str
-    value: Any
-    order: int = 0
-    """As of a Translation."""
-    delete: bool = False
 
 
 class Reader:
@@ -85,7 +73,7 @@ class Reader:
             return  # OmegaConf's mark for "not set", or a section with nothing in it
         found = translate(path, value, self.keys)
         self.notes |= dict.fromkeys(found.notes)
-        if found.path is None:
+        if not found.path:
             return
         new = self._rename_references(value, path, origin) if found.value is value else found.value
         if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ranges, staleness, teachers
-from agentrl.config.choices import CHOICES, own_objects
-from agentrl.config.keys import as_list, value_at
+from agentrl.config.choices import own_objects
+from agentrl.config.keys import as_list, places
 from agentrl.config.paths import check_paths, settle_paths
 from agentrl.core.errors import UserError
 
@@ -60,8 +60,8 @@ def validate(config: Any, checks: Iterable[Check] = TRAINING, folders: Sequence[
 
     `folders`: those of the user's YAML files.
     """
-    for path, words in CHOICES.items():
-        check_word(path, value_at(config, path), words)
+    for place in places(config, tuple):
+        check_word(place.key, place.value, place.mark)
     settle_paths(config, folders)
     own_objects(config)
     given = ((check, sections_for(check, config, folders)) for check in checks)
@@ -73,11 +73,8 @@ def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
     """Raises UserError for a value, or a member of a list, that is none of its key's words."""
     for word in as_list(value):
         if word is not None and word not in words:
-            raise UserError(f"{path}={word}: choose {_either(words)}")
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+            *others, last = words
+            raise UserError(f"{path}={word}: choose {', '.join(others)}{' or ' * bool(others)}{last}")
 
 
 def sections_for(check: Check, config: Any, folders: Sequence[Path] = ()) -> dict[str, Any] | None:

@@ -14,17 +14,17 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing import Pipe
 from queue import Empty, LifoQueue
 from threading import BoundedSemaphore, Lock
 from time import monotonic
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.isolated_worker import GRACE, send
+from agentrl.core.isolated_worker import GRACE
 
 AT_ONCE = 4
 """Processes for one function."""
@@ -152,8 +152,7 @@ class Process:
     def __init__(self) -> None:
         self.alone = False
         """Whether the function uses a GPU in it."""
-        self._socket, theirs = socket.socketpair()
-        self._channel = self._socket.makefile("rwb")
+        self._link, theirs = Pipe()
         with theirs:
             self.popen = subprocess.Popen(
                 [sys.executable, "-c", BOOT, str(theirs.fileno()), *sys.path],
@@ -165,11 +164,9 @@ class Process:
 
     def ask(self, message: bytes, until: float) -> tuple[str, Any]:
         """Send a message, and wait for the answer. Raises TimeoutError, and other errors where the process ended."""
-        self._socket.settimeout(max(until - monotonic(), 0.001))
-        send(self._channel, message)
-        while (left := until - monotonic()) > 0:
-            self._socket.settimeout(left)
-            kind, value = pickle.loads(pickle.load(self._channel))
+        self._link.send_bytes(message)
+        while (left := until - monotonic()) > 0 and self._link.poll(left):
+            kind, value = pickle.loads(self._link.recv_bytes())
             if kind in ANSWERS:
                 return kind, value
             self._heard(kind, value)
@@ -177,13 +174,11 @@ class Process:
 
     def end(self, grace: float) -> None:
         """End it, within `grace` seconds by itself, and all that it started."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._link.close()
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(grace)
         with suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)
-        self._socket.close()
         self.popen.communicate()
 
     def _heard(self, kind: str, value: Any) -> None:

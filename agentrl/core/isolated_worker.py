@@ -11,12 +11,13 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection
 from typing import Any
 
 GRACE = 2.0
@@ -26,24 +27,18 @@ END_WITH_PARENT = f"exec 3<&0; (read _ <&3; sleep {GRACE:g}; kill -9 0) &"
 Answer = tuple[str, Any]
 
 
-def send(channel: "io.BufferedRWPair[Any, Any]", message: bytes) -> None:
-    """Write a message: `pickle.load` reads it whole, before what is in it is loaded."""
-    pickle.dump(message, channel)
-    channel.flush()
-
-
 def main() -> None:
     """Serve the parent on the socket that the command line names, with the parent's `sys.path` behind it."""
     sys.path[:] = sys.argv[2:]
     subprocess.run(["sh", "-c", END_WITH_PARENT], check=False)
-    link = Link(socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
-    (path, name), level = pickle.loads(pickle.load(link.channel))
+    link = Link(Connection(int(sys.argv[1])))
+    (path, name), level = pickle.loads(link.channel.recv_bytes())
     outcome, function = _guarded(lambda: _loaded(path, name))
     link.answer((outcome, _files()) if outcome == "done" else (outcome, function))
     link.forward(level)
     while True:
         try:
-            message = pickle.load(link.channel)
+            message = link.channel.recv_bytes()
         except EOFError:
             return
         link.answer(_called(function, message))
@@ -52,14 +47,14 @@ def main() -> None:
 class Link:
     """The connection to the parent."""
 
-    def __init__(self, channel: "io.BufferedRWPair[Any, Any]") -> None:
+    def __init__(self, channel: Connection) -> None:
         self.channel = channel
         self._lock = threading.RLock()  # functions may have threads
 
     def put(self, kind: str, value: Any) -> None:
         """Send a frame."""
         with self._lock:
-            send(self.channel, pickle.dumps((kind, value)))
+            self.channel.send_bytes(pickle.dumps((kind, value)))
 
     def put_nowait(self, record: logging.LogRecord) -> None:
         """Send a record, as to a queue of records."""
@@ -104,11 +99,8 @@ class Stream(io.RawIOBase):
 def _loaded(path: str, name: str) -> Callable[..., Any]:
     from agentrl.core.plugins import load_attribute
 
-    output, sys.stdout = sys.stdout, io.StringIO()  # the parent has imported the module, and shown what that prints
-    try:
+    with redirect_stdout(io.StringIO()):  # the parent has imported the module, and shown what that prints
         function: Callable[..., Any] = load_attribute(path, name, what="a function")
-    finally:
-        sys.stdout = output
     return function
 
 

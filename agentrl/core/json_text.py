@@ -26,6 +26,11 @@ Plain = Callable[[Any], Any]
 """Turns an object that JSON does not know into one that it knows."""
 
 
+def listed(value: Any) -> Any:
+    """An array as lists, any other object as its repr."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
 def whole(text: str) -> str:
     """The text as UTF-8 can carry it: two halves of a pair become one character, a single half becomes U+FFFD."""
     if text.isascii() or not _halved(text):
@@ -46,7 +51,7 @@ def complaint(value: Any) -> str | None:
     return f"the arguments are nested more than {DEEPEST} levels deep"
 
 
-def to_json(value: Any, plain: Plain = repr, **style: Any) -> str:
+def to_json(value: Any, plain: Plain = listed, **style: Any) -> str:
     """JSON that UTF-8 can carry. Where a part of the value cannot be written it is replaced, and nothing else is.
 
     `plain` is asked for objects that JSON does not know; `style` goes to `json.dumps`.
@@ -67,7 +72,7 @@ def encoded(value: Any) -> bytes:
         return to_json(value, separators=(",", ":")).encode()
 
 
-def cleaned(value: Any, plain: Plain = repr, above: tuple[int, ...] = ()) -> Any:
+def cleaned(value: Any, plain: Plain = listed, above: tuple[int, ...] = ()) -> Any:
     """A copy that JSON in UTF-8 can carry: not a number and infinity become None, long integers tell their length.
 
     `above`: the ids of the objects that `value` is in; what is in itself, or too deep, is left out.
@@ -88,12 +93,6 @@ def cleaned(value: Any, plain: Plain = repr, above: tuple[int, ...] = ()) -> Any
     if isinstance(value, list | tuple):
         return [cleaned(item, plain, inside) for item in value]
     return cleaned(_plain(value, plain), plain, inside)
-
-
-def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what code of the user's gives for the record: arrays as lists, unknown objects as their repr."""
-    found: dict[str, Any] = cleaned(values, lambda value: value.tolist() if hasattr(value, "tolist") else repr(value))
-    return found
 
 
 def _plain(value: Any, plain: Plain) -> Any:

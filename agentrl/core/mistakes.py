@@ -6,7 +6,7 @@ import traceback
 from functools import cache
 
 from agentrl.core.compatibility import layers
-from agentrl.core.errors import one_line
+from agentrl.core.errors import located
 
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
 """Errors of the code itself; networks and other programs raise others."""
@@ -20,7 +20,7 @@ def mistake_in_user_code(error: Exception) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not isinstance(error, MISTAKES) or frames[-1].filename.startswith(_installed()):
         return None
-    return f"{type(error).__name__}: {one_line(error)} ({frames[-1].filename}:{frames[-1].lineno})"
+    return located(error)
 
 
 @cache

@@ -127,12 +127,6 @@ class Registry(Generic[T]):
         """Names of the built-in ones, and of those that this process registered."""
         return tuple(dict.fromkeys((*self.declared, *self.registered)))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names without aliases."""
-        aliases = {alias for item in self.declared.values() for alias in item.names[1:]}
-        return tuple(name for name in self.words if name not in aliases)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.words)
 
@@ -194,11 +188,6 @@ class Registry(Generic[T]):
         return f"{did_you_mean(name, words)}choose {', '.join((*words, 'or '))}{self.own_forms}".replace(
             "choose or", "choose"
         )
-
-    @property
-    def anchor(self) -> str:
-        """The heading about it in docs/extending.md, as a link names it."""
-        return self.what.lower().replace(" ", "-")
 
     @property
     def own_forms(self) -> str:

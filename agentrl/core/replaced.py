@@ -1,19 +1,15 @@
 """Entries of dictionaries, attributes of objects among them, that have other values for some time."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
 @contextmanager
 def replaced(entries: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
     """While the body runs, each dictionary has the value at its key; `vars(owner)` has an object's attributes."""
-    new = list(entries)
-    before = [values[key] for values, key, _ in new]
-    for values, key, value in new:
-        values[key] = value
-    try:
-        yield
-    finally:
-        for (values, key, _), value in zip(new, before, strict=True):
+    with ExitStack() as before:
+        for values, key, value in [*entries]:
+            before.callback(values.__setitem__, key, values[key])
             values[key] = value
+        yield

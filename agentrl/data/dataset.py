@@ -8,7 +8,7 @@ Invariant: rows of files come first, in the order of the files, then those of ea
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from agentrl.config.derived import with_custom
 from agentrl.config.schema import Data
 from agentrl.config.schema.data import Rows
-from agentrl.core.contracts import keywords_of
+from agentrl.core.contracts import keywords_of, require_call
 from agentrl.core.errors import UserError, reported_as
 from agentrl.core.plugins import load_attribute
 from agentrl.core.points import ROW_SOURCES
@@ -40,16 +40,19 @@ def load_dataset(
 
     Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
     """
-    named, sources = split_files(files)
-    parts = [_file_rows(data, named, tokenizer, processor, what)] if named or not sources else []
-    return joined([*parts, *all_source_rows(sources, data, what)])
+    return joined(_parts(files, data, what, lambda named: [_file_rows(data, named, tokenizer, processor, what)]))
 
 
 def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
+    return _parts(files, data, what, lambda named: file_rows(named, data, what))
+
+
+def _parts(files: Any, data: Data, what: str, read: Callable[[Any], Iterable[Sequence[Row]]]) -> list[Sequence[Row]]:
+    """The rows of the files, by `read`, then those of each source; two sources may have rows in common."""
     named, sources = split_files(files)
-    parts = file_rows(named, data, what) if named or not sources else []
-    return [*parts, *all_source_rows(sources, data, what)]
+    parts = read(named) if named or not sources else []
+    return [*parts, *distinct_rows([source_rows(source, data, what) for source in sources])]
 
 
 def first_row(data: Data) -> Row | None:
@@ -110,12 +113,7 @@ def custom_dataset(cls: Any, data: Rows, given: Mapping[str, Any], offered: Mapp
     arguments = {**given, "config": OmegaConf.create(with_custom(data))}
     accepted = inspect.signature(cls).parameters
     arguments |= {name: value for name, value in offered.items() if name in accepted}
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise UserError(
-            f"{CUSTOM_SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}"
-        ) from None
+    require_call(cls, ", ".join(f"{name}=" for name in arguments), f"{CUSTOM_SECTION}: {cls.__name__}")
     dataset = cls(**arguments)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(f"{CUSTOM_SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
@@ -128,11 +126,6 @@ def split_files(files: Any) -> tuple[Any, list[str]]:
     sources = [value for value in values if split_source(value)]
     named = [value for value in values if value not in sources]
     return (named or None, sources) if sources else (files, [])
-
-
-def all_source_rows(sources: Sequence[str], data: Data, what: str) -> list[Sequence[Row]]:
-    """The rows of each source; two may have rows in common. Raises UserError."""
-    return distinct_rows([source_rows(source, data, what) for source in sources])
 
 
 def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:

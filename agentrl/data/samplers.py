@@ -9,7 +9,7 @@ batch, which takes the first ones. A row that no batch has drawn has no score.
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agentrl.core.contracts import keywords_of
@@ -18,8 +18,6 @@ from agentrl.core.points import ROW_SAMPLERS, row_sampler
 from agentrl.trajectory.row import Row
 
 SAMPLER_KEY = "data.row_sampler"
-
-Sampler = Callable[..., list[int]]
 
 
 class RowScore(NamedTuple):

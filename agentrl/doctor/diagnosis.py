@@ -106,8 +106,7 @@ async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row]
     diagnosis.note("rows", rows.lengths(config, chat, env.tools, found))
     diagnosis.note("rows", rows.contents(config, env.tools, env.interactions, found))
     diagnosis.note("template", template.append_only(chat, first.prompt, schemas))
-    diagnosis.note("template", template.format_found(chat, config.rollout.multi_turn.format))
-    diagnosis.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
+    diagnosis.note("template", template.call_format(chat, config.rollout.multi_turn.format, first.prompt, schemas))
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
     if rows.runs_programs(config, found):
         diagnosis.note("protocols", protocols.protocols(env))

@@ -8,7 +8,7 @@ from agentrl.chat import Chat
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
 from agentrl.interactions import InteractionSet
 from agentrl.rewards import Scorer
 from agentrl.tools import ToolSet
@@ -42,9 +42,9 @@ async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str
 
 
 def _tool_finding(name: str, arguments: Any, result: ToolResult) -> Finding:
-    text = f"{name}({_short(arguments)}) answered {_short(result.text)!r} in {_ms(result.seconds)}"
+    text = f"{name}({shortened(arguments)}) answered {shortened(result.text)!r} in {_ms(result.seconds)}"
     if result.outcome is Outcome.INFRA_ERROR:
-        return problem(f"{name}({_short(arguments)}) failed: {result.error}", "fix the tool, or its config")
+        return problem(f"{name}({shortened(arguments)}) failed: {result.error}", "fix the tool, or its config")
     if result.seconds > SLOW:
         return warning(text, "set timeout and max_concurrency in the tool's config; a step waits for its slowest call")
     return ok(text)
@@ -59,7 +59,7 @@ async def user_answers(interactions: InteractionSet, row: Row) -> AsyncIterator[
         start = time.perf_counter()
         await session.start()
         reply = await session.respond([*row.prompt, conversations.assistant(conversations.ANSWER)])
-        over = "ends the conversation" if reply.stop else f"says {_short(reply.text)!r}"
+        over = "ends the conversation" if reply.stop else f"says {shortened(reply.text)!r}"
         yield ok(f"{session.runner.name} {over}, score {reply.score:g}, in {_ms(time.perf_counter() - start)}")
     except InfraError as error:
         yield problem(str(error), "fix the interaction: a failure masks the sample")
@@ -119,8 +119,3 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,11 +6,10 @@ from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.chat.chat import FORMAT_KEY, READY_MADE_TEMPLATE
-from agentrl.chat.parsers import PARSERS, parser_for
 from agentrl.chat.template import TemplateRefusal
 from agentrl.core.errors import UserError
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
 
@@ -46,38 +45,35 @@ def _kept(chat: Chat, what: str, messages: list[Message], tools: Schemas) -> Fin
     return warning(f"the template rewrites history with {what}: {mismatch}", fix)
 
 
-def format_found(chat: Chat, given: str | None) -> Iterator[Finding]:
-    """Report the tool-call format, and check that it reads the calls that the template writes."""
+def call_format(chat: Chat, given: str | None, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
+    """Report the tool-call format, and check that it reads the calls that the template writes, those of each tool too.
+
+    `given`: the format that is set.
+    """
     unread = chat.unread()
     if unread is None:
         how = "set; it reads the template's calls" if given else "found by rendering a call with the template"
         yield ok(f"{FORMAT_KEY}: {chat.format} ({how})")
-    elif chat.template.shows_tools:
+        yield from (_round_trip(chat, prompt, schema, schemas) for schema in schemas)
+    elif schemas or chat.template.shows_tools:
         text, _, fix = unread.rpartition("; ")
-        yield (problem if chat.template.shows_calls else warning)(text, fix)
+        yield (problem if schemas or chat.template.shows_calls else warning)(text, fix)
 
 
-def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
-    """Check that the format's parser reads a call that the template writes."""
-    for schema in schemas:
-        name = schema["function"]["name"]
-        if not chat.template.shows_calls:
-            text = "the template shows no tool calls: the model does not see its own earlier calls"
-            yield problem(text, f"set {READY_MADE} (ChatML models) or a template that renders tool_calls")
-            return
-        wanted = conversations.call(schema)["function"]["arguments"]
-        # Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called.
-        ids = ("agentrl00", f"functions.{name}:0")
-        turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in ids]
-        written = next((turn for turn in turns if turn and _reads(chat, turn, name, wanted, schemas)), turns[0])
-        if _reads(chat, written, name, wanted, schemas):
-            yield ok(f"{name}: {FORMAT_KEY}={format} reads the calls that the template writes")
-        else:
-            yield problem(
-                f"{name}: the template writes {_shortened(chat.decode(written))!r}, which {FORMAT_KEY}={format} "
-                "does not read as a call with these arguments",
-                _better_format(chat, written, name, wanted, schemas),
-            )
+def _round_trip(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], schemas: Schemas) -> Finding:
+    """Whether the format's parser reads a call of a tool that the template writes."""
+    made = conversations.call(schema)["function"]
+    name, wanted = made["name"], made["arguments"]
+    # Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called.
+    ids = ("agentrl00", f"functions.{name}:0")
+    turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in ids]
+    if any(turn and _reads(chat, turn, name, wanted, schemas) for turn in turns):
+        return ok(f"{name}: {FORMAT_KEY}={chat.format} reads the calls that the template writes")
+    return problem(
+        f"{name}: the template writes {shortened(chat.decode(turns[0]), 120)!r}, which {FORMAT_KEY}={chat.format} "
+        "does not read as a call with these arguments",
+        f"set {READY_MADE} (ChatML models), with {FORMAT_KEY}=hermes",
+    )
 
 
 def _written_turn(
@@ -97,16 +93,6 @@ def _written_turn(
 def _reads(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> bool:
     calls = chat.parse(ids, list(schemas)).calls
     return [(call.name, call.arguments) for call in calls] == [(name, arguments)]
-
-
-def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> str:
-    ended = bool(ids) and ids[-1] in chat.stop_token_ids
-    text = chat.decode(ids[:-1] if ended else ids)
-    for other in dict.fromkeys((*chat.readers, *PARSERS)):
-        calls = parser_for(other)(text, list(schemas)).calls
-        if [(call.name, call.arguments) for call in calls] == [(name, arguments)]:
-            return f"set {FORMAT_KEY}={other}, which reads it"
-    return f"no format reads it: set {READY_MADE} (ChatML models), with {FORMAT_KEY}=hermes"
 
 
 def dropped_fields(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
@@ -159,7 +145,3 @@ def _changed(value: Any, key: str | int) -> Any:
     if isinstance(value, bool):
         return not value
     return value + 1 if isinstance(value, int | float) else f"{value}x"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -53,7 +53,8 @@ def unscored(data_source: str, solution_str: str, ground_truth: Any) -> float:
 
 
 class Part:
-    """A file with the answers so far, one row per line; `failures`: the number of runs in which each row failed."""
+    """A file with a line for each time that a row was answered, or failed; `failures`: the number of runs in which each
+    row failed."""
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
         """Raises UserError if `out` was started with other settings, or has an unknown suffix."""
@@ -67,20 +68,14 @@ class Part:
             self._read()
         else:
             set_aside(out)
-        answers = ({"uid": uid, "answers": answers} for uid, answers in self.answers.items())
-        failures = ({"uid": uid, "failures": times} for uid, times in self.failures.items())
-        write_atomic(self.file, (to_json(line) + "\n" for line in [self.settings, *answers, *failures]))
+            write_atomic(self.file, [to_json(self.settings)])
 
     def add(self, uid: str, answers: list[Answer] | None) -> None:
         """Store the answers to a row; None: it failed."""
-        if answers is None:
-            self.failures[uid] += 1
-            about: dict[str, Any] = {"failures": self.failures[uid]}
-        else:
-            self.answers[uid] = answers
-            about = {"answers": answers}
+        self._take(uid, answers)
         with writing(str(self.file)), self.file.open("ab", buffering=0) as stream:
-            append_line(stream, f"{to_json({'uid': uid} | about, str)}\n".encode())
+            line = to_json({"uid": uid, "answers": answers}, str)
+            append_line(stream, f"\n{line}".encode())  # the line before may be cut
 
     def _read(self) -> None:
         """The lines of an earlier run, without an incomplete last one."""
@@ -92,10 +87,13 @@ class Part:
                 f"{self.file} was begun with another {differing[0]}: remove that file, or set data.output_path"
             )
         for record in filter(None, map(read_object, lines[1:])):
-            if "answers" in record:
-                self.answers[record["uid"]] = record["answers"]
-            else:
-                self.failures[record["uid"]] = record["failures"]
+            self._take(record["uid"], record.get("answers"))
+
+    def _take(self, uid: str, answers: list[Answer] | None) -> None:
+        if answers is None:
+            self.failures[uid] += 1
+        else:
+            self.answers[uid] = answers
 
 
 def depends_on(config: EvalConfig) -> dict[str, Any]:

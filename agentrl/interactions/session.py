@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from agentrl.core.json_text import recorded, whole
+from agentrl.core.json_text import cleaned, whole
 from agentrl.core.user_code import Cleanup, Threads
 from agentrl.tools.response import read_number
 from agentrl.tools.runner import MethodRunner
@@ -35,7 +35,7 @@ class InteractionReply:
 
     def turn_reward(self, turn: int) -> TurnReward:
         """The score for the record."""
-        return TurnReward(turn, self.score, "interaction", recorded(self.extra))
+        return TurnReward(turn, self.score, "interaction", cleaned(self.extra))
 
 
 class InteractionSession:

@@ -17,7 +17,7 @@ from agentrl.config.given import is_given
 from agentrl.config.schema.reward import RewardTerm
 from agentrl.core.errors import InfraError, UserError, located
 from agentrl.core.isolated import Failed
-from agentrl.core.json_text import recorded
+from agentrl.core.json_text import cleaned
 from agentrl.core.numbers import is_reward
 from agentrl.rewards.function import TERMS, RewardFn, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager
@@ -113,7 +113,7 @@ def _parts(result: Any, name: str) -> tuple[float, Values]:
     score = numbers.get("score")
     if score is None or not is_reward(score):
         raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
-    return score, recorded(values) | numbers if isinstance(result, Mapping) else {}
+    return score, cleaned(values) | numbers if isinstance(result, Mapping) else {}
 
 
 def _number(value: Any) -> float | None:

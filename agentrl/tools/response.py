@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from agentrl.core.json_text import cleaned, recorded, to_json
+from agentrl.core.json_text import cleaned, to_json
 from agentrl.core.numbers import is_reward
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
 
@@ -60,7 +60,7 @@ class ToolResult:
 
     def record(self, turn: int, name: str, arguments: Any) -> ToolCallRecord:
         """The call for dumps and metrics."""
-        metrics = recorded(self.metrics)
+        metrics = cleaned(self.metrics)
         return ToolCallRecord(turn, name, arguments, self.text, self.outcome, self.seconds, self.reward, metrics)
 
     @classmethod

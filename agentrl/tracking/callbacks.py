@@ -4,13 +4,12 @@ Invariants: callbacks run in the process that takes the steps, in their order; a
 the first error of one ends the run after a checkpoint, and until then only `end` is called.
 """
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from agentrl.core.errors import UserError, one_line
+from agentrl.core.errors import UserError, located
 from agentrl.core.points import CALLBACKS, has_hooks
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -134,10 +133,8 @@ class Callbacks:
         return answers
 
     def _reported(self, name: str, hook: str, error: BaseException) -> UserError:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{KEY}: {name}: {hook} failed after step {self.last}" if self.last else f"{KEY}: {name}: {hook} failed"
-        said = f"{type(error).__name__}: {one_line(error)} ({Path(at.filename).name}:{at.lineno})"
-        failure = UserError(f"{where}: {said}")
+        after = f" after step {self.last}" if self.last else ""
+        failure = UserError(f"{KEY}: {name}: {hook} failed{after}: {located(error)}")
         failure.__cause__ = error
         return failure
 

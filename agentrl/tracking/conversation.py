@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -51,7 +52,7 @@ def conversation(
 ) -> Panel:
     """Draw a trajectory, or a dumped one.
 
-    A Trajectory needs `decode`. A dump of an earlier version, without the texts of tokens, is coloured by segment.
+    A Trajectory needs `decode`.
     `max_prompt`: characters of the prompt to show; its middle is left out beyond that.
     """
     if isinstance(trajectory, Trajectory):
@@ -110,8 +111,8 @@ def _stream(sample: Record, max_prompt: int | None) -> Table:
     grid.add_column(ratio=1, overflow="fold")
     for segment, start in zip(sample["segments"], starts, strict=False):
         if segment["source"] == "model":
-            label = Text(f"model {segment['turn'] + 1}", "bold green")
-            grid.add_row(label, _trained(segment, start, sample["columns"], texts))
+            label, part = Text(f"model {segment['turn'] + 1}", "bold green"), slice(start, start + segment["n"])
+            grid.add_row(label, _trained(texts[part], sample["columns"]["logprobs"][part]))
         else:
             limit = max_prompt if segment["source"] == "prompt" else None
             style = READ_ONLY[segment["source"]]
@@ -119,14 +120,9 @@ def _stream(sample: Record, max_prompt: int | None) -> Table:
     return grid
 
 
-def _trained(segment: Record, start: int, columns: Record, texts: list[str] | None) -> Text:
-    end = start + segment["n"]
-    if texts is None:
-        tokens = [(segment["text"], segment["logprob"])]
-    else:
-        tokens = list(zip(texts[start:end], columns["logprobs"][start:end], strict=True))
+def _trained(texts: list[str], logprobs: list[float]) -> Text:
     text = Text()
-    for piece, logprob in tokens:
+    for piece, logprob in zip(texts, logprobs, strict=True):
         style = next(style for bound, style in BY_PROBABILITY if math.exp(logprob) < bound)
         text.append(piece.translate(CONTROL).replace("\n", f"{LINE_END}\n"), style)
     # The mark stands for the last line end: without this the row would end in an empty line.
@@ -178,8 +174,7 @@ def _program(record: Record) -> Iterator[Text]:
     asked = f", {plural(gateway['requests'], 'request')}" if gateway else ""
     unmet = "".join(f"; not met: {name} × {count}" for name, count in gateway.get("unmet", {}).items())
     yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}{asked}{unmet}", style="dim")
-    for line in str(program["output"]).rstrip().splitlines()[-LAST_LINES:]:
-        yield Text(f"  {line.translate(CONTROL)}", style="dim")
+    yield from _last_lines(program["output"])
 
 
 def _task(record: Record) -> Iterator[Text]:
@@ -189,5 +184,9 @@ def _task(record: Record) -> Iterator[Text]:
         return
     phases = ", ".join(f"{phase} {duration(seconds)}" for phase, seconds in task["seconds"].items())
     yield Text(f"container {task.get('container', '')}: {phases}", style="dim")
-    for line in str(task.get("output", "")).rstrip().splitlines()[-LAST_LINES:]:
-        yield Text(f"  {line.translate(CONTROL)}", style="dim")
+    yield from _last_lines(task.get("output", ""))
+
+
+def _last_lines(output: Any) -> list[Text]:
+    lines = str(output).rstrip().splitlines()[-LAST_LINES:]
+    return [Text(f"  {line.translate(CONTROL)}", style="dim") for line in lines]

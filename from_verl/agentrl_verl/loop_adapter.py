@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD_TOKENS
 from agentrl.core.errors import InfraError, UserError, reported_as
-from agentrl.core.json_text import recorded
+from agentrl.core.json_text import cleaned
 from agentrl.core.user_code import construct
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
@@ -142,7 +142,7 @@ class VerlLoop(AgentLoop):
         )
         trajectory.finish = "stop" if ended else "length"
         trajectory.extra |= getattr(output, "extra_fields", None) or {}
-        trajectory.reward_extra |= recorded(trajectory.extra.pop("reward_extra_info", None) or {})
+        trajectory.reward_extra |= cleaned(trajectory.extra.pop("reward_extra_info", None) or {})
         trajectory.reward = getattr(output, "reward_score", None)
 
     def _tell(self, lost: int) -> None:

@@ -6,6 +6,7 @@ from agentrl.chat import PARSERS
 from agentrl.chat.thinking import BLOCKS
 from tests.chat.formats import WELL_FORMED
 from tests.chat.pairs import by_name
+from tests.registries import names
 
 TAGS = [(tag, close) for tag, close in BLOCKS.items() if tag != "<|inner_prefix|>"]
 MARKED = {
@@ -37,7 +38,7 @@ CALLS = (
     }
     | BARE
 )
-FORMATS = [format for format in PARSERS.names if format != "gpt_oss"]
+FORMATS = [format for format in names(PARSERS) if format != "gpt_oss"]
 
 
 @pytest.mark.prevents("a call inside thinking is run, or lost silently")

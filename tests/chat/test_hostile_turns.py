@@ -11,6 +11,7 @@ import pytest
 from agentrl.chat import PARSERS
 from agentrl.chat.parsers.calls import MAX_BROKEN, MAX_CALLS
 from agentrl.core.json_text import DEEPEST
+from tests.registries import names
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +109,7 @@ SIZES = (250, 1_000, 4_000, 16_000, 64_000)
 """Each four times the one before: linear work grows by 4, quadratic by 16, cubic by 64."""
 NOTHING = 0.05
 """Seconds of processor time that prove nothing."""
-FORMATS = list(PARSERS.names)
+FORMATS = list(names(PARSERS))
 MEGABYTE = 1_000_000
 ENOUGH = 0.5
 """Seconds of processor time for a megabyte. Measured: at most 0.1; the rest is for slow and busy machines."""

@@ -9,9 +9,10 @@ from agentrl.core.errors import UserError
 from tests.chat.formats import MALFORMED, WELL_FORMED, Sample
 from tests.chat.pairs import by_name
 from tests.chat.realia import tokenizer
+from tests.registries import names
 
 WORDS = {word for sample in WELL_FORMED for word in sample.text.replace(">", "> ").split()}
-FORMATS = list(PARSERS.names)
+FORMATS = list(names(PARSERS))
 CHANNELLED = {"gpt_oss", "kimi_k3", "command", "solar", "functionary"}
 """Formats whose answers stand between tags, too."""
 MARKERS = [*sorted(WORDS), "{", "}", '"', "\\"]
@@ -40,8 +41,8 @@ def test_malformed_calls_tell_the_model_what_is_wrong_and_how_to_write_it(
 
 
 def test_every_format_is_tried_both_ways() -> None:
-    assert {sample.format for sample in WELL_FORMED} == set(PARSERS.names) | {"qwen"}
-    assert {format for format, *_ in MALFORMED} == set(PARSERS.names)
+    assert {sample.format for sample in WELL_FORMED} == set(names(PARSERS)) | {"qwen"}
+    assert {format for format, *_ in MALFORMED} == set(names(PARSERS))
 
 
 def test_a_good_call_beside_a_bad_one_still_counts() -> None:

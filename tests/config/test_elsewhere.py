@@ -79,7 +79,7 @@ def test_each_command_has_keys_of_its_own() -> None:
 
 def test_explain_knows_them() -> None:
     (found,) = explain("num_iterations", SCHEMAS)
-    assert found.fates == [("TRL's `num_iterations` is `actor.ppo_epochs` here", "elsewhere", "")]
+    assert found.facts == [("elsewhere", "TRL's `num_iterations` is `actor.ppo_epochs` here")]
 
 
 def test_the_page_of_what_is_not_here_is_fresh() -> None:

@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_key() -> None:
     (found,) = explain("rollout.tensor_model_parallel_size", SCHEMAS)[:1]
-    assert found.key is not None
-    assert (found.key.default, found.key.type_name) == (1, "int")
+    facts = dict(found.facts)
+    assert (facts["default"], facts["type"]) == ("1", "int")
     assert "train" in found.commands
-    assert {"rollout.tensor_parallel_size", "actor_rollout_ref.rollout.tensor_parallel_size"} <= set(found.old_names)
+    others = facts["old names"].split(", ")
+    assert {"rollout.tensor_parallel_size", "actor_rollout_ref.rollout.tensor_parallel_size"} <= set(others)
 
 
 def test_an_old_name_leads_to_its_key() -> None:
@@ -49,12 +50,12 @@ def test_the_reference_has_an_anchor_for_each_key() -> None:
 
 def test_a_name_without_a_home_gives_its_reason() -> None:
     (found,) = explain("rollout.quantization_config_file", SCHEMAS)
-    assert found.fates == [("rollout.quantization_config_file", "refused", "weights travel unquantised; remove it")]
+    assert found.facts == [("refused", "rollout.quantization_config_file: weights travel unquantised; remove it")]
 
 
 def test_a_section_lists_its_keys() -> None:
     (found,) = explain("rollout.val_kwargs", {"train": Config})
-    assert "rollout.val_kwargs.n" in found.below
+    assert "rollout.val_kwargs.n" in dict(found.facts)["keys"].split(", ")
 
 
 def test_a_typo_names_the_nearest() -> None:

@@ -5,20 +5,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from agentrl.config.choices import OPEN, own_objects
+from agentrl.config.schema import Actor, Config, PolicyLoss
 from agentrl.core import extensions
 from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES, lr_schedule, policy_loss
 from agentrl.core.registry import Registry
-from tests.registries import scoped
+from tests.registries import anchor, names, scoped
 
 pytestmark = pytest.mark.integration
 
-BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIES for name in r.names]
+BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIES for name in names(r)]
 ELSEWHERE = {
     "task": "agentrl data NAME",
     "agent_loop": "rollout.agent.default_agent_loop",
@@ -78,7 +78,7 @@ def test_every_registry_is_behind_a_key_and_in_the_docs() -> None:
     for registry in REGISTRIES:
         keys = [key for key, choice in OPEN.items() if choice.registry is registry] or [ELSEWHERE[registry.decorator]]
         assert f"### {registry.what[0].upper()}{registry.what[1:]}\n" in page
-        line = f"| [{registry.what}](#{registry.anchor}) | {', '.join(f'`{key}`' for key in keys)} | `@agentrl."
+        line = f"| [{registry.what}](#{anchor(registry)}) | {', '.join(f'`{key}`' for key in keys)} | `@agentrl."
         assert f"{line}{registry.decorator}` |" in page
 
 
@@ -113,9 +113,9 @@ def test_a_taken_name_is_refused_unless_it_is_the_same_definition(name: str) -> 
 
 def test_one_that_is_registered_keeps_the_contract_before_a_run_begins() -> None:
     policy_loss("mine")(lambda logprobs: logprobs)
-    actor = SimpleNamespace(policy_loss=SimpleNamespace(loss_mode="mine"))
+    config = Config(actor=Actor(policy_loss=PolicyLoss(loss_mode="mine")))
     with pytest.raises(UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_"):
-        own_objects(SimpleNamespace(actor=actor))
+        own_objects(config)
 
 
 def test_marks_are_those_that_the_registry_knows() -> None:

@@ -89,7 +89,10 @@ def test_one_file_is_passed_as_one(module: Path) -> None:
     [
         (None, r"data.custom_cls.name is missing"),
         ("Mnie", r"data.custom_cls.name: .* has no 'Mnie': it has Mine, Single"),
-        ("Needy", r"Needy cannot be called with data_files, tokenizer, config: missing a required argument: 'secret'"),
+        (
+            "Needy",
+            r"Needy cannot be called with \(data_files=, tokenizer=, config=\): missing a required argument: 'secret'",
+        ),
         ("NoLength", r"NoLength needs __len__ and __getitem__"),
         ("Lists", r"Lists\[0\] is a list; it must be a mapping"),
         ("NoPrompt", r"NoPrompt\[0\] has no 'prompt'; it has question"),

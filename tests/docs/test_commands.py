@@ -71,7 +71,7 @@ def check_settings(where: str, command: str, settings: list[str]) -> None:
         if (ROOT / "configs" / path / f"{value}.yaml").is_file() or path in MEANT_TO_FAIL or split_source(path):
             continue
         found = translate(path, value, keys).path
-        assert found is None or home(found, keys), f"{where}: {path}"
+        assert not found or home(found, keys), f"{where}: {path}"
 
 
 CASES = [*((page, line) for page in PAGES for line in shown(page)), *examples()]

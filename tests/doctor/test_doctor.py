@@ -114,7 +114,7 @@ def test_a_healthy_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("custom_reward_function.name=broken", "reward", "KeyError"),
         ("custom_reward_function.name=nothing", "reward", "nothing"),
         ("data.train_files=BROKEN", "tools", "no service"),
-        ("rollout.multi_turn.format=mistral", "template", "format=hermes"),
+        ("rollout.multi_turn.format=mistral", "template", "hermes does: set that"),
         ("rollout.max_num_seqs=1000000000", "memory", "rollout.max_num_seqs"),
         ("model.path=/no/model", "setup", "/no/model"),
     ],

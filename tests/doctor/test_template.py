@@ -1,6 +1,7 @@
 """What the doctor says of real templates, and of templates and formats that do not go together."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,10 +44,10 @@ def test_qwen2_5_is_in_good_health() -> None:
     chat = by_name("qwen2_5")
     found = [
         *template.append_only(chat, PROMPT, [SCHEMA]),
-        *template.round_trip(chat, "hermes", PROMPT, [SCHEMA]),
+        *template.call_format(chat, None, PROMPT, [SCHEMA]),
         *template.dropped_fields(chat, PROMPT, [SCHEMA]),
     ]
-    assert levels(found) == ["ok"] * 5
+    assert levels(found) == ["ok"] * 6
 
 
 def test_a_template_that_strips_thinking_is_told_with_the_key_for_it() -> None:
@@ -61,15 +62,26 @@ def test_a_template_that_strips_thinking_is_told_with_the_key_for_it() -> None:
 @pytest.mark.parametrize("name", ["llama3_1", "kimi_k2", "mistral_v11"])
 def test_real_templates_and_their_formats_read_each_other(name: str) -> None:
     pair = next(pair for pair in PAIRS if pair.template == name)
-    assert levels(list(template.round_trip(chat_for(pair), pair.format, PROMPT, [SCHEMA]))) == ["ok"]
+    found = list(template.call_format(chat_for(pair), pair.format, PROMPT, [SCHEMA]))
+    assert levels(found) == ["ok", "ok"]
+    assert "calculator: rollout.multi_turn.format=" in found[1].text
+
+
+def test_a_tool_whose_call_is_not_read_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = by_name("qwen2_5")
+    monkeypatch.setattr(chat, "parse", lambda ids, tools: SimpleNamespace(calls=[]))
+    found = list(template.call_format(chat, None, PROMPT, [SCHEMA]))
+    assert levels(found) == ["ok", "problem"]
+    assert "does not read as a call with these arguments" in found[1].text
+    assert "model.chat_template=" in found[1].fix
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("mistral", "hermes"), ("deepseek", "hermes")])
 def test_a_format_that_does_not_read_the_templates_calls_names_one_that_does(wrong: str, right: str) -> None:
     chat = Chat(tokenizer("qwen"), format=wrong, chat_template=by_name("qwen2_5").template.source)
-    (found,) = template.round_trip(chat, wrong, PROMPT, [SCHEMA])
+    (found,) = template.call_format(chat, wrong, PROMPT, [SCHEMA])
     assert found.level == "problem"
-    assert f"set rollout.multi_turn.format={right}" in found.fix
+    assert found.fix == f"{right} does: set that, or leave the key out"
 
 
 def test_fields_that_a_template_drops_are_named() -> None:
@@ -84,9 +96,10 @@ def test_fields_that_a_template_drops_are_named() -> None:
 def test_a_template_without_tools_is_a_problem() -> None:
     chat = Chat(tokenizer("smollm2"))
     assert levels(list(template.dropped_fields(chat, PROMPT, [SCHEMA]))) == ["problem"]
-    (found,) = template.round_trip(chat, "hermes", PROMPT, [SCHEMA])
+    (found,) = template.call_format(chat, None, PROMPT, [SCHEMA])
     assert found.level == "problem"
     assert "model.chat_template=" in found.fix
+    assert not list(template.call_format(chat, None, PROMPT, []))
 
 
 NAMES = ["glm4moe", "gptoss", "gemma4_v5", "mistral_v3", "kimi_k2", "cohere2", "idefics3", "lfm2", "muse_glimmer"]
@@ -100,9 +113,8 @@ def test_no_template_stops_the_examination(name: str, format: str | None) -> Non
 
     def findings() -> Iterator[Finding]:
         chat = Chat(tokenizer(family), format=format, chat_template=realia.template(name))
-        yield from template.format_found(chat, format)
         yield from template.append_only(chat, PROMPT, [SCHEMA])
-        yield from template.round_trip(chat, chat.format, PROMPT, [SCHEMA])
+        yield from template.call_format(chat, format, PROMPT, [SCHEMA])
         yield from template.dropped_fields(chat, PROMPT, [SCHEMA])
 
     diagnosis.note("template", findings())
@@ -111,13 +123,13 @@ def test_no_template_stops_the_examination(name: str, format: str | None) -> Non
 
 
 def test_the_format_that_was_found_is_told() -> None:
-    (found,) = template.format_found(by_name("glm4moe"), None)
+    (found,) = template.call_format(by_name("glm4moe"), None, PROMPT, [])
     assert (found.level, found.text) == (
         "ok",
         "rollout.multi_turn.format: glm (found by rendering a call with the template)",
     )
     wrong = Chat(tokenizer("qwen"), format="glm", chat_template=by_name("qwen2_5").template.source)
-    (found,) = template.format_found(wrong, "glm")
+    (found,) = template.call_format(wrong, "glm", PROMPT, [])
     assert found.level == "problem"
     assert "hermes" in f"{found.text} {found.fix}"
 
@@ -125,5 +137,5 @@ def test_the_format_that_was_found_is_told() -> None:
 def test_a_part_that_raises_is_a_finding_and_the_next_is_looked_at() -> None:
     diagnosis = Diagnosis(Config(), lambda area, finding: None)
     diagnosis.note("tools", (1 / 0 for _ in range(1)))  # type: ignore[misc]
-    diagnosis.note("rows", template.format_found(by_name("qwen2_5"), None))
+    diagnosis.note("rows", template.call_format(by_name("qwen2_5"), None, PROMPT, []))
     assert levels(diagnosis.findings) == ["problem", "ok"]

@@ -138,7 +138,7 @@ def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
     assert main(["generate", *arguments(home, out)]) == 130
     part = out.with_name("answers.jsonl.part")
     with part.open("a") as stream:
-        stream.write('{"uid": "rows.jsonl:5", "answ')  # killed in the middle of a line
+        stream.write('\n{"uid": "rows.jsonl:5", "answ')  # killed in the middle of a line
     assert not out.exists()
     assert main(["generate", *arguments(home, out), "rollout.temperature=0.5"]) == 2
     assert "begun with another rollout.temperature" in capsys.readouterr().err

@@ -53,11 +53,6 @@ def test_each_token_can_be_read_without_the_tokenizer(record, dialog, decode):
     assert {"What", " is", "<|im_end|>"} <= set(texts)
 
 
-def test_a_dump_of_old_has_no_texts_by_token(record):
-    del record["samples"][0]["columns"]["chars"]
-    assert token_texts(record["samples"][0]) is None
-
-
 def test_advantages_are_written_in_runs(tmp_path, dialog, decode):
     n = len(dialog.ledgers[0])
     values = [0.0] * (n - 3) + [-1.234567] * 2 + [0.5]

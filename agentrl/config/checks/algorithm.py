@@ -1,10 +1,8 @@
 """Checks values of keys, alone and in combination."""
 
-from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.derived import compares_in_groups, components_of, needs_critic
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, Ref, Reward, Rollout, Trainer
 from agentrl.config.schema.distillation import Distillation
-from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSS_OPTIONS, POLICY_LOSSES
 
@@ -74,17 +72,10 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
         raise UserError(f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to {named}={limit} tokens")
 
 
-def reward_manager(reward: Reward, model: Model) -> None:
-    """Check that the reward manager is built in, or that a file of the user's may have it."""
-    reward_manager = reward.reward_manager
-    own = reward_manager.module.path or reward.custom_reward_function.path or model.external_lib
-    known = own or reward_manager.name in REWARD_MANAGERS
-    if not known and not any(reward_manager.name in layer.reward_managers() for layer in layers()):
-        raise UserError(
-            f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
-            "your own with reward.reward_manager.module.path"
-        )
-    if reward.reward_kwargs and reward_manager.name in ("naive", "dapo", "prime") and not reward_manager.module.path:
+def reward_kwargs(reward: Reward) -> None:
+    """Check that a reward manager of the user's own reads the arguments that managers get."""
+    manager = reward.reward_manager
+    if reward.reward_kwargs and manager.name in ("naive", "dapo", "prime") and not manager.module.path:
         raise UserError(
             "reward.reward_kwargs are arguments of a reward manager of your own; those of the reward function are "
             "reward.custom_reward_function.reward_kwargs"

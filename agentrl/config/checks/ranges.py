@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from agentrl.config.keys import as_list, marked, value_at
+from agentrl.config.keys import places, value_at
 from agentrl.config.schema.marks import Range
 from agentrl.core.errors import UserError
-
-RANGES = marked(Range)
 
 
 def ranges(config: Any) -> None:
     """Raises UserError for the first number that is out of its key's range."""
-    for key, valid in RANGES.items():
-        value = value_at(config, key)
-        if not all(valid.fits(number) for number in as_list(value) if number is not None):
-            raise UserError(f"{key}={value}: {valid.says}")
+    for place in places(config, Range):
+        if not all(map(place.mark.fits, place.values)):
+            raise UserError(f"{place.key}={place.value}: {place.mark.says}")
 
 
 def pairs(config: Any) -> None:

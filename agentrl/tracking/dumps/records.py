@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agentrl.core.json_text import to_json
+from agentrl.core.json_text import listed, to_json
 from agentrl.tracking.dumps.text import Decode, TokenTexts
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import Medium
@@ -45,10 +45,8 @@ def trajectory_line(step: int, trajectory: Trajectory, texts: TokenTexts) -> byt
     return f'{head[:-1]},"samples":'.encode() + _encoded(samples) + b"}"
 
 
-def token_texts(sample: Record) -> list[str] | None:
-    """The text of each token of a dumped sample; None in dumps that were written without."""
-    if "chars" not in sample["columns"]:
-        return None
+def token_texts(sample: Record) -> list[str]:
+    """The text of each token of a dumped sample."""
     widths = iter(sample["columns"]["chars"])
     return [text for segment in sample["segments"] for text in _cut(segment["text"], islice(widths, segment["n"]))]
 
@@ -171,4 +169,4 @@ def _plain(value: Any) -> Any:
         return value.thumbnail()
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
+    return listed(value)

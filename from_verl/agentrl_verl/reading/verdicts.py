@@ -18,10 +18,10 @@ from agentrl.config import paths
 from agentrl.config.checks import files
 from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, ancestors, custom_place, home, nearest, schema_keys, schema_sections, typo_of
-from agentrl.config.names import destination, lookup, may_be_null, table, translate, written
+from agentrl.config.names import Setting, destination, lookup, may_be_null, table, translate, written
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.sft import SftConfig
-from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, Setting, on_defaults, resolved, to_object
+from agentrl.config.tree import ADDED, CHANGED, INTERPOLATION, Reader, on_defaults, resolved, to_object
 from agentrl.config.validate import ANSWERING, SETTINGS, SUPERVISED, check_word, sections_for
 from agentrl.core.errors import UserError
 from agentrl_verl.reading.defaults import VerlDefaults
@@ -91,7 +91,7 @@ class Judge:
             found = translate(path, value, self.keys)
         except UserError as error:
             return Verdict(given, "refused", None, str(error).partition(": ")[2])
-        if found.path is None:
+        if not found.path:
             if found.notes:
                 return Verdict(given, "ignored", None, found.notes[0].partition(": ")[2])
             unset = value is None or value in ({}, [], "")

@@ -377,11 +377,12 @@ def test_check_does_not_refuse_a_batch_that_verls_mini_batch_does_not_fit(tmp_pa
 
 def test_explain_says_verls(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = explain("rollout.val_kwargs.do_sample", {"train": Config})
-    assert found.elsewhere[:2] == [
+    assert [fact for fact in found.facts if fact[0] == "in verl"][:2] == [
         ("in verl", "false (ppo_trainer, 0.4 to 0.6)"),
         ("in verl", "null (ppo_trainer, 0.7 to 0.9)"),
     ]
-    assert [e.elsewhere for e in explain("data.train_batch_size", SCHEMAS)] == [
+    each = explain("data.train_batch_size", SCHEMAS)
+    assert [[fact for fact in one.facts if fact[0] == "in verl"] for one in each] == [
         [("in verl", "1024 (ppo_trainer)")],
         [("in verl", "256 (sft_trainer)"), ("in verl", "256 (sft_trainer_engine)")],
     ]

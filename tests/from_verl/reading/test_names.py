@@ -22,7 +22,7 @@ def outcome_of(path: str, value: object) -> str:
         found = translate(path, value, KEYS)
     except UserError as error:
         return "refused" if str(error).startswith(path) else f"the culprit does not come first: {error}"
-    if found.path is None:
+    if not found.path:
         return "ignored" if found.notes else "silent"
     assert home(found.path, KEYS), f"{path} leads to {found.path}, which is no key"
     assert bool(found.notes) or found.path == path, "a move is told"
@@ -48,7 +48,7 @@ def test_what_verl_begins_with_is_known_and_not_refused() -> None:
     strangers = []
     for path, value in settings:
         found = translate(path, yaml.safe_load(value), KEYS)
-        if found.path is not None and not home(found.path, KEYS):
+        if found.path and not home(found.path, KEYS):
             strangers.append(path)
     assert not strangers
 
