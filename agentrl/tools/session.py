@@ -11,7 +11,7 @@ Timeouts, retries and concurrency limits are enforced in `MethodRunner.call` (ru
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,7 @@ from uuid import uuid4
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
 from agentrl.core.user_code import Cleanup, Threads
+from agentrl.tools.mcp.session_pool import SessionPool
 from agentrl.tools.response import ModelError, ToolResult, read_answer, read_number
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
@@ -49,9 +50,10 @@ class ToolSession:
     agent_data: Any
     shorten: Truncation
     cleanup: Cleanup
+    pools: Sequence[SessionPool] = ()
+    """Sessions with MCP servers, in which the trajectory may have its own."""
     instances: dict[str, Instance] = field(default_factory=dict)
     released: bool = False
-    scores: dict[str, float] | None = None
 
     async def start(self) -> None:
         """Create the tools that the row has arguments for; the others come at their first call. Raises InfraError."""
@@ -76,21 +78,16 @@ class ToolSession:
         return result
 
     async def rewards(self) -> dict[str, float]:
-        """By tool, for those created that define calc_reward. Asked once; raises InfraError."""
-        if self.scores is None:
-            names = [
-                name for name, instance in self.instances.items() if instance.created and self.runners[name].scores
-            ]
-            values = await _all(self._score(name) for name in names)
-            self.scores = dict(zip(names, values, strict=True))
-        return self.scores
+        """By tool, for those created that define calc_reward. Raises InfraError."""
+        names = [name for name, instance in self.instances.items() if instance.created and self.runners[name].scores]
+        return dict(zip(names, await _all(self._score(name) for name in names), strict=True))
 
     async def release(self) -> None:
         """Release every tool whose creation was begun. Never raises; safe to call twice."""
         if self.released:
             return
         self.released = True
-        if any(self.runners[name].stateful for name in self.instances):
+        if self.pools or any(self.runners[name].stateful for name in self.instances):
             await self.cleanup.run(self._release())
 
     def _check(self, name: str, arguments: dict[str, Any]) -> None:
@@ -142,6 +139,7 @@ class ToolSession:
             self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
             for name, instance in self.instances.items()
         )
+        await _all(pool.leave(self.agent_data) for pool in self.pools)
 
     def _kwargs(self, name: str, method: str) -> Mapping[str, Any]:
         return self.tools_kwargs.get(name, {}).get(f"{method}_kwargs", {})

@@ -113,7 +113,7 @@ class Connection:
 
 
 async def _skip_validation(tool: str, result: Any) -> None:
-    """Accept every result: the pool checks it, and the client would throw away a usable text."""
+    """Accept every result: for one that its schema does not fit, the client would throw away a usable text."""
 
 
 def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[Any]:

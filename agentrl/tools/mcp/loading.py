@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from agentrl.core.compatibility import layers
@@ -21,15 +22,12 @@ class McpServers:
     """All servers of a run, and the thread that talks to them. Costs nothing until there is one."""
 
     def __init__(self) -> None:
-        self._loop: LoopThread | None = None
         self.pools: list[SessionPool] = []
 
-    @property
+    @cached_property
     def loop(self) -> LoopThread:
         """Started when first asked for."""
-        if self._loop is None:
-            self._loop = LoopThread()
-        return self._loop
+        return LoopThread()
 
     async def close(self) -> None:
         """`stop` without holding up the caller's loop."""
@@ -40,9 +38,8 @@ class McpServers:
         for pool in self.pools:
             pool.close()
         self.pools.clear()
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        if "loop" in vars(self):
+            vars(self).pop("loop").close()
 
 
 def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
@@ -72,10 +69,7 @@ def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     given = _config(entry.config, tool.name), _schema(tool)
     with reported_as(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
-            made: Any = kind(*given, pool)
-            if not pool.sessions:
-                made.release = pool.leave  # the last of a trajectory's tools ends its session
-            return made
+            return kind(*given, pool)
         for layer in layers():
             layer.serve_mcp_tool(tool.name, pool)
         return kind(*given)
@@ -83,7 +77,7 @@ def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
 
 def _listed(pool: SessionPool, where: str) -> list[Any]:
     try:
-        return pool.tools()
+        return pool.loop.submit(pool.tools()).result()
     except InfraError as error:
         raise UserError(f"{where}: {error}; run the command or open the URL by hand") from None
 
