@@ -11,7 +11,7 @@ Timeouts, retries and concurrency limits are enforced in `MethodRunner.call` (ru
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,9 @@ from uuid import uuid4
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
 from agentrl.core.user_code import Cleanup, Threads
+from agentrl.tools.mcp import McpServers
 from agentrl.tools.mcp.session_pool import SessionPool
+from agentrl.tools.mcp.task_servers import reached, runners
 from agentrl.tools.response import ModelError, ToolResult, read_answer, read_number
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
@@ -50,14 +52,33 @@ class ToolSession:
     agent_data: Any
     shorten: Truncation
     cleanup: Cleanup
-    pools: Sequence[SessionPool] = ()
-    """Sessions with MCP servers, in which the trajectory may have its own."""
+    servers: McpServers
+    pools: list[SessionPool]
+    """MCP servers with which the trajectory may have a session of its own."""
     instances: dict[str, Instance] = field(default_factory=dict)
     released: bool = False
 
     async def start(self) -> None:
         """Create the tools that the row has arguments for; the others come at their first call. Raises InfraError."""
         await _all(self._created(name) for name in self.tools_kwargs)
+
+    async def add_task_servers(self, trajectory: Any) -> list[dict[str, Any]]:
+        """Add the tools of the MCP servers that the trajectory's task brings; their sessions end with these tools.
+
+        Returns their schemas. Raises InfraError.
+        """
+        offered, schemas = (trajectory.extra.get("task") or {}).get("mcp_servers") or {}, []
+        for name, server in offered.items():
+            pool = SessionPool(await reached(name, server, trajectory), self.servers.loop, 0)
+            self.pools = [*self.pools, pool]
+            for runner in await runners(pool, self.agent_data):
+                if runner.name in self.runners:
+                    fix = "rename the run's tool, or leave the task out"
+                    raise InfraError(f"MCP server {pool.spec.name!r}: a tool {runner.name!r} is there already: {fix}")
+                runner.reported = self.servers.reported  # by all trajectories: one line for a thousand failures
+                self.runners = {**self.runners, runner.name: runner}
+                schemas.append(runner.schema)
+        return schemas
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Carry out one call of the model's."""

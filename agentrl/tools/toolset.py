@@ -102,7 +102,8 @@ class ToolSet:
         if not hasattr(agent_data, "request_id"):  # an object of verl's shape stays as it is
             agent_data = AgentData(agent_data, key, tools_kwargs)
         usable = {name: value for name, value in kwargs.items() if name in runners}
-        return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup, self.servers.pools)
+        servers = self.servers
+        return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup, servers, servers.pools)
 
     async def close(self) -> None:
         """Wait for running releases, and close sandboxes and servers of the set; safe to call twice."""

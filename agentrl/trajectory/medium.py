@@ -73,6 +73,9 @@ def features(media: Sequence[Medium]) -> dict[str, "Tensor"]:
     return {name: torch.cat([m.features[name] for m in media if name in m.features]) for name in names}
 
 
+Media = Sequence[Medium]
+
+
 def token_types(ids: Sequence[int], media: Iterable[Medium]) -> list[int]:
     """transformers' `mm_token_type_ids` of a sequence: 0 for text."""
     types = {token: kind for medium in media for token, kind in medium.types.items()}

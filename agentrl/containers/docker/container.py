@@ -31,6 +31,7 @@ LOG = {"max-size": "4m", "max-file": "1"}
 LOGGING = {"driver": "json-file", "options": LOG}
 LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
 """A service's, as Compose names them."""
+LOCAL = ("localhost", "127.0.0.1")
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
 DISK_PAUSE = 5.0
@@ -122,6 +123,16 @@ class DockerContainer:
     async def host(self) -> str:
         """Look up this machine's address. Raises InfraError."""
         return await self._networks.address(self._spec)
+
+    async def address(self, host: str) -> str | None:
+        """Look up a host in the container's networks. Raises InfraError."""
+        return await self._engine.call(_address, self._engine.client, self.name, host)
+
+    def attached(self, command: Sequence[str]) -> list[str]:
+        """The words of `docker exec`."""
+        env = [f"{name}={value}" for name, value in self._engine.env.items() if name.startswith("DOCKER_")]
+        user = ["--user", self._spec.user] if self._spec.user else []
+        return ["env", *env, "docker", "exec", "--interactive", *user, self.name, *command]
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
@@ -272,6 +283,17 @@ def _remove(raw: Any) -> None:
     except APIError as error:
         if error.status_code not in (404, 409):
             raise
+
+
+def _address(client: Any, name: str, host: str) -> str | None:
+    """The address of the container itself, by its own names, or of a service with it; None of another host."""
+    others = client.containers.list(filters={"label": f"{reaper.PROJECT}={name}"})
+    for raw in (client.containers.get(name), *others):
+        for network in raw.attrs["NetworkSettings"]["Networks"].values():
+            names = [*(network["Aliases"] or ()), *(LOCAL if raw.name == name else ())]
+            if host in names and network["IPAddress"]:
+                return str(network["IPAddress"])
+    return None
 
 
 def _written(client: Any, name: str) -> int:

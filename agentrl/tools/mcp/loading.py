@@ -23,6 +23,8 @@ class McpServers:
 
     def __init__(self) -> None:
         self.pools: list[SessionPool] = []
+        self.reported: set[str] = set()
+        """Kinds of failures of tasks' servers that were logged."""
 
     @cached_property
     def loop(self) -> LoopThread:
@@ -66,7 +68,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
 
 def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
-    given = _config(entry.config, tool.name), _schema(tool)
+    given = _config(entry.config, tool.name), schema_of(tool)
     with reported_as(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
             return kind(*given, pool)
@@ -89,7 +91,8 @@ def _selected(offered: dict[str, Any], wanted: list[str] | None, where: str) -> 
         yield offered[name]
 
 
-def _schema(tool: Any) -> OpenAIFunctionToolSchema:
+def schema_of(tool: Any) -> OpenAIFunctionToolSchema:
+    """The schema of a server's tool. Raises ValueError for one without a name."""
     function = {"name": tool.name, "description": tool.description or "", "parameters": dict(tool.input_schema)}
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
