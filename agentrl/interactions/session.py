@@ -46,8 +46,7 @@ class InteractionSession:
         self.kwargs = kwargs
         self.cleanup = cleanup
         self.id = uuid4().hex
-        self.begun = False
-        self.finalized = False
+        self.begun = False  # and not finalized yet
         self.starting: Threads = set()
         self.last_score = 0.0
 
@@ -80,8 +79,8 @@ class InteractionSession:
 
     async def finalize(self) -> None:
         """End, once. Never raises; safe to call twice."""
-        if self.begun and not self.finalized:
-            self.finalized = True
+        if self.begun:
+            self.begun = False
             ending = self.runner.end("finalize_interaction", self.id, self.kwargs, self.starting)
             await self.cleanup.run(ending)
 

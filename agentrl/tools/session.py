@@ -53,8 +53,8 @@ class ToolSession:
     shorten: Truncation
     cleanup: Cleanup
     servers: McpServers
-    pools: list[SessionPool]
-    """MCP servers with which the trajectory may have a session of its own."""
+    pools: list[SessionPool] = field(default_factory=list)
+    """MCP servers that its task brings."""
     instances: dict[str, Instance] = field(default_factory=dict)
     released: bool = False
 
@@ -70,7 +70,7 @@ class ToolSession:
         offered, schemas = (trajectory.extra.get("task") or {}).get("mcp_servers") or {}, []
         for name, server in offered.items():
             pool = SessionPool(await reached(name, server, trajectory), self.servers.loop, 0)
-            self.pools = [*self.pools, pool]
+            self.pools.append(pool)
             for runner in await runners(pool, self.agent_data):
                 if runner.name in self.runners:
                     fix = "rename the run's tool, or leave the task out"
@@ -108,7 +108,7 @@ class ToolSession:
         if self.released:
             return
         self.released = True
-        if self.pools or any(self.runners[name].stateful for name in self.instances):
+        if (*self.servers.pools, *self.pools) or any(self.runners[name].stateful for name in self.instances):
             await self.cleanup.run(self._release())
 
     def _check(self, name: str, arguments: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class ToolSession:
             self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
             for name, instance in self.instances.items()
         )
-        await _all(pool.leave(self.agent_data) for pool in self.pools)
+        await _all(pool.leave(self.agent_data) for pool in (*self.servers.pools, *self.pools))
 
     def _kwargs(self, name: str, method: str) -> Mapping[str, Any]:
         return self.tools_kwargs.get(name, {}).get(f"{method}_kwargs", {})

@@ -157,7 +157,9 @@ async def test_a_tool_that_the_run_has_is_one_line(
 
 
 async def test_a_command_needs_containers_that_run_it(tools: ToolSet, command: dict[str, Any]) -> None:
-    with pytest.raises(InfraError, match="tasks:t: its MCP server 'bag' is a command, which these containers do not run"):
+    with pytest.raises(
+        InfraError, match="tasks:t: its MCP server 'bag' is a command, which these containers do not run"
+    ):
         await opened(tools).add_task_servers(trajectory(object(), bag=command))
 
 

@@ -15,7 +15,7 @@ from agentrl.containers.docker import reaper
 from agentrl.containers.docker.commands import ContainerCommand
 from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.images import Image
-from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
+from agentrl.containers.docker.networks import DOCKER_NAMES, LOCAL_HOSTS, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
 from agentrl.core.user_code import mark_as_seen
 
@@ -31,7 +31,6 @@ LOG = {"max-size": "4m", "max-file": "1"}
 LOGGING = {"driver": "json-file", "options": LOG}
 LIMITS = {"pids_limit": MAX_PROCESSES, "oom_score_adj": OOM_SCORE, "logging": LOGGING}
 """A service's, as Compose names them."""
-LOCAL = ("localhost", "127.0.0.1")
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
 DISK_PAUSE = 5.0
@@ -290,7 +289,7 @@ def _address(client: Any, name: str, host: str) -> str | None:
     others = client.containers.list(filters={"label": f"{reaper.PROJECT}={name}"})
     for raw in (client.containers.get(name), *others):
         for network in raw.attrs["NetworkSettings"]["Networks"].values():
-            names = [*(network["Aliases"] or ()), *(LOCAL if raw.name == name else ())]
+            names = [*(network["Aliases"] or ()), *(LOCAL_HOSTS.split(",") if raw.name == name else ())]
             if host in names and network["IPAddress"]:
                 return str(network["IPAddress"])
     return None

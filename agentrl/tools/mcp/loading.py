@@ -1,6 +1,5 @@
 """From a YAML entry with `config.type: mcp` to the tools of its servers."""
 
-import asyncio
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -23,17 +22,12 @@ class McpServers:
 
     def __init__(self) -> None:
         self.pools: list[SessionPool] = []
-        self.reported: set[str] = set()
-        """Kinds of failures of tasks' servers that were logged."""
+        self.reported: set[str] = set()  # kinds of failures of tasks' servers that were logged
 
     @cached_property
     def loop(self) -> LoopThread:
         """Started when first asked for."""
         return LoopThread()
-
-    async def close(self) -> None:
-        """`stop` without holding up the caller's loop."""
-        await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
         """End sessions, processes and the thread; safe to call twice."""

@@ -36,8 +36,7 @@ async def reached(name: str, server: Mapping[str, Any], trajectory: Any) -> Serv
         if not hasattr(container, "attached"):
             fix = "use rollout.containers.provider=docker, or leave the task out"
             raise InfraError(f"{uid}: its MCP server {name!r} is a command, which these containers do not run: {fix}")
-        words = container.attached([spec.command, *spec.args])
-        return replace(spec, command="sh", args=("-c", BOUNDED, "sh", *words))
+        return replace(spec, command="sh", args=("-c", BOUNDED, "sh", *container.attached([spec.command, *spec.args])))
     parts = urlsplit(str(spec.url))
     host = parts.hostname or ""
     address = await container.address(host) if hasattr(container, "address") else None
