@@ -2,6 +2,6 @@
 
 from agentrl.chat.chat import Chat
 from agentrl.chat.parsers import PARSERS
-from agentrl.chat.segments import Append, Segment, Split
+from agentrl.chat.segments import Segment, Split
 
-__all__ = ["PARSERS", "Append", "Chat", "Segment", "Split"]
+__all__ = ["PARSERS", "Chat", "Segment", "Split"]

@@ -20,7 +20,7 @@ from agentrl.chat.formats import FALLBACK, readers
 from agentrl.chat.incremental import IncrementalCodec, RenderCache
 from agentrl.chat.media.processor import Processor
 from agentrl.chat.parsers import parser_for
-from agentrl.chat.segments import Append, Segment, Segmenter, Split
+from agentrl.chat.segments import Segment, Segmenter, Split
 from agentrl.chat.stops import further_ends, turn_stops
 from agentrl.chat.template import LEAD_TOKENS, MARKED_TOOL, Template, TemplateRefusal, showing
 from agentrl.chat.transcript import shown_turn, turn_ids
@@ -149,13 +149,13 @@ class Chat:
 
     def continuation(
         self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: RenderCache | None = None
-    ) -> Append | Split:
+    ) -> list[Segment] | Split:
         """Compare the template's rendering of the conversation with the ledger.
 
-        Append when the text of the ledger is a prefix of the rendering, even if the model sampled another tokenization
-        of it; Split when the template rewrote the history. When the template refuses the conversation because of
-        something that the model wrote, the new messages are appended to the ledger. With the same `memory` at each turn
-        of a conversation, only new parts are encoded and decoded.
+        Segments to append when the text of the ledger is a prefix of the rendering, even if the model sampled another
+        tokenization of it; Split when the template rewrote the history. When the template refuses the conversation
+        because of something that the model wrote, the new messages are appended to the ledger. With the same `memory`
+        at each turn of a conversation, only new parts are encoded and decoded.
         """
         memory = memory or RenderCache()
         new = _new_messages(messages)
@@ -163,14 +163,14 @@ class Chat:
             text = self.template.render(messages, tools, generation=True, marked=True)
         except TemplateRefusal:
             closed, history = ids[-1] in self.stop_token_ids, messages[: len(messages) - len(new)]
-            return Append(self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history))
+            return self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history)
         segmenter = self._segmenter_for(messages, tools)
         rest = self.template.beyond(text, self._codec.decode(ids, memory))
         if rest is not None:
-            return Append(segmenter.continued(self.template.encode_after(ids[-1], rest), new))
+            return segmenter.continued(self.template.encode_after(ids[-1], rest), new)
         whole = self._codec.encode(text, memory)
         if whole[: len(ids)] == list(ids):
-            return Append(segmenter.continued(whole[len(ids) :], new))
+            return segmenter.continued(whole[len(ids) :], new)
         self._codec.restart(text, memory)
         return Split(whole)
 

@@ -52,7 +52,6 @@ class FixedBase:
         """From the end of a user's content to the model's first token."""
         self.generation_ids = self._generation_ids()
         """The generation prompt: the header of the assistant's turn."""
-        self._variants: dict[int, int] = {}
         self._shown: dict[str, bool] = {}
 
     def split_end(self, text: str) -> tuple[str, str]:
@@ -110,11 +109,8 @@ class FixedBase:
     ) -> Suffix:
         """Some templates want one call per result, some refuse two calls, some know no calls."""
         refusal = None
-        known = self._variants.get(calls)
         results = [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
-        for i, assistant in enumerate(_calling_turns(messages[:calls])):
-            if known is not None and i != known:
-                continue
+        for assistant in _calling_turns(messages[:calls]):
             try:
                 text = self.render([*before, assistant, *results], generation=generation)
             except TemplateRefusal as error:
@@ -122,7 +118,6 @@ class FixedBase:
                 continue
             at = self._find_stop(text)
             if at is not None or not self.stops:
-                self._variants[calls] = i
                 return Suffix(text[at or 0 :], 0)
         raise refusal or TemplateRefusal("it shows no end of an assistant turn before a tool's result")
 

@@ -19,13 +19,6 @@ Segment = tuple[Source, list[int]]
 
 
 @dataclass(frozen=True)
-class Append:
-    """The history is unchanged; `segments` follow it."""
-
-    segments: list[Segment]
-
-
-@dataclass(frozen=True)
 class Split:
     """The template rewrote the history: a new sample begins with the prompt `ids`."""
 

@@ -86,7 +86,10 @@ class Done:
 class Container(Protocol):
     """A container of a row's own.
 
-    It may have `sibling(spec)`: a further container of the same provider, still to be started, for tasks with two.
+    It may have `sibling(spec)`: a further container of the same provider, still to be started, for tasks with two. For
+    MCP servers of a task it may have `async address(host)`, where this machine reaches a host of the container's
+    networks (None: no such host), and `attached(command)`, the words of a command on this machine that runs `command`
+    in the container, connected with its standard input and output.
     """
 
     @property

@@ -56,8 +56,6 @@ def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int, scores
     entry = ROW_SAMPLERS.entry(name, SAMPLER_KEY)
     options = {"seed": seed, "epoch": epoch, "scores": scores}
     given = {option: options[option] for option in keywords_of(entry.value)}
-    if entry.built_in:
-        return list(entry.value(rows, **given))
     with reported_as(f"{SAMPLER_KEY}={name}"):
         order = [int(i) for i in entry.value(rows, **given)]
     if sorted(order) != list(range(len(rows))):

@@ -218,7 +218,7 @@ class LedgerTree:
             return chat.observation(new, closed=turn.closed, tools=schemas, last=ids[-1], history=history)
         memory = RenderCache() if turn.continued else turn.branch.memory
         step = chat.continuation(ids, [*history, *new], schemas, memory)
-        return None if isinstance(step, Split) else step.segments
+        return None if isinstance(step, Split) else step
 
 
 def _items(name: str, sent: Message) -> Iterator[tuple[str, Message]]:

@@ -46,11 +46,9 @@ class InteractionSession:
         self.kwargs = kwargs
         self.cleanup = cleanup
         self.id = uuid4().hex
-        self.begun = False
-        self.finalized = False
+        self.begun = False  # and not finalized yet
         self.starting: Threads = set()
         self.last_score = 0.0
-        self.final_score: float | None = None
 
     async def start(self) -> None:
         """Begin. Raises InfraError."""
@@ -70,19 +68,7 @@ class InteractionSession:
         return reply
 
     async def score(self) -> float:
-        """calculate_score where it is defined, the last turn's score otherwise. Asked once; raises InfraError."""
-        if self.final_score is None:
-            self.final_score = await self._score()
-        return self.final_score
-
-    async def finalize(self) -> None:
-        """End, once. Never raises; safe to call twice."""
-        if self.begun and not self.finalized:
-            self.finalized = True
-            ending = self.runner.end("finalize_interaction", self.id, self.kwargs, self.starting)
-            await self.cleanup.run(ending)
-
-    async def _score(self) -> float:
+        """calculate_score where it is defined, the last turn's score otherwise. Raises InfraError."""
         scores = self.runner.methods["calculate_score"]
         # One that needs more than verl would give is a helper of its generate_response.
         if self.runner.inherits("calculate_score") or not scores.fits((self.id,), self.kwargs):
@@ -90,6 +76,13 @@ class InteractionSession:
         answer = await self.runner.call("calculate_score", self.id, kwargs=self.kwargs)
         with self.runner.reading("calculate_score"):
             return read_number(answer)
+
+    async def finalize(self) -> None:
+        """End, once. Never raises; safe to call twice."""
+        if self.begun:
+            self.begun = False
+            ending = self.runner.end("finalize_interaction", self.id, self.kwargs, self.starting)
+            await self.cleanup.run(ending)
 
 
 def _read_reply(answer: Any) -> InteractionReply:

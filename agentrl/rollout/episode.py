@@ -219,7 +219,7 @@ class Episode:
         step = self.env.chat.continuation(self.ledger.ids, self.messages, self.schemas, self.memory)
         media = media_of(self.messages)
         if not isinstance(step, Split):
-            self._append(step.segments, media[len(self.ledger.media) :])
+            self._append(step, media[len(self.ledger.media) :])
         elif self.used >= self.env.limits.response_length or len(step.ids) >= self.env.limits.model_length:
             self.finish("length")
         else:

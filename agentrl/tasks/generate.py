@@ -10,12 +10,12 @@ import json
 import logging
 import random
 from collections.abc import Sequence
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import superseded_path, write_atomic, write_parquet, writing
-from agentrl.data.files import read_records
 from agentrl.tasks.demo.base import Problem, Task, row
 from agentrl.tasks.demo.stage import Script, Stage
 
@@ -61,7 +61,7 @@ def _draft(file: Path) -> Path:
 
 def _publish(out: Path, files: Sequence[Path]) -> None:
     """Rename the drafts to their final names."""
-    if any(file.exists() and not _equal(file, _draft(file)) for file in files):
+    if any(file.exists() and not cmp(file, _draft(file), shallow=False) for file in files):
         aside = superseded_path(out)
         aside.mkdir()
         for old in filter(Path.exists, (out / name for name in FILES)):
@@ -69,14 +69,6 @@ def _publish(out: Path, files: Sequence[Path]) -> None:
         log.warning("%s held other rows: they are now in %s", out, aside)
     for file in files:
         _draft(file).replace(file)
-
-
-def _equal(file: Path, other: Path) -> bool:
-    """Whether two files hold the same rows, also if different versions of a library wrote them."""
-    try:
-        return list(read_records(file)) == list(read_records(other))
-    except UserError:  # no longer parquet, or damaged
-        return False
 
 
 def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> list[Problem]:

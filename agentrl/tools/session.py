@@ -19,6 +19,9 @@ from uuid import uuid4
 from agentrl.core.errors import InfraError
 from agentrl.core.json_text import whole
 from agentrl.core.user_code import Cleanup, Threads
+from agentrl.tools.mcp import McpServers
+from agentrl.tools.mcp.session_pool import SessionPool
+from agentrl.tools.mcp.task_servers import reached, runners
 from agentrl.tools.response import ModelError, ToolResult, read_answer, read_number
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
@@ -49,13 +52,33 @@ class ToolSession:
     agent_data: Any
     shorten: Truncation
     cleanup: Cleanup
+    servers: McpServers
+    pools: list[SessionPool] = field(default_factory=list)
+    """MCP servers that its task brings."""
     instances: dict[str, Instance] = field(default_factory=dict)
     released: bool = False
-    scores: dict[str, float] | None = None
 
     async def start(self) -> None:
         """Create the tools that the row has arguments for; the others come at their first call. Raises InfraError."""
         await _all(self._created(name) for name in self.tools_kwargs)
+
+    async def add_task_servers(self, trajectory: Any) -> list[dict[str, Any]]:
+        """Add the tools of the MCP servers that the trajectory's task brings; their sessions end with these tools.
+
+        Returns their schemas. Raises InfraError.
+        """
+        offered, schemas = (trajectory.extra.get("task") or {}).get("mcp_servers") or {}, []
+        for name, server in offered.items():
+            pool = SessionPool(await reached(name, server, trajectory), self.servers.loop, 0)
+            self.pools.append(pool)
+            for runner in await runners(pool, self.agent_data):
+                if runner.name in self.runners:
+                    fix = "rename the run's tool, or leave the task out"
+                    raise InfraError(f"MCP server {pool.spec.name!r}: a tool {runner.name!r} is there already: {fix}")
+                runner.reported = self.servers.reported  # by all trajectories: one line for a thousand failures
+                self.runners = {**self.runners, runner.name: runner}
+                schemas.append(runner.schema)
+        return schemas
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Carry out one call of the model's."""
@@ -76,21 +99,16 @@ class ToolSession:
         return result
 
     async def rewards(self) -> dict[str, float]:
-        """By tool, for those created that define calc_reward. Asked once; raises InfraError."""
-        if self.scores is None:
-            names = [
-                name for name, instance in self.instances.items() if instance.created and self.runners[name].scores
-            ]
-            values = await _all(self._score(name) for name in names)
-            self.scores = dict(zip(names, values, strict=True))
-        return self.scores
+        """By tool, for those created that define calc_reward. Raises InfraError."""
+        names = [name for name, instance in self.instances.items() if instance.created and self.runners[name].scores]
+        return dict(zip(names, await _all(self._score(name) for name in names), strict=True))
 
     async def release(self) -> None:
         """Release every tool whose creation was begun. Never raises; safe to call twice."""
         if self.released:
             return
         self.released = True
-        if any(self.runners[name].stateful for name in self.instances):
+        if (*self.servers.pools, *self.pools) or any(self.runners[name].stateful for name in self.instances):
             await self.cleanup.run(self._release())
 
     def _check(self, name: str, arguments: dict[str, Any]) -> None:
@@ -142,6 +160,7 @@ class ToolSession:
             self.runners[name].end("release", instance.id, self._kwargs(name, "release"), instance.creating)
             for name, instance in self.instances.items()
         )
+        await _all(pool.leave(self.agent_data) for pool in (*self.servers.pools, *self.pools))
 
     def _kwargs(self, name: str, method: str) -> Mapping[str, Any]:
         return self.tools_kwargs.get(name, {}).get(f"{method}_kwargs", {})

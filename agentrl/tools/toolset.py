@@ -1,5 +1,6 @@
 """All tools of a run, and the sandboxes that they use."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,13 +103,13 @@ class ToolSet:
         if not hasattr(agent_data, "request_id"):  # an object of verl's shape stays as it is
             agent_data = AgentData(agent_data, key, tools_kwargs)
         usable = {name: value for name, value in kwargs.items() if name in runners}
-        return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup)
+        return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup, self.servers)
 
     async def close(self) -> None:
         """Wait for running releases, and close sandboxes and servers of the set; safe to call twice."""
         await self.cleanup.close()
         await self.sandboxes.close()
-        await self.servers.close()
+        await asyncio.to_thread(self.servers.stop)
 
     def _selected(self, selection: list[str] | None) -> Mapping[str, ToolRunner]:
         if selection is None:

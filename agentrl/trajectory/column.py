@@ -76,10 +76,14 @@ class Column(MutableSequence[T], Generic[T]):
         return self._entries()[index].tolist() if isinstance(index, slice) else self._data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._data[index] = array(self._data.typecode, list(value)) if isinstance(index, slice) else value
+        entries = self._entries()
+        entries[index] = array(self._data.typecode, list(value)) if isinstance(index, slice) else value
+        self._store(entries)
 
     def __delitem__(self, index: int | slice) -> None:
-        del self._data[index]
+        entries = self._entries()
+        del entries[index]
+        self._store(entries)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Column):
@@ -103,6 +107,10 @@ class Column(MutableSequence[T], Generic[T]):
     def _entries(self) -> "array[Any]":
         """All of them, one after the other."""
         return self._data
+
+    def _store(self, entries: "array[Any]") -> None:
+        """Have these entries in place of all."""
+        self._data = entries
 
     def _converted(self, values: Iterable[T]) -> "array[Any]":
         """In the column's type."""
@@ -159,21 +167,10 @@ class Runs(Column[int]):
             return super().__getitem__(index)
         return self._data[bisect_right(self._ends, range(len(self))[index])]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        changed: Column[int] = self.snapshot()
-        changed[index] = value
-        self._store(changed._entries())
-
-    def __delitem__(self, index: int | slice) -> None:
-        entries = self._entries()
-        del entries[index]
-        self._store(entries)
-
     def _entries(self) -> "array[Any]":
         return array(self._data.typecode, self.numpy().tobytes())
 
     def _store(self, entries: "array[Any]") -> None:
-        """Have these entries in place of all."""
         self._data, self._ends = in_runs(entries)
 
 

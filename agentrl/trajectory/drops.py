@@ -50,6 +50,5 @@ def _why(dropped: Sequence[Trajectory], total: int, most: float) -> str:
     causes = [VARYING.sub("#", t.error or "") for t in dropped]
     ((cause, times),) = Counter(causes).most_common(1)
     example = dropped[causes.index(cause)]
-    slow = example.finish == "timeout"
-    fix = "raise it, or limit turns and tokens" if slow else "fix that"
+    fix = "raise it, or limit turns and tokens" if example.finish == "timeout" else "fix that"
     return f"{lost}; the most frequent cause ({times} of {len(dropped)}): {example.error or 'it has no message'}; {fix}"

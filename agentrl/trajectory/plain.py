@@ -33,26 +33,16 @@ Numbers = dict[Medium, int]
 """Images and videos of several trajectories by number, each once: those of a group share their prompt's."""
 
 
-def plain_media(media: Numbers) -> list[dict[str, Any]]:
-    """The media by number: bytes, numbers and tensors."""
-    return [_plain_medium(medium) for medium in media]
-
-
-def media_from_plain(plain: Sequence[dict[str, Any]]) -> list[Medium]:
-    """The media that `plain_media` took apart, by number."""
-    return [_medium(**each) for each in plain]
-
-
 def saved_groups(rows: dict[str, Any]) -> dict[str, Any]:
     """The state of a stream of rows with its finished trajectories as plain data."""
     media: Numbers = {}
     groups = changed_groups(rows, lambda trajectory: to_plain(trajectory, media))
-    return groups | {"media": plain_media(media)}
+    return groups | {"media": [plain_medium(medium) for medium in media]}
 
 
 def restored_groups(rows: dict[str, Any]) -> dict[str, Any]:
     """The state that `saved_groups` made plain; the trajectories have no row."""
-    media = media_from_plain(rows.get("media", ()))
+    media = [medium_from(**plain) for plain in rows.get("media", ())]
     return changed_groups(rows, lambda plain: from_plain(plain, NO_ROW, media))
 
 
@@ -118,13 +108,15 @@ def _ledger(plain: dict[str, Any], media: Sequence[Medium]) -> Ledger:
     return Ledger(**columns, **numbers, **scores, media=shown, experts=experts)
 
 
-def _plain_medium(medium: Medium) -> dict[str, Any]:
+def plain_medium(medium: Medium) -> dict[str, Any]:
+    """An image or a video as bytes, numbers and tensors."""
     pictures = [] if medium.source is None else [_png(frame) for frame in medium.frames]
     values = {name: getattr(medium, name) for name in ("kind", "text", "ids", "short")}
     return values | {"types": dict(medium.types), "features": dict(medium.features), "pictures": pictures}
 
 
-def _medium(pictures: Sequence[bytes], **values: Any) -> Medium:
+def medium_from(pictures: Sequence[bytes], **values: Any) -> Medium:
+    """The medium that `plain_medium` took apart."""
     frames = [_picture(each) for each in pictures]
     return Medium(source=frames if values["kind"] == "video" else next(iter(frames), None), **values)
 

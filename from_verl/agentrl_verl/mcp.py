@@ -32,7 +32,7 @@ class MCPClientManager:
         server that is gone, TimeoutError."""
         if tool_name not in self.pools:
             raise ClientError(f"no MCP server has a tool {tool_name!r}; there are {', '.join(self.pools) or 'none'}")
-        return await asyncio.wait_for(self.pools[tool_name].call(tool_name, parameters, None, ""), timeout)
+        return await asyncio.wait_for(self.pools[tool_name].call(tool_name, parameters, None), timeout)
 
 
 ClientManager = MCPClientManager()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.chat import Append, Chat, Split
+from agentrl.chat import Chat, Split
 from agentrl.trajectory.ledger import Source
 from tests.chat.conversations import answer, calls, result, user
 from tests.chat.pairs import Pair, agreeing, by_name, case_id, chat_for, conversation
@@ -17,7 +17,7 @@ def test_append_adds_what_observation_adds() -> None:
     messages = [user("x"), calls("2+2"), result("4")]
     ids = chat.transcript(messages).ids
     step = chat.continuation(ids, messages)
-    assert step == Append(chat.observation([result("4")], closed=True))
+    assert step == chat.observation([result("4")], closed=True)
 
 
 @pytest.mark.parametrize(("pair", "name"), agreeing("parallel"), ids=case_id)
@@ -27,8 +27,8 @@ def test_append_equals_observation_over_real_templates(pair: Pair, name: str) ->
     if not pair.stop:
         ids = [*ids[:-1], *chat.template.encode("<|observation|>")]
     step = chat.continuation(ids, messages, tools)
-    assert isinstance(step, Append), pair.name
-    assert step.segments == chat.observation(messages[2:], closed=True, last=ids[-1])
+    assert isinstance(step, list), pair.name
+    assert step == chat.observation(messages[2:], closed=True, last=ids[-1])
 
 
 def test_stripped_thinking_splits_and_the_new_sample_is_what_inference_shows() -> None:
@@ -43,7 +43,7 @@ def test_thinking_within_one_query_appends() -> None:
     chat = by_name("qwen3")
     messages = conversation("thinking")[:3]
     ids = chat.transcript(messages).ids
-    assert isinstance(chat.continuation(ids, messages), Append)
+    assert isinstance(chat.continuation(ids, messages), list)
 
 
 def test_another_tokenization_of_the_same_text_appends_and_keeps_the_sampled_ids() -> None:
@@ -52,16 +52,16 @@ def test_another_tokenization_of_the_same_text_appends_and_keeps_the_sampled_ids
     letters = [i for letter in "Goethe" for i in chat.template.encode(letter)]
     ids = [*chat.prompt(messages[:1]), *letters, *chat.template.encode("<|im_end|>")]
     assert letters != chat.template.encode("Goethe")
-    assert chat.continuation(ids, messages) == Append(chat.observation([user("y")], closed=True))
+    assert chat.continuation(ids, messages) == chat.observation([user("y")], closed=True)
 
 
 def test_a_turn_cut_by_length_gets_its_end() -> None:
     chat = by_name("qwen2_5")
     messages = [user("x"), answer("Hi."), user("y")]
     step = chat.continuation(begin(chat, messages[:1], "Hi."), messages)
-    assert isinstance(step, Append)
-    assert step.segments == chat.observation([user("y")], closed=False)
-    assert step.segments[0][0] is Source.TEMPLATE
+    assert isinstance(step, list)
+    assert step == chat.observation([user("y")], closed=False)
+    assert step[0][0] is Source.TEMPLATE
 
 
 def test_a_call_spelled_otherwise_than_the_template_does_splits() -> None:
@@ -79,8 +79,8 @@ def test_bytes_that_are_no_text_split_rather_than_repeat() -> None:
     ids = [*chat.prompt(messages[:1]), *half, *chat.template.encode("<|im_end|>")]
     step = chat.continuation(ids, messages)
     # The decoded replacement character renders as itself: same text on both sides, and the sampled ids stay.
-    assert isinstance(step, Append)
-    assert half[0] not in [i for _, segment in step.segments for i in segment]
+    assert isinstance(step, list)
+    assert half[0] not in [i for _, segment in step for i in segment]
 
 
 def test_what_a_template_refuses_goes_on_as_it_stands() -> None:
@@ -92,4 +92,4 @@ def test_what_a_template_refuses_goes_on_as_it_stands() -> None:
     answered = {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": str(call.error)}
     ids = begin(chat, [user("x")], text)
     step = chat.continuation(ids, [user("x"), reply.message, answered])
-    assert step == Append(chat.observation([answered], closed=True))
+    assert step == chat.observation([answered], closed=True)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from agentrl.chat import Append, Split
+from agentrl.chat import Split
 from agentrl.chat.incremental import RenderCache
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import PAIRS, Pair, by_name, case_id, chat_for
@@ -82,7 +82,7 @@ def test_a_memory_changes_no_step(pair: Pair) -> None:
         messages = [*messages, {"role": "assistant", "content": reply.message["content"]}, user(text(rng) + "!")]
         step = chat.continuation(ids, messages, tools, memory)
         assert step == chat.continuation(ids, messages, tools)
-        ids = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step.segments for i in segment)]
+        ids = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step for i in segment)]
 
 
 def test_only_what_is_new_is_encoded_and_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_older_renders_are_forgotten() -> None:
     chat, memory = by_name("qwen2_5"), RenderCache()
     messages = [user("x"), calls("1"), result("1")]
     ids = chat.transcript(messages, TOOLS).ids
-    assert isinstance(chat.continuation(ids, messages, TOOLS, memory), Append)
+    assert isinstance(chat.continuation(ids, messages, TOOLS, memory), list)
     chat._codec.encode("<|im_start|>user\nx<|im_end|>", memory)
     chat._codec.encode("other<|im_end|>", memory)
     assert set(memory.parts) == {"other", "<|im_end|>"}

@@ -86,7 +86,6 @@ async def test_gsm8k_says_what_verl_s_interaction_says(words, right):
     session = load_interactions("interactions/gsm8k.yaml").open("k", {"name": "gsm8k", "ground_truth": "72"})
     await session.start()
     assert await session.score() == 0.0
-    session.final_score = None
     reply = await session.respond(said(words))
     wrong = "Your response is incorrect! You need to reflect on your answer and try again."
     assert (reply.stop, reply.score) == (right, float(right))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from agentrl.chat import Chat
 from agentrl.chat.media.processor import Processor
-from agentrl.chat.media.sources import fitting_size, open_image, open_video
+from agentrl.chat.media.sources import open_image, open_video
 from agentrl.config.schema import Data, Model
 from agentrl.core.errors import InfraError, UserError
 from agentrl.data import load_dataset, read_rows
@@ -118,9 +118,8 @@ def test_pixels_are_bounded_as_the_processor_or_the_image_says(chat: Chat) -> No
         (medium,) = media_of(chat.see([{"role": "user", "content": [part]}]))
         assert medium.source.size == size
         assert len(medium.ids) == size[0] * size[1] // 28**2
-    assert fitting_size(10, 1000, 28, 28 * 28, 10**6) == (28, 1008)
-    with pytest.raises(ValueError, match="strip"):
-        fitting_size(1, 1000, 28, 28 * 28, 10**6)
+    with pytest.raises(ValueError, match="aspect ratio"):
+        open_image(vision_model.picture(size=(1, 1000)), factor=28, bounds=(28 * 28, 10**6))
 
 
 def test_transparent_is_white() -> None:

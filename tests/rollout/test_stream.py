@@ -23,7 +23,7 @@ from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.window import StalenessWindow, staleness_metrics
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium
-from agentrl.trajectory.plain import from_plain, media_from_plain, plain_media, restored_groups, saved_groups, to_plain
+from agentrl.trajectory.plain import from_plain, medium_from, plain_medium, restored_groups, saved_groups, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
@@ -335,8 +335,8 @@ def test_images_come_back_once_for_a_group():
     ledger = Ledger(media=[medium])
     ledger.append_prompt([1, 9, 9])
     plain = [to_plain(Trajectory(row, f"3/a/{i}", i, messages, ledgers=[ledger]), table) for i in range(2)]
-    plain, media = loaded([plain, plain_media(table)])
-    (back,) = media_from_plain(media)
+    plain, media = loaded([plain, [plain_medium(each) for each in table]])
+    (back,) = (medium_from(**each) for each in media)
     for trajectory in (from_plain(each, row, [back]) for each in plain):
         assert trajectory.messages[0]["content"][1]["image"] is back
         assert trajectory.ledgers[0].media == [back]

@@ -181,7 +181,6 @@ def test_bank_demonstrations_earn_the_tools_own_reward(tmp_path: Path) -> None:
             for message in messages:
                 for call in message.get("tool_calls", []):
                     await tools.call(call["function"]["name"], call["function"]["arguments"])
-            tools.scores = None
             assert await tools.rewards() == {"bank": 1.0}
             await tools.release()
 

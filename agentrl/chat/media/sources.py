@@ -6,7 +6,6 @@ A video is a list of images, or a file; in a mapping it may say `nframes` or `fp
 """
 
 import base64
-import math
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -37,10 +36,14 @@ def open_image(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> An
         image = image.resize(size)
     if factor is None:
         return image
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
     low, high = int(wishes.get("min_pixels", bounds[0])), int(wishes.get("max_pixels", bounds[1]))
-    size = fitting_size(image.width, image.height, factor, low, high)
-    require_pixels(*size)
-    return image if size == image.size else image.resize(size, resample=3)  # bicubic, as the processors do
+    height, width = smart_resize(image.height, image.width, factor, low, high)
+    require_pixels(width, height)
+    if (width, height) == image.size:
+        return image
+    return image.resize((width, height), resample=3)  # bicubic, as the processors do
 
 
 def open_video(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> tuple[list[Any], float]:
@@ -52,23 +55,6 @@ def open_video(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> tu
         (content, float(wishes.get("fps", DEFAULT_FPS))) if isinstance(content, list) else _decoded(content, wishes)
     )
     return [open_image({**own, "image": frame}, factor=factor, bounds=bounds) for frame in frames], fps
-
-
-def fitting_size(width: int, height: int, factor: int, low: int, high: int) -> tuple[int, int]:
-    """(width, height) near the given ones: multiples of `factor` whose product lies between `low` and `high`.
-
-    Qwen2-VL's rule (arXiv 2409.12191), in which the shape is kept as nearly as may be. Raises ValueError for a strip.
-    """
-    if max(width, height) > 200 * min(width, height):
-        raise ValueError(f"{width}x{height} is a strip: one side is more than 200 times the other")
-    sides = [max(factor, round(side / factor) * factor) for side in (width, height)]
-    if sides[0] * sides[1] > high:
-        shrink = math.sqrt(width * height / high)
-        sides = [max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)]
-    elif sides[0] * sides[1] < low:
-        grow = math.sqrt(low / (width * height))
-        sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
-    return sides[0], sides[1]
 
 
 def _picture(value: Any) -> Any:

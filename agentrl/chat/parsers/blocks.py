@@ -131,6 +131,19 @@ def parse_tagged(text: str, tags: Tags, read: ReadBody) -> Parsed:
     return parse_blocks(text, tags, block)
 
 
+def parse_several(text: str, tags: Tags, read: ReadBody) -> Parsed:
+    """All calls of a turn, one or more between each pair of tags."""
+
+    def block(text: str, at: int, index: int) -> tuple[list[Call], int]:
+        calls: list[Call] = []
+        while not calls or not text.startswith(tags.close, skip_space(text, at)):
+            call, at = read(text, at, index + len(calls))
+            calls.append(call)
+        return calls, skip_space(text, at) + len(tags.close)
+
+    return parse_blocks(text, tags, block)
+
+
 def parse_lists(text: str, tags: Tags, make: MakeCall = make_call) -> Parsed:
     """All calls of a turn, a list of them, or a single one, between each pair of tags."""
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.blocks import Tags, parse_several
 from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, skip_space, stuck, typed_call
 from agentrl.chat.parsers.literals import MAX_LITERALS
 from agentrl.chat.parsers.values import Bare, parameters_of, settled
@@ -36,10 +36,10 @@ Element = tuple[str, "str | list[Element]"]
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn; `tools` tell numbers from text that looks like one, and lists from objects."""
 
-    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        return _Elements(text).block(body, index, tools)
+    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+        return _Elements(text).call(body, index, tools)
 
-    return parse_blocks(text, TAGS, block)
+    return parse_several(text, TAGS, read)
 
 
 @dataclass
@@ -47,16 +47,7 @@ class _Elements:
     text: str
     count: int = 0
 
-    def block(self, at: int, index: int, tools: Tools) -> tuple[list[Call], int]:
-        calls: list[Call] = []
-        while not self.text.startswith(TAGS.close, skip_space(self.text, at)):
-            call, at = self._call(at, index + len(calls), tools)
-            calls.append(call)
-        if not calls:
-            raise Malformed("no <invoke> after its opening tag")
-        return calls, skip_space(self.text, at) + len(TAGS.close)
-
-    def _call(self, at: int, index: int, tools: Tools) -> tuple[Call, int]:
+    def call(self, at: int, index: int, tools: Tools) -> tuple[Call, int]:
         header = match_at(_INVOKE, self.text, at, stuck(self.text, at))
         with naming(header[1]):
             elements, end = self._within(header.end(), _END, 0)

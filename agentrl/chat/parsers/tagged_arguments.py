@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags, parse_blocks
-from agentrl.chat.parsers.calls import MAX_ARGUMENTS, Malformed, match_at, naming, skip_space, stuck, typed_call
+from agentrl.chat.parsers.blocks import Tags, parse_several, parse_tagged
+from agentrl.chat.parsers.calls import MAX_ARGUMENTS, Malformed, match_at, naming, stuck, typed_call
 from agentrl.chat.parsers.values import Bare, settled
 from agentrl.trajectory.message import Call, Parsed, Tools
 
@@ -48,37 +48,25 @@ class Grammar:
 
 def parse_spelled(text: str, grammar: Grammar, tools: Tools) -> Parsed:
     """All calls of a turn, in order; text between the blocks becomes content."""
-    ends: list[tuple[str, list[tuple[int, int]]]] = []
+    ends: list[list[tuple[int, int]]] = []
 
-    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        if not ends:  # once a turn, and only where it has a block
-            ends.append((text, [found.span() for found in grammar.value_end.finditer(text, body)]))
-        return _Block(text, grammar, tools, ends[0][1]).read(body, index)
+    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+        if not ends:  # once a turn, and only where it has a call
+            ends.append([found.span() for found in grammar.value_end.finditer(text, body)])
+        return _Spelled(text, grammar, tools, ends[0]).call(body, index)
 
-    return parse_blocks(text, grammar.tags, block)
+    return (parse_several if grammar.several else parse_tagged)(text, grammar.tags, read)
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Spelled:
     text: str
     grammar: Grammar
     tools: Tools
     ends: list[tuple[int, int]]
     """Where values may end: the closing tags, from the first to the last."""
 
-    def read(self, at: int, index: int) -> tuple[list[Call], int]:
-        calls: list[Call] = []
-        while not calls or (self.grammar.several and not self._closes(at)):
-            call, at = self._call(at, index + len(calls))
-            calls.append(call)
-        if not self._closes(at):
-            raise Malformed(stuck(self.text, at), calls[-1].name)
-        return calls, skip_space(self.text, at) + len(self.grammar.tags.close)
-
-    def _closes(self, at: int) -> bool:
-        return self.text.startswith(self.grammar.tags.close, skip_space(self.text, at))
-
-    def _call(self, body: int, index: int) -> tuple[Call, int]:
+    def call(self, body: int, index: int) -> tuple[Call, int]:
         header = match_at(self.grammar.header, self.text, body, f"no tool name after {self.grammar.tags.open[0]}")
         name = header[1].strip()
         with naming(name):

@@ -16,7 +16,7 @@ from agentrl.containers.docker import reaper
 from agentrl.containers.docker.commands import run
 from agentrl.containers.docker.compose import Composer, Project, upload
 from agentrl.containers.docker.images import Image
-from agentrl.containers.docker.networks import DOCKER_NAMES, NO_NAMES, Networks
+from agentrl.containers.docker.networks import DOCKER_NAMES, LOCAL_HOSTS, NO_NAMES, Networks
 from agentrl.core.errors import InfraError
 from agentrl.core.user_code import mark_as_seen
 
@@ -99,6 +99,16 @@ class DockerContainer(CommandContainer):
     async def host(self) -> str:
         """Look up this machine's address. Raises InfraError."""
         return await self._networks.address(self.spec)
+
+    async def address(self, host: str) -> str | None:
+        """Look up a host in the container's networks. Raises InfraError."""
+        return await self._engine.call(_address, self._engine.client, self.name, host)
+
+    def attached(self, command: Sequence[str]) -> list[str]:
+        """The words of `docker exec`."""
+        env = [f"{name}={value}" for name, value in self._engine.env.items() if name.startswith("DOCKER_")]
+        user = ["--user", self._spec.user] if self._spec.user else []
+        return ["env", *env, "docker", "exec", "--interactive", *user, self.name, *command]
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":
         """A further container of the same run, still to be started; its image is made by then."""
@@ -234,6 +244,17 @@ def _remove(raw: Any) -> None:
     except APIError as error:
         if error.status_code not in (404, 409):
             raise
+
+
+def _address(client: Any, name: str, host: str) -> str | None:
+    """The address of the container itself, by its own names, or of a service with it; None of another host."""
+    others = client.containers.list(filters={"label": f"{reaper.PROJECT}={name}"})
+    for raw in (client.containers.get(name), *others):
+        for network in raw.attrs["NetworkSettings"]["Networks"].values():
+            names = [*(network["Aliases"] or ()), *(LOCAL_HOSTS.split(",") if raw.name == name else ())]
+            if host in names and network["IPAddress"]:
+                return str(network["IPAddress"])
+    return None
 
 
 def _written(client: Any, name: str) -> int:

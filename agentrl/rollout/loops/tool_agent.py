@@ -56,7 +56,7 @@ class ToolAgent(AgentLoop):
             if interaction is not None:
                 stack.push_async_callback(interaction.finalize)
             stack.push_async_callback(tools.release)
-            schemas = self.prompt_tools(row, self.env.tools)
+            schemas = [*self.prompt_tools(row, self.env.tools), *await tools.add_task_servers(trajectory)]
             await self.converse(trajectory, sampling, Sessions(tools, interaction), schemas)
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:

@@ -4,8 +4,7 @@ Invariant: in a demonstration only the assistant's turns are written by a task; 
 very code that training will run, so a warm-up never teaches a format that does not occur.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,8 +30,7 @@ class Stage:
         """The conversation from the prompt to the script's last turn. Raises InfraError when a tool fails."""
         user = None
         async with AsyncExitStack() as partings:
-            container = await partings.enter_async_context(self._container(extra_info))
-            agent = SimpleNamespace(container=container)
+            agent = SimpleNamespace(container=await self._container(extra_info, partings))
             tools = self.tools.open("demonstration", extra_info.get("tools_kwargs", {}), agent_data=agent)
             partings.push_async_callback(tools.release)
             await tools.start()
@@ -42,20 +40,16 @@ class Stage:
                 await user.start()
             return await _converse(list(prompt), script, tools, user)
 
-    @asynccontextmanager
-    async def _container(self, extra_info: dict[str, Any]) -> AsyncIterator[Container | None]:
-        """The container of a row that has one, as a run prepares it."""
+    async def _container(self, extra_info: dict[str, Any], partings: AsyncExitStack) -> Container | None:
+        """The container of a row that has one, as a run prepares it; it is removed with `partings`."""
         if "container" not in extra_info:
-            yield None
-            return
+            return None
         task = PlainContainer(extra_info["container"])
         container = self.provider.container(task.spec)
-        try:
-            await container.start()
-            await task.set_up(container)
-            yield container
-        finally:
-            await container.stop()
+        partings.push_async_callback(container.stop)
+        await container.start()
+        await task.set_up(container)
+        return container
 
 
 async def _converse(

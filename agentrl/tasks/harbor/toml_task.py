@@ -210,8 +210,7 @@ def _metadata(top: Fields) -> dict[str, Any]:
 def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
     hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
-    for key in ("mcp_servers", "skills_dir"):
-        hidden += [f"environment.{key}: agent programs get it"] if environment.get(key) else []
+    hidden += ["environment.skills_dir: agent programs get it"] if environment.get("skills_dir") else []
     return [*hidden, *(f"{name} is unknown" for name in top.unread())]
 
 

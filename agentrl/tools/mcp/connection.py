@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import IO, Any
 
 from agentrl.core.errors import InfraError, last_line, needing
@@ -18,6 +19,10 @@ from agentrl.tools.mcp.spec import ServerSpec
 START_SECONDS = 120
 """Until a server must have answered: one that npx or uvx downloads first takes its time."""
 MAX_TOOLS = 10_000
+MAX_ERROR_CHARACTERS = 500
+"""Characters of a server's own words in an error."""
+MAX_TASK_BYTES = 1 << 26
+"""Bytes of an answer over HTTP of a server that a task brings, and of all that it writes over stdio."""
 
 
 class Connection:
@@ -64,7 +69,7 @@ class Connection:
             return await client.call_tool(tool, arguments)
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
-                raise
+                raise MCPError(error.code, error.message[:MAX_ERROR_CHARACTERS]) from None
             await self.close()
             raise InfraError(f"MCP server {self.spec.name!r} is gone: {error}") from error
         except (OSError, EOFError) as error:
@@ -106,14 +111,14 @@ class Connection:
             except BaseException as error:  # of the server, in groups of groups
                 if not opened.done():
                     output.seek(0)
-                    reason = last_line(output.read()) or _innermost(error)
+                    reason = (last_line(output.read()) or _innermost(error))[:MAX_ERROR_CHARACTERS]
                     opened.set_exception(InfraError(f"MCP server {self.spec.name!r} did not start: {reason}"))
                 if isinstance(error, asyncio.CancelledError):
                     raise
 
 
 async def _skip_validation(tool: str, result: Any) -> None:
-    """Accept every result: the pool checks it, and the client would throw away a usable text."""
+    """Accept every result: for one that its schema does not fit, the client would throw away a usable text."""
 
 
 def _client(spec: ServerSpec, output: IO[str]) -> AbstractAsyncContextManager[Any]:
@@ -131,25 +136,50 @@ def _transport(spec: ServerSpec, output: IO[str]) -> Any:
         given = StdioServerParameters(command=spec.command, args=list(spec.args), env=dict(spec.env), cwd=spec.cwd)
         return stdio_client(given, errlog=output)  # type: ignore[arg-type]
     assert spec.url is not None
-    headers = dict(spec.headers)
-    return sse_client(spec.url, headers=headers) if spec.sse else _http(spec.url, headers, output)
+    if spec.sse:
+        return sse_client(spec.url, dict(spec.headers), httpx_client_factory=partial(_http_client, spec, output))
+    return _streamable(spec.url, _http_client(spec, output, dict(spec.headers)))
 
 
 @asynccontextmanager
-async def _http(url: str, headers: dict[str, str], output: IO[str]) -> AsyncIterator[Any]:
-    import httpx2
+async def _streamable(url: str, http_client: Any) -> AsyncIterator[Any]:
     from mcp.client.streamable_http import streamable_http_client
+
+    async with http_client, streamable_http_client(url, http_client=http_client) as streams:
+        yield streams
+
+
+def _http_client(spec: ServerSpec, output: IO[str], headers: dict[str, str], **_: Any) -> Any:
+    """A client for one server. No proxy leads to the server of a task, whose answers are bounded as they arrive."""
+    import httpx2
+
+    class Bounded(httpx2.AsyncByteStream):
+        """The bytes of an answer."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self.stream:
+                size += len(chunk)
+                if size > MAX_TASK_BYTES:
+                    raise OSError(f"an answer has more than {MAX_TASK_BYTES} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
 
     async def note(response: Any) -> None:
         if response.is_error:
             output.write(f"HTTP {response.status_code} {response.reason_phrase}\n")
+        if spec.of_task:
+            response.headers.pop("content-encoding", None)  # packed, few bytes may be many
+            response.stream = Bounded(response.stream)
 
     timeout = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [note]}) as client,
-        streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams
+    hooks = {"response": [note]}
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, trust_env=not spec.of_task)
 
 
 def _innermost(error: BaseException) -> str:

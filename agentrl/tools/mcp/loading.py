@@ -1,7 +1,7 @@
 """From a YAML entry with `config.type: mcp` to the tools of its servers."""
 
-import asyncio
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from agentrl.core.compatibility import layers
@@ -21,28 +21,21 @@ class McpServers:
     """All servers of a run, and the thread that talks to them. Costs nothing until there is one."""
 
     def __init__(self) -> None:
-        self._loop: LoopThread | None = None
         self.pools: list[SessionPool] = []
+        self.reported: set[str] = set()  # kinds of failures of tasks' servers that were logged
 
-    @property
+    @cached_property
     def loop(self) -> LoopThread:
         """Started when first asked for."""
-        if self._loop is None:
-            self._loop = LoopThread()
-        return self._loop
-
-    async def close(self) -> None:
-        """`stop` without holding up the caller's loop."""
-        await asyncio.to_thread(self.stop)
+        return LoopThread()
 
     def stop(self) -> None:
         """End sessions, processes and the thread; safe to call twice."""
         for pool in self.pools:
             pool.close()
         self.pools.clear()
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        if "loop" in vars(self):
+            vars(self).pop("loop").close()
 
 
 def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
@@ -69,13 +62,10 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
 
 def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
-    given = _config(entry.config, tool.name), _schema(tool)
+    given = _config(entry.config, tool.name), schema_of(tool)
     with reported_as(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
-            made: Any = kind(*given, pool)
-            if not pool.sessions:
-                made.release = pool.leave  # the last of a trajectory's tools ends its session
-            return made
+            return kind(*given, pool)
         for layer in layers():
             layer.serve_mcp_tool(tool.name, pool)
         return kind(*given)
@@ -83,7 +73,7 @@ def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
 
 def _listed(pool: SessionPool, where: str) -> list[Any]:
     try:
-        return pool.tools()
+        return pool.loop.submit(pool.tools()).result()
     except InfraError as error:
         raise UserError(f"{where}: {error}; run the command or open the URL by hand") from None
 
@@ -95,7 +85,8 @@ def _selected(offered: dict[str, Any], wanted: list[str] | None, where: str) -> 
         yield offered[name]
 
 
-def _schema(tool: Any) -> OpenAIFunctionToolSchema:
+def schema_of(tool: Any) -> OpenAIFunctionToolSchema:
+    """The schema of a server's tool. Raises ValueError for one without a name."""
     function = {"name": tool.name, "description": tool.description or "", "parameters": dict(tool.input_schema)}
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 

@@ -34,6 +34,8 @@ class ServerSpec:
     headers: Mapping[str, str] = field(default_factory=dict)
     sse: bool = False
     """Whether the URL speaks SSE, the older of the two HTTP transports."""
+    of_task: bool = False
+    """Whether a task brings it, and not the run's own YAML."""
 
 
 def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[ServerSpec]:
@@ -44,7 +46,7 @@ def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[Ser
     if not isinstance(servers, dict) or not servers:
         where = path or f"{where}: mcp"
         raise UserError(f'{where} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": []}}}}}}')
-    return [_spec(name, server, where) for name, server in servers.items()]
+    return [read_spec(name, with_variables(server, f"{where}: {name}"), where) for name, server in servers.items()]
 
 
 def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
@@ -57,14 +59,14 @@ def _load(path: str, folder: Path, where: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _spec(name: str, server: Any, where: str) -> ServerSpec:
+def read_spec(name: str, server: Any, where: str) -> ServerSpec:
+    """One server. Raises UserError."""
     where = f"{where}: MCP server {name!r}"
     if not isinstance(server, dict) or ("command" in server) == ("url" in server):
         raise UserError(f"{where}: write either a command (and args, env) or a url (and auth_token, headers)")
     unknown = sorted(server.keys() - KEYS)
     if unknown:
         raise UserError(f"{where}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
-    server = with_variables(server, where)
     if "command" in server:
         args = tuple(map(str, server.get("args") or ()))
         env = {key: str(value) for key, value in (server.get("env") or {}).items()}

@@ -26,7 +26,7 @@ class McpTool(BaseTool):
         from mcp.types import INVALID_PARAMS
 
         try:
-            result = await self.pool.call(self.name, parameters, agent_data, instance_id)
+            result = await self.pool.call(self.name, parameters, agent_data)
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise ModelError(f"Error: {error}") from error
