@@ -51,16 +51,19 @@ LOOK = 16
 POLL_SECONDS = 0.005
 
 
-async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "Samplers":
-    """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
+async def open_samplers(
+    config: Config, model: ModelHandle, tokenizer: Any, kind: str | None = None, launch: Any = launch
+) -> "Samplers":
+    """The samplers of `rollout.name`, beside the loaded policy. `kind`: of the devices, by default of the model's;
+    `launch`: starts servers there. Raises UserError."""
     rank = config.model.lora_rank or RANK
-    device = next(model.module.parameters()).device.type
-    servers = launch(_with_adapters(config, model, rank, device), device)
+    kind = kind or next(model.module.parameters()).device.type
+    servers = launch(_with_adapters(config, model, rank, kind), kind)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
         samplers: Samplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
-        engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
+        engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=getattr(servers, "scratch", None))
         samplers = ServerSamplers(engine, tokenizer, model)
         samplers.rank, samplers.topk = rank, TOPK
     await engine.start()

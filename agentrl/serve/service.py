@@ -24,6 +24,7 @@ from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve.runs import INFO, NOTE, PARTS, TrainingRun, delete_checkpoint, expiry, facts_in, folder_of, is_there
 from agentrl.serve.wire import MESSAGES, Answer, Body, field, pass_answer, prompt_ids, sample_message, scores_answer
+from agentrl.training.checkpoint.restarts import WorkerDied
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -339,6 +340,8 @@ async def answered(work: Awaitable[Any]) -> Any:
         return await work
     except (UserError, Refused) as error:
         return {"error": str(error), "category": "user"}
+    except WorkerDied:  # the command runs again after a restart
+        raise
     except Exception as error:
         log.exception("a request failed")
         return {"error": f"{type(error).__name__}: {error}", "category": "server"}

@@ -43,9 +43,9 @@ class TrainingWorker(Worker):
         self.first = rank == 0
         self.learner = self._learner(world)
 
-    async def call(self, name: str, *args: Any) -> Any:
+    async def call(self, name: str, *args: Any, **named: Any) -> Any:
         """Call a method of the learner; only rank 0 returns its result."""
-        result = getattr(self.learner, name)(*args)
+        result = getattr(self.learner, name)(*args, **named)
         return to_cpu(result) if self.first else None
 
     def _learner(self, world: int) -> Any:

@@ -78,11 +78,19 @@ class RayServers:
         """The engine over them. `vocabulary`: the policy's vocabulary size."""
         from agentrl.engines.sending import probe_for
 
-        ranks, backend = self.transport.ranks, self.transport.backend
-        own = [Replica(backend, server.url, server) for server in self.servers]
-        replicas = own or [Replica(backend, url) for url in as_list(self.config.rollout.base_url)]
-        check = probe_for(self.config, partial(ranks.call, "call", "score"), vocabulary)
-        return RemoteEngine(backend, replicas, self.transport, check=check)
+        check = probe_for(self.config, partial(self.transport.ranks.call, "call", "score"), vocabulary)
+        return RemoteEngine(self.backend, self.replicas, self.transport, check=check)
+
+    @property
+    def backend(self) -> ServerBackend:
+        """Their kind."""
+        return self.transport.backend
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """The servers that the run starts, or those that it was given."""
+        own = [Replica(self.backend, server.url, server) for server in self.servers]
+        return own or [Replica(self.backend, url) for url in as_list(self.config.rollout.base_url)]
 
 
 @dataclass
