@@ -13,7 +13,7 @@ Invariants:
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
@@ -99,17 +99,29 @@ class WorkerScheduler(BatchScheduler):
 
     async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
         """Run a job on the worker with the least load, when slots are free."""
-        held = min(len(job.trajectories), self.max_concurrent)
+        missing = len(job.trajectories)
+        slots = min(missing, self.max_concurrent)
         async with self._door:
-            await _acquire(self.slots, held)
+            await _acquire(self.slots, slots)
         worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
-        with _counted(worker, self.slots, len(job.trajectories), held) as finish:
+        worker.load += missing
 
-            def take(trajectory: Trajectory) -> None:
-                finish()
-                taken(trajectory)
+        def finish(count: int) -> None:
+            nonlocal missing, slots
+            missing -= count
+            worker.load -= count
+            while slots > missing:
+                slots -= 1
+                self.slots.release()
 
+        def take(trajectory: Trajectory) -> None:
+            finish(1)
+            taken(trajectory)
+
+        try:
             await worker.run(job, take)
+        finally:
+            finish(missing)
 
 
 async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
@@ -118,26 +130,3 @@ async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
         for _ in range(count):
             await stack.enter_async_context(slots)
         stack.pop_all()
-
-
-@contextmanager
-def _counted(
-    worker: GroupWorker, slots: asyncio.Semaphore, trajectories: int, held: int
-) -> Iterator[Callable[[], None]]:
-    """Count a job's trajectories as the worker's load. Yields a function to call for each that is finished, which
-    gives its slot back; the rest is given back at the end."""
-    left = {"load": trajectories, "slots": held}
-    worker.load += trajectories
-
-    def finish() -> None:
-        worker.load -= 1
-        left["load"] -= 1
-        if left["slots"] > left["load"]:
-            left["slots"] -= 1
-            slots.release()
-
-    try:
-        yield finish
-    finally:
-        for _ in range(left["load"]):
-            finish()

@@ -88,12 +88,10 @@ class Tenant(Trainable):
 
     def _share_of(self, batch: Batch) -> Batch:
         """This rank's sequences of a batch."""
-        sizes, parts = self.micro_batching, self.split_by_gradient(batch)
-        if sizes.ranks.world == 1:
-            return batch
-        prompts = batch.prompts if sizes.shares else None
-        shares = assign_shares(batch.lengths, parts, sizes.ranks.data_world, hidden=sizes.hidden, prompts=prompts)
-        return batch.select(shares[sizes.ranks.data_rank])
+        sizes, ranks = self.micro_batching, self.micro_batching.ranks
+        alike = {"hidden": sizes.hidden, "prompts": batch.prompts if sizes.shares else None}
+        shares = assign_shares(batch.lengths, self.split_by_gradient(batch), ranks.data_world, **alike)
+        return batch.select(shares[ranks.data_rank])
 
     def _average_gradients(self) -> None:
         """Give every rank the gradients of all shares, as sharded parameters have them."""
