@@ -45,37 +45,35 @@ def run(args: argparse.Namespace) -> None:
     from agentrl.training.checkpoint.restarts import run_with_restarts
 
     folder = Path(config.trainer.default_local_dir)
-    run_with_restarts(lambda config: asyncio.run(_serve(config, folder, *where)), config, folder)
+    run_with_restarts(lambda config: asyncio.run(_serve(config, *where)), config, folder)
 
 
-async def _serve(config: Any, folder: Path, token: str, host: str, port: int) -> None:
+async def _serve(config: Any, token: str, host: str, port: int) -> None:
     from agentrl.serve.app import serve
+    from agentrl.serve.samplers import open_samplers
     from agentrl.serve.service import Service
     from agentrl.training import load_tokenizer, stop_token_ids
 
     tokenizer = load_tokenizer(config.model)
-    ends = stop_token_ids(config.model) or (tokenizer.eos_token_id,)
+    ends, folder = stop_token_ids(config.model) or (tokenizer.eos_token_id,), Path(config.trainer.default_local_dir)
     with ExitStack() as stack:
-        models, samplers = await _open(config, tokenizer, stack)
+        models = _open(config, stack)
+        samplers = await open_samplers(config, models, tokenizer)
         service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
         show = terminal().print
         await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
 
 
-async def _open(config: Any, tokenizer: Any, stack: ExitStack) -> tuple[Any, Any]:
-    """The models, in this process or on ranks, and their samplers."""
-    from agentrl.serve.samplers import open_samplers
-
+def _open(config: Any, stack: ExitStack) -> Any:
+    """The models, in this process or on ranks."""
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.serve.models import Models
 
-        models = Models(config)
-        return models, await open_samplers(config, models.base, tokenizer)
+        return Models(config)
     need_ray(config)
     from agentrl.serve.ranks import RayModels
 
-    on_ranks = stack.enter_context(closing(RayModels(config)))
-    return on_ranks, await open_samplers(config, on_ranks.base, tokenizer, on_ranks.kind, on_ranks.launch)
+    return stack.enter_context(closing(RayModels(config)))
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

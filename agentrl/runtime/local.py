@@ -8,6 +8,8 @@ samples from the parameters that the learner trains; servers get them by `publis
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import device_kind
@@ -16,8 +18,10 @@ from agentrl.engines.starting import Start, start_servers
 from agentrl.engines.teachers import launcher_here
 from agentrl.rollout.user_objects import NO_OBJECTS, UserObjects
 from agentrl.runtime.runtime import Runtime
-from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.training.learner import Learner
+
+SPARE = 2 << 30
+"""Bytes that stay free while a server is awake: for weights on their way, and for what it allocates later."""
 
 
 class LocalRuntime(Runtime):
@@ -29,7 +33,8 @@ class LocalRuntime(Runtime):
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
         super().__init__(start.times)
-        self.memory = SharedMemory()
+        self._freed: int | None = None
+        """Bytes that a server frees on the GPU when it sleeps, and takes when it wakes."""
         with ExitStack() as undo:
             undo.callback(self.close)
             servers = start.take()
@@ -58,13 +63,16 @@ class LocalRuntime(Runtime):
     def _halt_engine(self) -> None:
         """Before the policy computes: the engine sleeps, or stops at the present token."""
         if self.sleeps:
-            with self.memory.freed_by_engine():
-                super()._halt_engine()
+            before = _free()
+            super()._halt_engine()
+            self._freed = max(_free() - before, 0)
         elif self.async_sampling is not None:
             self.async_sampling.pause()
 
     def _free_memory(self) -> None:
-        self.memory.leave_to_engine()
+        # To give 100 GB back, and to take them again, costs tenths of a second.
+        if self._freed is None or _free() < self._freed + SPARE:
+            torch.cuda.empty_cache()
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         """The engine, ready to sample; or one over servers that are still starting."""
@@ -75,3 +83,8 @@ class LocalRuntime(Runtime):
         remote = servers.engine(self.learner, self.start_times)
         self._starting = remote, servers.launched
         return remote
+
+
+def _free() -> int:
+    """Free bytes of the GPU."""
+    return torch.cuda.mem_get_info()[0]

@@ -23,6 +23,7 @@ from torch import nn
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import made_once
+from agentrl.engines.launching import launch
 from agentrl.serve.contract import Adam, AdapterShape, Datum, PassResult
 from agentrl.serve.losses import TARGETS, loss_of, pack_data
 from agentrl.serve.tenant import Tenant
@@ -43,6 +44,9 @@ class Models:
     Calls come one after another, in the order of each model's log.
     """
 
+    launch = staticmethod(launch)
+    """Starts servers for samples."""
+
     def __init__(self, config: Config, ranks: Ranks = ALONE) -> None:
         """Load the base, `config.model`, which is sharded over `ranks`.
 
@@ -56,7 +60,7 @@ class Models:
         self.roles = Roles(config, device_for(config.trainer.device), ranks)
         if self.roles.device.type == "cpu":
             tune_cpu()
-        self.tenants: dict[str, Tenant] = {}
+        self.tenants, self.kind = dict[str, Tenant](), self.roles.device.type
         self._passes: dict[str, Iterator[PassResult | None]] = {}
         self._load_base(self.roles)
         if self.base.adapted:

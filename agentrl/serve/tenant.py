@@ -89,8 +89,8 @@ class Tenant(Trainable):
     def _share_of(self, batch: Batch) -> Batch:
         """This rank's sequences of a batch."""
         sizes, ranks = self.micro_batching, self.micro_batching.ranks
-        alike = {"hidden": sizes.hidden, "prompts": batch.prompts if sizes.shares else None}
-        shares = assign_shares(batch.lengths, self.split_by_gradient(batch), ranks.data_world, **alike)
+        prompts, parts = batch.prompts if sizes.shares else None, self.split_by_gradient(batch)
+        shares = assign_shares(batch.lengths, parts, ranks.data_world, hidden=sizes.hidden, prompts=prompts)
         return batch.select(shares[ranks.data_rank])
 
     def _average_gradients(self) -> None:

@@ -1,9 +1,12 @@
 """The trainer gives memory back where the engine needs it, and only there."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
-from agentrl.runtime.shared_memory import SPARE, SharedMemory
+from agentrl.runtime.local import SPARE, LocalRuntime
 
 GIB = 1 << 30
 
@@ -27,13 +30,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 def test_memory_is_given_back_where_the_engine_needs_it(gpu: Gpu) -> None:
-    memory = SharedMemory()
-    memory.leave_to_engine()
-    assert gpu.emptied == 1  # nothing is known yet
-    with memory.freed_by_engine():
+    def fall_asleep(_: object) -> None:
         gpu.free += 40 * GIB
-    memory.leave_to_engine()
+
+    runtime: Any = LocalRuntime.__new__(LocalRuntime)
+    runtime._freed, runtime.sleeps, runtime.runner = None, True, SimpleNamespace(run=fall_asleep)
+    runtime.rollouts = SimpleNamespace(engine=SimpleNamespace(sleep=lambda: None))
+    runtime._free_memory()
+    assert gpu.emptied == 1  # nothing is known yet
+    runtime._halt_engine()
+    runtime._free_memory()
     assert gpu.emptied == 1
     gpu.free = 40 * GIB + SPARE - 1
-    memory.leave_to_engine()
+    runtime._free_memory()
     assert gpu.emptied == 2
